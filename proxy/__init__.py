@@ -13,7 +13,11 @@ Functions over a plain list of messages, in the shapes of REPLOID's context mana
 
 from __future__ import annotations
 
-from proxy.context.library import (
+from proxy.context.branch_state import BranchState
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Plan
+from proxy.context.policy import Policy
+from proxy.contrib.reploid import (
     auto_manage_context,
     estimate_tokens,
     get_context_stats,
@@ -21,10 +25,6 @@ from proxy.context.library import (
     score_context_importance,
     summarize_context,
 )
-from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
-from proxy.context.policy import Policy
-from proxy.context.session import BranchState
 
 __all__ = [
     "BranchState",

@@ -104,6 +104,9 @@ class Metrics:
         self._add_tool_metrics()
         self._add_event_metrics()
         self._add_memory_metrics()
+        self._add_process_metrics()
+
+    def _add_process_metrics(self) -> None:
         self.swallowed_total = self._counter(
             "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
         )

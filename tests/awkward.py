@@ -8,7 +8,7 @@ from typing import Any
 
 from proxy.errors import StoreUnavailable
 from proxy.store.base import Row
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.web.app import ContextProxy
 
 

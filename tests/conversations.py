@@ -10,16 +10,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.chat import key
-from proxy.chat.dialects.completions import read_message, read_request
+from proxy.chat import chain
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
 from proxy.context import view
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.plan import View
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
-from proxy.memory.memos import Memo
+from proxy.dialects.completions.request import read_message, read_request
+from proxy.notes.memo_matching import Memo
 
 Json = dict[str, Any]
 
@@ -85,7 +85,7 @@ def look(
 ) -> View:
     """The View of a conversation."""
     asked = request(values, **more)
-    keys = key.compute_keys("", asked.messages)
+    keys = chain.compute_keys("", asked.messages)
     return view.build(
         asked,
         keys,

@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 import uvicorn.server
 
-from proxy.web.listen import App
+from proxy.web.asgi import App
 
 
 class _Ticking:

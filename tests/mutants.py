@@ -44,32 +44,32 @@ MUTANTS = (
     # Whose conversation it is.
     Mutant(
         "a message's key covers all before it",
-        "proxy/chat/key.py",
+        "proxy/chat/chain.py",
         "at = derive_next_key(at, message.digest)",
         "at = derive_next_key(derive_root_key(tenant), message.digest)",
-        ("tests/chat/test_key.py::test_a_key_covers_all_that_came_before_it",),
+        ("tests/chat/test_chain.py::test_a_key_covers_all_that_came_before_it",),
     ),
     Mutant(
         "two tenants never share a key",
-        "proxy/chat/key.py",
+        "proxy/chat/chain.py",
         'b"context-proxy/1:" + tenant.encode()',
         'b"context-proxy/1:"',
-        ("tests/chat/test_key.py::test_chains_of_two_tenants_never_meet",),
+        ("tests/chat/test_chain.py::test_chains_of_two_tenants_never_meet",),
     ),
     Mutant(
         "the same request again is a thread of its own",
-        "proxy/exchange/identify.py",
+        "proxy/sessions/locate.py",
         'return "retry" if retry or branch.failed else "twin"',
         'return "retry"',
-        ("tests/exchange/test_identify.py::test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin",),
+        ("tests/sessions/test_locate.py::test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin",),
     ),
     Mutant(
         "a failure is forgotten when the retry has begun",
-        "proxy/exchange/record.py",
+        "proxy/exchange/exchange_rows.py",
         "thread.failed = thread.read_back = False",
         "thread.read_back = False",
         (
-            "tests/exchange/test_identify.py::test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is_a_twin",
+            "tests/sessions/test_locate.py::test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is_a_twin",
         ),
     ),
     # Calls and their results.
@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         "a step leaves whole or not at all",
-        "proxy/context/turns.py",
+        "proxy/context/repair.py",
         'return any(action in ("gone", "text_only") for action in actions)',
         "return False",
         ("tests/context/test_proposals.py",),
@@ -90,24 +90,24 @@ MUTANTS = (
     # What a strict upstream accepts.
     Mutant(
         "no result without its call",
-        "proxy/context/rules.py",
+        "proxy/context/validate.py",
         'wrong.setdefault("W1", f"message {n}: a tool result without its call")',
         "pass",
-        ("tests/context/test_rules.py",),
+        ("tests/context/test_validate.py",),
     ),
     Mutant(
         "no call without its result at the end",
-        "proxy/context/rules.py",
+        "proxy/context/validate.py",
         "if any(self._waiting.values()):",
         "if not self._previous:",
-        ("tests/context/test_rules.py",),
+        ("tests/context/test_validate.py",),
     ),
     Mutant(
         "the client's words stay in what is kept",
-        "proxy/context/rules.py",
+        "proxy/context/validate.py",
         "if not out.text.startswith(message.text):",
         "if not out.text:",
-        ("tests/context/test_rules.py",),
+        ("tests/context/test_validate.py",),
     ),
     # When edits are made.
     Mutant(
@@ -134,55 +134,57 @@ MUTANTS = (
     # What the client sees of an answer.
     Mutant(
         "a heading that arrives in pieces is held back",
-        "proxy/stream/withhold.py",
-        "if state.may_be_heading(head, self._headings):",
-        "if state.find_heading(head, self._headings):",
-        ("tests/stream/test_withhold.py::test_the_filter_gives_what_split_gives_whole_by_character_and_cut_anywhere",),
+        "proxy/stream/block_filter.py",
+        "if state_block.may_be_heading(head, self._headings):",
+        "if state_block.find_heading(head, self._headings):",
+        (
+            "tests/stream/test_block_filter.py::test_the_filter_gives_what_split_gives_whole_by_character_and_cut_anywhere",
+        ),
     ),
     Mutant(
         "a shorter fence does not close a code block",
-        "proxy/stream/withhold.py",
+        "proxy/stream/block_filter.py",
         "elif self._run >= self._fence[1]:",
         "else:",
-        ("tests/stream/test_withhold.py::test_a_fence_is_closed_by_one_as_long_and_no_shorter_one",),
+        ("tests/stream/test_block_filter.py::test_a_fence_is_closed_by_one_as_long_and_no_shorter_one",),
     ),
     Mutant(
         "an answer with calls of the client's ends the rounds",
-        "proxy/stream/edits.py",
+        "proxy/stream/event_rewriter.py",
         "self.goes_on = not found.shown_count",
         "self.goes_on = True",
-        ("tests/stream/test_hidden.py::test_the_client_gets_its_own_calls_and_nothing_else",),
+        ("tests/stream/test_tool_call_filter.py::test_the_client_gets_its_own_calls_and_nothing_else",),
     ),
     Mutant(
         "the client's calls are contiguous",
-        "proxy/stream/hidden.py",
+        "proxy/stream/tool_call_filter.py",
         "own = row.index if not self.hidden_count and not self._first else None",
         "own = row.index",
-        ("tests/stream/test_hidden.py::test_the_client_gets_its_own_calls_and_nothing_else",),
+        ("tests/stream/test_tool_call_filter.py::test_the_client_gets_its_own_calls_and_nothing_else",),
     ),
     Mutant(
         "calls of one answer are bounded",
-        "proxy/stream/hidden.py",
+        "proxy/stream/tool_call_filter.py",
         "if len(self._rows) >= MAX_CALLS or self._room < 0:",
         "if self._room < 0:",
         (
-            "tests/stream/test_hidden_ends.py::test_of_thousands_of_calls_the_first_4096_are_told_apart_and_the_rest_is_given_to_nobody",
+            "tests/stream/test_tool_call_filter_ends.py::test_of_thousands_of_calls_the_first_4096_are_told_apart_and_the_rest_is_given_to_nobody",
         ),
     ),
     # What is acknowledged is stored.
     Mutant(
         "an answer waits for the store",
-        "proxy/exchange/finish.py",
+        "proxy/exchange/record_outcome.py",
         "await asyncio.wait((written,), timeout=services.settings.limits.commit_wait_ms / 1000)",
         "await asyncio.sleep(0)",
-        ("tests/exchange/test_finish.py::test_an_answer_ends_when_the_store_has_it",),
+        ("tests/exchange/test_record_outcome.py::test_an_answer_ends_when_the_store_has_it",),
     ),
     Mutant(
         "rows that could not be stored are not acknowledged",
-        "proxy/store/spool.py",
+        "proxy/store/write_queue.py",
         "if error is not None:\n            unavailable",
         "if error is not None and not self._open:\n            unavailable",
-        ("tests/store/test_spool.py::test_a_failed_item_tells_its_cause",),
+        ("tests/store/test_write_queue.py::test_a_failed_item_tells_its_cause",),
     ),
     Mutant(
         "what a group of writes had no time for is not acknowledged",
@@ -194,10 +196,10 @@ MUTANTS = (
     # The budget.
     Mutant(
         "the answer's room is kept free",
-        "proxy/context/room.py",
+        "proxy/context/token_budget.py",
         "limit = window - count_answer_tokens(request, model, window)",
         "limit = window",
-        ("tests/context/test_room.py",),
+        ("tests/context/test_token_budget.py",),
     ),
     Mutant(
         "the tool definitions count",
@@ -225,32 +227,32 @@ MUTANTS = (
     ),
     Mutant(
         "a key opens its own plane alone",
-        "proxy/web/keys.py",
+        "proxy/web/api_keys.py",
         "if key.plane not in planes:",
         "if not planes:",
-        ("tests/web/test_keys.py::test_a_key_opens_its_own_plane_alone",),
+        ("tests/web/test_api_keys.py::test_a_key_opens_its_own_plane_alone",),
     ),
     Mutant(
         "a reader's key changes nothing",
-        "proxy/web/doors.py",
+        "proxy/web/routes.py",
         'reads = extra.get(PLANE_KEY) == "read" and method in ("GET", "HEAD")',
         'reads = extra.get(PLANE_KEY) == "read"',
-        ("tests/web/test_doors.py",),
+        ("tests/web/test_routes.py",),
     ),
     # What it costs.
     Mutant(
         "a token is paid for as written or as served",
-        "proxy/context/prices.py",
+        "proxy/context/models.py",
         "return self.w * (prompt - cached) + self.r * cached",
         "return self.w * prompt + self.r * cached",
-        ("tests/context/test_prices.py",),
+        ("tests/context/test_models.py",),
     ),
     Mutant(
         "what was not sent is billed by the provider's count",
-        "proxy/exchange/money.py",
+        "proxy/exchange/cost.py",
         "factor = meter.rounds[0][0] / max(meter.sent, 1) * unit",
         "factor = unit",
-        ("tests/exchange/test_money.py::test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache",),
+        ("tests/exchange/test_cost.py::test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache",),
     ),
     Mutant(
         "a cache that has expired is cold",

@@ -16,11 +16,11 @@ from typing import Any
 import uvicorn
 
 from proxy.metrics import Metrics
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.store.base import Row
 from proxy.store.sql import for_sqlite
 from proxy.web.app import ContextProxy, create_app
-from proxy.web.connection import make_connection_class
+from proxy.web.server import make_connection_class
 from tests.faulty import ask, post
 
 CHAT = "/v1/chat/completions"

@@ -80,13 +80,13 @@ DOC = '"""A module."""\n'
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        ("chat/key", "from proxy.settings import Settings"),
+        ("chat/key", "from proxy.settings.load import Settings"),
         ("chat/key", "import proxy.store.base"),
         ("chat/key", "from proxy import Plan"),
         ("context/plan", "from proxy.stream.sse import Event"),
         ("store/base", "from proxy.upstream import client"),
         ("settings", "from proxy.metrics import Metrics"),
-        ("vocabulary", "import proxy.tomlfile"),
+        ("tokenizers", "import proxy.settings.toml"),
         ("stream/sse", "from ..context import plan"),
         ("web/app", "def f():\n    from proxy.cli import main"),
         ("web/app", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from proxy.cli.main import app"),
@@ -103,8 +103,8 @@ def test_an_import_that_does_not_go_down_is_seen(tmp_path: Path, where: str, tex
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        ("web/app", "from proxy.settings import Settings"),
-        ("context/plan", "from proxy.chat.key import step"),
+        ("web/app", "from proxy.settings.load import Settings"),
+        ("context/plan", "from proxy.chat.chain import step"),
         ("chat/key", "from proxy.chat import message"),
         ("chat/dialects/completions", "from ..message import Message"),
         ("__init__", "from proxy.context.plan import Plan"),
@@ -130,16 +130,16 @@ def test_an_import_that_goes_down_is_none_of_its_business(tmp_path: Path, where:
     ],
 )
 def test_what_is_not_pure_is_seen(tmp_path: Path, text: str) -> None:
-    house = plant(tmp_path, {"proxy/memory/state.py": DOC + text + "\n", "proxy/metrics.py": DOC + text + "\n"})
+    house = plant(tmp_path, {"proxy/notes/state_block.py": DOC + text + "\n", "proxy/metrics.py": DOC + text + "\n"})
     (breach,) = rules.pure_floors_only_compute(house)
-    assert breach.startswith("proxy/memory/state.py:")
+    assert breach.startswith("proxy/notes/state_block.py:")
 
 
 def test_computing_is_pure(tmp_path: Path) -> None:
     text = (
         "import json, msgspec\nfrom collections.abc import Iterable\nfrom urllib import parse\nfrom io import StringIO"
     )
-    assert rules.pure_floors_only_compute(plant(tmp_path, {"proxy/chat/key.py": DOC + text + "\n"})) == []
+    assert rules.pure_floors_only_compute(plant(tmp_path, {"proxy/chat/chain.py": DOC + text + "\n"})) == []
 
 
 def test_a_circle_is_seen(tmp_path: Path) -> None:
@@ -157,18 +157,18 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_long_file_and_a_long_function_are_seen_in_tests_too(tmp_path: Path) -> None:
-    body = "def f():\n" + "    x = 1\n" * 59
+    body = "def f():\n" + "    x = 1\n" * 60
     house = plant(
-        tmp_path, {"proxy/chat/key.py": "#\n" * 601, "tests/test_x.py": body, "proxy/metrics.py": "#\n" * 600}
+        tmp_path, {"proxy/chat/chain.py": "#\n" * 601, "tests/test_x.py": body, "proxy/metrics.py": "#\n" * 600}
     )
     assert rules.files_are_short(house) == [
-        "proxy/chat/key.py: 601 lines",
-        "tests/test_x.py:1: f has 60 lines",
+        "proxy/chat/chain.py: 601 lines",
+        "tests/test_x.py:1: f has 61 lines",
     ]
 
 
 def test_a_module_that_says_nothing_is_seen(tmp_path: Path) -> None:
-    house = plant(tmp_path, {"proxy/chat/key.py": "X = 1\n", "proxy/chat/__init__.py": ""})
+    house = plant(tmp_path, {"proxy/chat/chain.py": "X = 1\n", "proxy/chat/__init__.py": ""})
     assert len(rules.modules_say_what_they_are_for(house)) == 2
 
 
@@ -186,15 +186,15 @@ def test_a_module_that_says_nothing_is_seen(tmp_path: Path) -> None:
     ids=["module", "module, on its second line", "class", "field", "method", "constant"],
 )
 def test_a_docstring_that_begins_with_a_question_word_is_seen(tmp_path: Path, text: str, word: str) -> None:
-    house = plant(tmp_path, {"proxy/chat/key.py": text.format(word)})
+    house = plant(tmp_path, {"proxy/chat/chain.py": text.format(word)})
     (breach,) = rules.no_docstring_begins_with_a_question_word(house)
-    assert breach.startswith("proxy/chat/key.py:")
+    assert breach.startswith("proxy/chat/chain.py:")
     assert breach.endswith(word)
 
 
 @pytest.mark.parametrize("text", ["True if it is.", "However it is made, it is one.", "The part for which it is."])
 def test_other_docstrings_and_strings_in_code_may_begin_as_they_like(tmp_path: Path, text: str) -> None:
-    house = plant(tmp_path, {"proxy/chat/key.py": f'"""{text}"""\n# What it is.\nX = "What it is"\n'})
+    house = plant(tmp_path, {"proxy/chat/chain.py": f'"""{text}"""\n# What it is.\nX = "What it is"\n'})
     assert rules.no_docstring_begins_with_a_question_word(house) == []
 
 
@@ -203,7 +203,7 @@ def test_a_module_without_tests_is_seen(tmp_path: Path) -> None:
         tmp_path,
         {
             "proxy/chat/__init__.py": DOC + "def f(): ...\n",
-            "proxy/chat/key.py": DOC,
+            "proxy/chat/chain.py": DOC,
             "proxy/chat/a.py": DOC,
             "tests/chat/test_a.py": "def check() -> None: ...\n",
             "proxy/chat/b.py": DOC,
@@ -214,7 +214,7 @@ def test_a_module_without_tests_is_seen(tmp_path: Path) -> None:
     assert [breach.split(":")[0] for breach in rules.modules_have_tests(house)] == [
         "proxy/chat/__init__.py",
         "proxy/chat/a.py",
-        "proxy/chat/key.py",
+        "proxy/chat/chain.py",
     ]
 
 
@@ -223,9 +223,36 @@ def test_a_name_that_says_nothing_is_seen(tmp_path: Path, name: str) -> None:
     assert len(rules.names_say_something(plant(tmp_path, {f"{name}.py": DOC}))) == 1
 
 
+def test_a_module_name_that_occurs_twice_is_seen_but_for_a_command_and_its_routes(tmp_path: Path) -> None:
+    files = ("chat/parts", "stream/parts", "cli/memos", "web/api/memos", "cli/keys", "chat/keys")
+    assert rules.no_module_name_occurs_twice(plant(tmp_path, {f"proxy/{name}.py": DOC for name in files})) == [
+        "keys: proxy/chat/keys.py, proxy/cli/keys.py",
+        "parts: proxy/chat/parts.py, proxy/stream/parts.py",
+    ]
+
+
+def test_a_public_class_name_that_occurs_twice_is_seen(tmp_path: Path) -> None:
+    text = DOC + "class Answer: ...\nclass _Own: ...\n"
+    house = plant(tmp_path, {"proxy/chat/a.py": text, "proxy/stream/b.py": text})
+    assert rules.no_public_class_name_occurs_twice(house) == ["Answer: proxy/chat/a.py, proxy/stream/b.py"]
+
+
+def test_a_file_or_module_that_a_docstring_names_and_that_is_not_there_is_seen(tmp_path: Path) -> None:
+    text = (
+        '"""See proxy/chat/gone.py, docs/gone.md, `proxy.chat.gone` and `proxy.errors.Y`;'
+        ' proxy/errors.py has `proxy.errors.X`."""\n'
+    )
+    assert rules.paths_in_docstrings_exist(plant(tmp_path, {"proxy/chat/a.py": text})) == [
+        "proxy/chat/a.py: names proxy/chat/gone.py",
+        "proxy/chat/a.py: names docs/gone.md",
+        "proxy/chat/a.py: names proxy.chat.gone",
+        "proxy/chat/a.py: names proxy.errors.Y",
+    ]
+
+
 @pytest.mark.parametrize("name", ["SessionManager", "Handler", "ChatService", "StoreImpl"])
 def test_a_class_that_is_named_after_nothing_is_seen(tmp_path: Path, name: str) -> None:
-    assert len(rules.names_say_something(plant(tmp_path, {"proxy/chat/key.py": f"class {name}: ...\n"}))) == 1
+    assert len(rules.names_say_something(plant(tmp_path, {"proxy/chat/chain.py": f"class {name}: ...\n"}))) == 1
 
 
 @pytest.mark.parametrize(
@@ -233,7 +260,7 @@ def test_a_class_that_is_named_after_nothing_is_seen(tmp_path: Path, name: str) 
     ["import os\nos.environ['X']", "import os\nos.getenv('X')", "from os import environ", "from os import getenv"],
 )
 def test_a_second_reader_of_the_environment_is_seen(tmp_path: Path, text: str) -> None:
-    house = plant(tmp_path, {"proxy/settings.py": DOC + text + "\n", "proxy/store/base.py": DOC + text + "\n"})
+    house = plant(tmp_path, {"proxy/settings/load.py": DOC + text + "\n", "proxy/store/base.py": DOC + text + "\n"})
     (breach,) = rules.the_environment_is_read_in_one_place(house)
     assert breach.startswith("proxy/store/base.py")
 
@@ -241,7 +268,7 @@ def test_a_second_reader_of_the_environment_is_seen(tmp_path: Path, text: str) -
 def test_a_second_user_of_a_library_is_seen(tmp_path: Path) -> None:
     text = DOC + "import tiktoken\n"
     house = plant(
-        tmp_path, {"proxy/vocabulary.py": text, "proxy/web/app.py": DOC + "from tiktoken.core import Encoding\n"}
+        tmp_path, {"proxy/tokenizers.py": text, "proxy/web/app.py": DOC + "from tiktoken.core import Encoding\n"}
     )
     assert rules.libraries_stay_where_they_belong(house) == ["proxy/web/app.py:2: imports tiktoken.core"]
 

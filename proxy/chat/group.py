@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.chat.message import Message, Request
 from proxy.chat.observation import is_observation
 

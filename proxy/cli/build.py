@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from proxy.cli import prompt
-from proxy.cli.asks import RemoteCommand, Session, Thread, remote_command
+from proxy.cli.remote_options import RemoteCommand, Session, Thread, remote_command
 from proxy.cli.terminal import escape_controls
 
 

@@ -7,7 +7,7 @@ import sqlite3
 import typer
 
 from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read_settings
-from proxy.cli.render import render_settings
+from proxy.cli.settings_toml import render_settings
 from proxy.store import wal_reset
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from proxy.cli import prompt
-from proxy.cli.asks import RemoteCommand, Session, Thread, make_group, remote_command
+from proxy.cli.remote_options import RemoteCommand, Session, Thread, make_group, remote_command
 from proxy.cli.terminal import escape_controls, format_number, print_paged, print_text
 
 app = make_group("The next prompt of a session: show it, and say what is in it.")

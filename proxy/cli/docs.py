@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.render import render_defaults
+from proxy.cli.settings_toml import render_defaults
 from proxy.cli.tables import TABLE_NAMES, MissingSource, render_table
 
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
 from proxy.context.policy import check_models, read_policy
 from proxy.context.stages import BUILT_IN_STAGES
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
-from proxy.settings import Settings, load_settings
+from proxy.settings.load import Settings, load_settings
 
 Config = Annotated[Path | None, typer.Option(help="TOML file with settings.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]

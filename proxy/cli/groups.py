@@ -8,8 +8,8 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.asks import RemoteCommand, Session, Thread, make_group, remote_command
 from proxy.cli.remote import quote_id
+from proxy.cli.remote_options import RemoteCommand, Session, Thread, make_group, remote_command
 from proxy.cli.terminal import TableColumn, print_paged, print_table, style_word
 
 app = make_group("Groups of a session, a user prompt with all that it caused each: list, show.")

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from proxy.cli.basic_auth import make_password, make_web_config
-from proxy.cli.render import render_literal
+from proxy.cli.settings_toml import render_literal
 from proxy.errors import ConfigError
-from proxy.sections import ApiKeySettings, Plane
+from proxy.settings.model import ApiKeySettings, Plane
 
 KEY_PREFIX = "cp-"
 """Prefix of the proxy's keys, so that a leaked key can be searched for."""

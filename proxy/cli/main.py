@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli import context, groups, memos, messages, sessions, told
+from proxy.cli import context, groups, memos, messages, notes, sessions
 from proxy.cli.build import build
 from proxy.cli.check import check
 from proxy.cli.docs import docs
@@ -38,11 +38,11 @@ for name, several in (("sessions", sessions.app), ("groups", groups.app), ("mess
 app.add_typer(context.app, name="context", rich_help_panel="Steer a session")
 for command in (context.undo, build):
     app.command(rich_help_panel="Steer a session")(command)
-app.command(rich_help_panel="Steer a session", context_settings=told.DASH_TEXT_SETTINGS)(told.add)
+app.command(rich_help_panel="Steer a session", context_settings=notes.DASH_TEXT_SETTINGS)(notes.add)
 app.command("compress", rich_help_panel="Steer a session")(context.compress)
-for name, several in (("state", told.state_app), ("scratchpad", told.scratchpad_app), ("notes", told.notes_app)):
+for name, several in (("state", notes.state_app), ("scratchpad", notes.scratchpad_app), ("notes", notes.notes_app)):
     app.add_typer(several, name=name, rich_help_panel="Steer a session")
-app.add_typer(told.feedback_app, name="feedback", rich_help_panel="Steer a session")
+app.add_typer(notes.feedback_app, name="feedback", rich_help_panel="Steer a session")
 app.add_typer(memos.app, name="memos", rich_help_panel="Steer a session")
 app.command(rich_help_panel="What is stored")(export)
 app.command("import", rich_help_panel="What is stored")(import_files)

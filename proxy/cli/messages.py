@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.asks import Limit, RemoteCommand, Session, Thread, make_group, remote_command
 from proxy.cli.context import Ids, send_decision
 from proxy.cli.remote import quote_id
+from proxy.cli.remote_options import Limit, RemoteCommand, Session, Thread, make_group, remote_command
 from proxy.cli.sessions import Yes
 from proxy.cli.terminal import (
     ROLE_STYLES,

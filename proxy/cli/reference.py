@@ -14,17 +14,17 @@ from pydantic import BaseModel
 
 from proxy.chat.embedded_json import MAX_CHARS, MAX_VALUES
 from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS
-from proxy.exchange.asking import MAX_PROMPT_CHARS
-from proxy.settings import Settings, WebhookSettings
-from proxy.store.absent import MAX_SESSIONS
+from proxy.helper.queue import MAX_PROMPT_CHARS
+from proxy.settings.load import Settings, WebhookSettings
 from proxy.store.gap_file import FILE_SIZE
-from proxy.store.pieces import PIECE_BYTES, PIECE_ROWS
-from proxy.store.spool import HOLD_S
+from proxy.store.long_writes import PIECE_BYTES, PIECE_ROWS
+from proxy.store.negative_cache import MAX_SESSIONS
 from proxy.store.sql import MAX_ANSWERS
+from proxy.store.write_queue import HOLD_S
 from proxy.web.body_budget import SLOW_S
-from proxy.web.connection import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE
 from proxy.web.connection_share import MAX_PIPELINED_BYTES, PROBE_PLACES
-from proxy.web.failures import LINGER_S
+from proxy.web.error_responses import LINGER_S
+from proxy.web.server import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE
 
 REQUEST_HEADERS = (
     ("x-context-session: NAME", "Names the session. The path `/s/NAME/v1` does the same."),

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from proxy.errors import ConfigError, ProxyError
-from proxy.web.api.desk import write_address
+from proxy.web.api.admin_context import write_address
 
 USAGE_STATUSES: Final = frozenset({400, 401, 413, 415, 421, 422})
 """Statuses after which the command line, its key or its address has to change. Other statuses refuse the request

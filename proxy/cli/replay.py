@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from proxy.cli.flags import Config, Db, read_settings
+from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy, ScheduleName, with_schedule
-from proxy.context.prices import Model, find_model
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.replay import stored
 from proxy.replay.baselines import BASELINES
@@ -33,7 +33,7 @@ from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
 from proxy.replay.score import PricePair
 from proxy.replay.table import print_report
 from proxy.replay.work import play_conversations
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.store.readonly import ReadOnlyStore
 from proxy.web.app import make_policies
 

@@ -27,9 +27,9 @@ from rich.text import Text
 from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read_settings
 from proxy.cli.logs import set_up_logging
 from proxy.errors import ConfigError
-from proxy.settings import DEMO, Settings, mask_password
+from proxy.settings.load import DEMO, Settings, mask_password
 from proxy.web.app import create_app
-from proxy.web.connection import make_connection_class
+from proxy.web.server import make_connection_class
 
 log = logging.getLogger(__name__)
 

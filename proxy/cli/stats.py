@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.asks import RemoteCommand, Thread, remote_command
+from proxy.cli.remote_options import RemoteCommand, Thread, remote_command
 from proxy.cli.terminal import format_age, format_dollars, format_number, format_percent, make_console, print_pairs
 
 

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from proxy.cli import reference
-from proxy.cli.asks import SHARED_OPTIONS
 from proxy.cli.fields import read_fields, read_summary
-from proxy.cli.render import TABLE_SETTINGS, render_literal
+from proxy.cli.remote_options import SHARED_OPTIONS
+from proxy.cli.settings_toml import TABLE_SETTINGS, render_literal
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
 from proxy.context.policy import Policy
 from proxy.context.stages import BUILT_IN_STAGES as STAGES
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.errors import ProxyError, RequestError, UpstreamError
 from proxy.metrics import Metrics
-from proxy.settings import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
+from proxy.settings.load import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
 from proxy.web import app as web
-from proxy.web.api.app import ROUTERS
-from proxy.web.doors import RouteTable
+from proxy.web.api.admin_app import ROUTERS
+from proxy.web.routes import RouteTable
 
 TABLE_NAMES = (
     "settings", "stages", "voices", "metrics", "commands", "routes", "request_headers", "response_headers",

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.errors import ConfigError
-from proxy.settings import find_program
+from proxy.settings.load import find_program
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move cursors, colour lines, set titles or turn the direction of writing. Line ends and tabs are not

@@ -19,10 +19,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from proxy.cli import slop
-from proxy.cli.asks import RemoteCommand, remote_command
 from proxy.cli.remote import RemoteRefused
+from proxy.cli.remote_options import RemoteCommand, remote_command
 from proxy.cli.terminal import print_error, print_json, print_text
+from proxy.contrib import std_slop
 from proxy.errors import ConfigError
 
 NDJSON: Final = "application/x-ndjson"
@@ -56,7 +56,7 @@ def import_files(
     """Store conversations of JSONL files or of std::slop's database, with its states, scratchpads and memos."""
     tally = ImportTally()
     for file in files:
-        if str(file) != "-" and slop.is_sqlite(file):
+        if str(file) != "-" and std_slop.is_sqlite(file):
             _slop(command, file, tally)
         else:
             _jsonl(command, file, tally)
@@ -130,7 +130,7 @@ def _one(command: RemoteCommand, line: bytes, place: str, tally: ImportTally) ->
 
 
 def _slop(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
-    talks, memos = slop.read_database(file)
+    talks, memos = std_slop.read_database(file)
     with show_progress("importing", len(talks) + len(memos)) as move:
         for talk in talks:
             body = {"session": talk.session, "messages": talk.messages}
@@ -143,7 +143,7 @@ def _slop(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
             move(1)
 
 
-def _store_session_extras(command: RemoteCommand, session: str, talk: slop.SlopSession, tally: ImportTally) -> None:
+def _store_session_extras(command: RemoteCommand, session: str, talk: std_slop.SlopSession, tally: ImportTally) -> None:
     """Store the data that std::slop kept of a session in addition to its messages."""
     path = command.client.find_session_path(session)
     steps: list[tuple[str, str, dict[str, Any]]] = []
@@ -167,7 +167,7 @@ def _store_session_extras(command: RemoteCommand, session: str, talk: slop.SlopS
             tally.refused.append(f"session {session}, {where.rpartition('/')[2]}: {problem.message}")
 
 
-def _memo(command: RemoteCommand, memo: slop.SlopMemo, tally: ImportTally) -> None:
+def _memo(command: RemoteCommand, memo: std_slop.SlopMemo, tally: ImportTally) -> None:
     try:
         command.client.request("POST", "/api/memos", {"content": memo.content, "tags": memo.tags})
         tally.memos += 1

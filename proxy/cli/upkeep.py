@@ -11,7 +11,7 @@ from proxy.cli.flags import Config, Db, read_settings
 from proxy.cli.terminal import print_json, print_text
 from proxy.cli.transfer import show_progress
 from proxy.errors import ConfigError
-from proxy.store import upkeep
+from proxy.store import maintenance
 
 Json = Annotated[bool, typer.Option("--json", help="Print what was found or done as one JSON document.")]
 
@@ -24,8 +24,8 @@ def migrate(
 ) -> None:
     """Show the schema of the store and the migrations that are missing. With --apply run them, as a start does."""
     path = _file(config, db)
-    found = upkeep.read_schema_status(path)
-    done = upkeep.migrate_file(path) if apply and found.missing else 0
+    found = maintenance.read_schema_status(path)
+    done = maintenance.migrate_file(path) if apply and found.missing else 0
     missing = [{"number": m.number, "reason": m.reason} for m in found.missing]
     if json:
         print_json({"version": found.version, "latest": found.latest, "missing": missing, "applied": done})
@@ -48,7 +48,7 @@ def vacuum(config: Config = None, db: Db = None, json: Json = False) -> None:
     """Rewrite the store's file without free space. A running proxy gives free space back by itself, in small steps."""
     path = _file(config, db)
     with show_progress("writing it anew") as move:
-        before, after = upkeep.vacuum(path, lambda: move(1))
+        before, after = maintenance.vacuum(path, lambda: move(1))
     if json:
         print_json({"file": str(path), "before": before, "after": after})
     else:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.context import proposals, schedule, view
+from proxy.context.branch_state import count_cuts
+from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import has_pin_mark
 from proxy.context.plan import Edit, Note, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.session import count_cuts
 from proxy.context.stage import Stage, apply_settings
-from proxy.context.voices.tell_ledger import find_newest_record
-from proxy.context.wording.cut import make_mark_renderer, truncate_text
+from proxy.context.summaries.truncate import make_mark_renderer, truncate_text
 
 NAME = "fit_budget"
 """The stage under which cuts are recorded: the stage of last resort."""

@@ -8,11 +8,11 @@ to itself) is written at the tail once and kept there. An insert that moves is p
 from __future__ import annotations
 
 from proxy.chat.message import Message
-from proxy.context import front
+from proxy.context import system_texts
+from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.plan import Insert, View
 from proxy.context.policy import Policy
-from proxy.context.session import BranchState, count_losses
-from proxy.memory import state
+from proxy.notes import state_block
 
 
 def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: int) -> tuple[list[Insert], bool]:
@@ -22,20 +22,20 @@ def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: 
     kept: otherwise the prompt would grow by one note for each answer.
     """
     if policy.state_place == "system":
-        return front.make_system_inserts(view.request, session, policy, lossy_edits)
+        return system_texts.make_system_inserts(view.request, session, policy, lossy_edits)
     found: list[Insert] = []
     always = policy.ask == "always"
-    asked = front.may_ask(view.request) and front.is_state_wanted(policy, session, lossy_edits)
+    asked = system_texts.may_ask(view.request) and system_texts.is_state_wanted(policy, session, lossy_edits)
     asked = asked and (always or lossy_edits > count_losses(session.edits) or _is_worth_asking(view))
     if (
         (lossy_edits or session.is_state_external or always)
         and session.state
         and not _is_state_in_prompt(view, session.state)
     ):
-        note = "\n\n" + state.render_recap(session.state)
+        note = "\n\n" + state_block.render_recap(session.state)
         found.append(Insert("tail", "state", note, persistent=session.is_state_external or not always))
     if asked:
-        found.append(Insert("tail", "ask", "\n\n" + state.build_prompt()))
+        found.append(Insert("tail", "ask", "\n\n" + state_block.build_prompt()))
     return found, asked
 
 
@@ -54,7 +54,7 @@ def _is_worth_asking(view: View) -> bool:
 
 def _is_state_in_prompt(view: View, text: str) -> bool:
     """True if the newest state has been written into the prompt already, and is still there."""
-    wanted = state.render_recap(text)
+    wanted = state_block.render_recap(text)
     return any(edit.text is not None and wanted in edit.text for edit in view.edits.values())
 
 
@@ -83,7 +83,7 @@ def _takes_text(message: Message) -> bool:
 def find_system_target(view: View) -> int | None:
     """The index of the leading system message, or None if the client sent none. Without it all inserts go to the tail
     (FEATURES.md A9)."""
-    return 0 if front.has_appendable_system(view.request) else None
+    return 0 if system_texts.has_appendable_system(view.request) else None
 
 
 def may_add_user_message(view: View) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.context.plan import Edit, Insert, Note, View
 from proxy.context.stage import Stage
 

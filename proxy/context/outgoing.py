@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from proxy.context import ground, rules
+from proxy.context import history, validate
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.plan import Edit, Insert, View
-from proxy.context.prices import Model
 from proxy.context.render import Rendering, render, render_plain
-from proxy.context.session import BranchState
 
 
 def render_prompt(
@@ -24,7 +24,7 @@ def render_prompt(
     """Render the messages as they go out. Raises RuleBroken, and ValueError if a message has no text to replace."""
     if edits is not seen.edits:
         made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts)
-        rules.check(made.outs, seen.messages, model)
+        validate.check(made.outs, seen.messages, model)
         return made
 
     def go_on(begin: int, front: Rendering | None) -> Rendering:
@@ -46,21 +46,21 @@ def _check(
     have a text already.
     """
 
-    def walk(_: int, front: rules.RuleChecker | None) -> rules.RuleChecker:
-        front = front or rules.RuleChecker(model)
+    def walk(_: int, front: validate.RuleChecker | None) -> validate.RuleChecker:
+        front = front or validate.RuleChecker(model)
         return front.extend(without.outs[front.count :])
 
-    def walk_as_it_came(begin: int, front: rules.RuleChecker | None) -> rules.RuleChecker:
-        return (front or rules.RuleChecker(model)).extend(rules.as_outgoing(seen.messages[begin:]))
+    def walk_as_it_came(begin: int, front: validate.RuleChecker | None) -> validate.RuleChecker:
+        return (front or validate.RuleChecker(model)).extend(validate.as_outgoing(seen.messages[begin:]))
 
     broken = seen.memo_edited("walk", walk, model).extend(made.outs[len(without.outs) :]).find_violations()
     if broken:
-        rules.raise_new_violations(broken, seen.memo("walk", walk_as_it_came, model).find_violations())
+        validate.raise_new_violations(broken, seen.memo("walk", walk_as_it_came, model).find_violations())
 
     def kept(n: int) -> None:
         at = made.find_position(n)
         out = None if at is None else made.outs[at]
-        rules.check_message_kept(seen.messages[n], out, is_prompt=n == seen.history.last_user_index)
+        validate.check_message_kept(seen.messages[n], out, is_prompt=n == seen.history.last_user_index)
 
     def systems(begin: int, _: bool | None) -> bool:
         for n in range(begin, len(seen.messages)):
@@ -87,7 +87,7 @@ def predict_cached_tokens(
         return min(seen.cached_tokens, seen.prefix_tokens + sum(rendering.sizes))
     if session.sent_at is None or now - session.sent_at > seen.model.ttl_s or seen.model.cache == "none":
         return 0
-    matched = 0 if tools_added else ground.count_common_marks(tuple(rendering.marks), session.sent_marks)
+    matched = 0 if tools_added else history.count_common_marks(tuple(rendering.marks), session.sent_marks)
     same = seen.prefix_tokens + sum(rendering.sizes[:matched])
     if seen.model.cache == "breakpoint" and matched < len(session.sent_marks):
         outs = rendering.outs[:matched]

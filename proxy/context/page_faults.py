@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from proxy.chat.checkpoint import checkpoint
 from proxy.chat.message import Call
-from proxy.context.evidence import facts
-from proxy.context.evidence.refetch import Refetch, find_refetches, find_source, pair_results
+from proxy.context.analysis import identifiers
+from proxy.context.analysis.refetch import Refetch, find_refetches, find_source, pair_results
 from proxy.context.plan import ContentKind, Edit, Proposal, View
 
 MAX_REFETCH_RATE = 0.02
@@ -111,7 +111,7 @@ def _note(found: ResultLookups, n: int, call: Call, calling: int) -> None:
 
 def find_call_keys(call: Call) -> frozenset[str]:
     """The short texts in a call's arguments: the keys of the lookup."""
-    texts = (text.strip() for text in facts.read_argument_texts(call.arguments).split("\n"))
+    texts = (text.strip() for text in identifiers.read_argument_texts(call.arguments).split("\n"))
     return frozenset(text for text in texts if 4 <= len(text) <= MAX_KEY_CHARS)
 
 

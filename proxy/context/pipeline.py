@@ -10,21 +10,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.chat.message import Request
 from proxy.chat.tokens import PER_MESSAGE, TokenCounter
-from proxy.context import fit, inserts, noting, operator, outgoing, page_faults, proposals, schedule, view
+from proxy.context import fit, inserts, noting, operator_edits, outgoing, page_faults, proposals, schedule, view
+from proxy.context.branch_state import BranchState, count_cuts, count_losses
+from proxy.context.gap_remarks import add_gap_remarks
+from proxy.context.models import Model, without_cache
 from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RetrievedText, View
 from proxy.context.policy import Policy, apply_model_settings
-from proxy.context.prices import Model, without_cache
-from proxy.context.remark import add_gap_remarks
 from proxy.context.render import Rendering, join_inserts
-from proxy.context.session import BranchState, count_cuts, count_losses
 from proxy.context.stage import Stage
 from proxy.context.stages.refer_repeats import find_dangling_edits, mark_broken_references
 from proxy.context.view import ViewExtras
 from proxy.errors import RuleBroken
-from proxy.memory.memos import Memo
+from proxy.notes.memo_matching import Memo
 
 MAX_FIT_PASSES = 3
 """Times that messages make room for inserts. Inserts report removed messages, so they may grow when more messages
@@ -58,42 +58,35 @@ def rewrite(
 
     now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys, if the caller has them. strategy:
     the wire format of the upstream that the request goes to. strategies: the wire format that each message was made
-    for. times: when each message was first seen. options: the values of the request's x-context-* headers. found:
-    results of a search of the store. relevance: of messages to the task, by form. frozen: make no new edits (the store
-    cannot take them). offered: names of the proxy's tools that the model has, or will have if the plan makes a first
-    edit. toll: tokens of these tools that come in front of the messages then. guarded: chain keys of messages that stay
-    as they are. scratchpad: the session's. memos: those that fit the last user message. elsewhere: page faults of the
-    tenant's other sessions (`View.elsewhere`). Raises nothing on purpose: a plan that breaks a rule comes back as
-    `refused`, and the original goes out.
+    for. times: when each message was first seen. options: the values of the request's x-context-* headers.
+    retrieved_texts: results of a search of the store. relevance: of messages to the task, by form. frozen: make no new
+    edits (the store cannot take them). offered_tools: names of the proxy's tools that the model has, or will have if
+    the plan makes a first edit. tool_tokens: tokens of these tools that come in front of the messages then.
+    guarded_keys: chain keys of messages that stay as they are. scratchpad: the session's. memos: those that fit the
+    last user message. tenant_faults: page faults of the tenant's other sessions (`View.tenant_faults`). Raises nothing
+    on purpose: a plan that breaks a rule comes back as `refusal`, and the original goes out.
     """
-    keys = key.compute_keys("", request.messages) if keys is None else keys
+    keys = chain.compute_keys("", request.messages) if keys is None else keys
     policy = apply_model_settings(policy, model)
     if session.stopped is not None:
         session, policy = _for_stopped(session, policy)
     if session.is_never_cached:
         model = without_cache(model)
-    policy = operator.apply_to_policy(policy, session.decisions)
+    policy = operator_edits.apply_to_policy(policy, session.decisions)
     strategies, times = strategies or [strategy] * len(keys), times or [now] * len(keys)
     more = (policy, model, now, weigh, strategy, strategies)
-    beside: ViewExtras = {
-        "times": times,
-        "retrieved_texts": retrieved_texts,
-        "relevance": relevance or {},
-        "options": options or {},
-        "offered_tools": offered_tools,
-        "guarded_keys": guarded_keys,
-        "tool_tokens": tool_tokens,
-        "scratchpad": scratchpad,
-        "memos": memos,
-        "tenant_faults": tenant_faults or {},
-    }
-    seen = view.build(request, keys, session, *more, **beside)
-    if over := _find_expired_edits(seen, policy) | operator.find_revoked_edits(seen.edits, session.decisions):
+    extras: ViewExtras = {
+        "times": times, "retrieved_texts": retrieved_texts, "relevance": relevance or {}, "options": options or {},
+        "offered_tools": offered_tools, "guarded_keys": guarded_keys, "tool_tokens": tool_tokens,
+        "scratchpad": scratchpad, "memos": memos, "tenant_faults": tenant_faults or {},
+    }  # fmt: skip
+    seen = view.build(request, keys, session, *more, **extras)
+    if over := _find_expired_edits(seen, policy) | operator_edits.find_revoked_edits(seen.edits, session.decisions):
         session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
-        seen = view.build(request, keys, session, *more, **beside)
+        seen = view.build(request, keys, session, *more, **extras)
     force = session.decisions.forced_action if session.decisions is not None else ""
     if force == "prune":
-        seen = replace(seen, budget=operator.compute_prune_budget(seen, policy))
+        seen = replace(seen, budget=operator_edits.compute_prune_budget(seen, policy))
     if session.stopped is not None and seen.budget is not None:
         seen = replace(seen, budget=max(seen.budget, seen.limit or 0))
     seen, refetched = _count_new_faults(seen, session)
@@ -199,7 +192,7 @@ def _without_inserts(seen: View, drawn: _Draft, limit: int, notes: list[Note]) -
     for insert in reversed(drawn.wanted):
         if drawn.tokens <= limit:
             break
-        if insert.source != operator.NAME:
+        if insert.source != operator_edits.NAME:
             stay.remove(insert)
             out.append(insert.source)
             drawn = _draft_with_inserts(seen, drawn.before, stay, asked=drawn.asked)
@@ -265,7 +258,7 @@ def _find_expired_edits(seen: View, policy: Policy) -> set[bytes]:
     """
     if not seen.edits:
         return set()
-    made = {type(stage).__module__.rpartition(".")[2] for stage in _at_once(policy)}  # a stage's name is its module's
+    made = {_find_stage_name(stage) for stage in _at_once(policy)}
     if made.isdisjoint(seen.edited_history.stages):
         return set()
     held = {k for k, e in seen.edits.items() if e.stage in made}
@@ -273,7 +266,13 @@ def _find_expired_edits(seen: View, policy: Policy) -> set[bytes]:
     return held - {seen.keys[p.index] for p in proposals.collect(plain, _at_once(policy))}
 
 
-def _find_low_mark(seen: View, policy: Policy, force: operator.ForcedAction) -> int:
+def _find_stage_name(stage: Stage) -> str:
+    """The name that the edits of a stage carry: that of its module, but for the stage of the operator's window."""
+    module = type(stage).__module__
+    return operator_edits.NAME if module == operator_edits.__name__ else module.rpartition(".")[2]
+
+
+def _find_low_mark(seen: View, policy: Policy, force: operator_edits.ForcedAction) -> int:
     """Tokens down to which a prompt that is over its budget is brought.
 
     The number is below the budget, so the next edits come when that room is used up, and not with the next request.
@@ -284,7 +283,9 @@ def _find_low_mark(seen: View, policy: Policy, force: operator.ForcedAction) -> 
     return int(seen.budget * min(1.0, policy.low / policy.budget))  # a share, so that it follows the window
 
 
-def _choose(seen: View, policy: Policy, force: operator.ForcedAction, low: int, *, for_money: bool) -> list[Proposal]:
+def _choose(
+    seen: View, policy: Policy, force: operator_edits.ForcedAction, low: int, *, for_money: bool
+) -> list[Proposal]:
     """The proposals of the stages that the schedule takes, oldest first.
 
     for_money: True if edits may be made because they pay, and not for the budget alone.

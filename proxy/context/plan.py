@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 from proxy.chat.group import Group, Step
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
-from proxy.context.prices import Model
-from proxy.memory.memos import Memo
+from proxy.context.models import Model
+from proxy.notes.memo_matching import Memo
 
 T = TypeVar("T")
 MemoValues = dict[str, tuple[int, object, Any]]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
-from proxy.context import remark
-from proxy.context.prices import Model
+from proxy.context import gap_remarks
+from proxy.context.models import Model
 from proxy.context.stage import Injection, Stage, apply_settings, make_injection, make_stage
 from proxy.errors import ConfigError
 
@@ -54,7 +54,7 @@ class Policy:
     """Place of guidelines and state: behind the system prompt (literal), or at the tail."""
     guidelines: str = ""
     """Text in place of our own history guidelines; empty: our own."""
-    remark: str = remark.TEXT
+    remark: str = gap_remarks.TEXT
     """Text behind the message after which groups or steps have left; empty: none."""
     observation: re.Pattern[str] | None = None
     """Patterns of user messages that are really tool output."""

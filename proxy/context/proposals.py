@@ -9,11 +9,11 @@ from functools import partial
 
 from proxy.chat.checkpoint import checkpoint
 from proxy.chat.group import Group, Step
-from proxy.context import turns, view
+from proxy.context import repair, view
+from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import is_pinned
 from proxy.context.plan import ACTION_STRENGTH, Edit, Proposal, View
 from proxy.context.stage import Stage
-from proxy.context.voices.tell_ledger import find_newest_record
 
 
 def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
@@ -68,7 +68,7 @@ def apply(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, 
     if (
         not chosen
         and old is seen.edits
-        and (seen.edited_history.is_complete or seen.memo_edited("whole steps", partial(turns.are_steps_whole, seen)))
+        and (seen.edited_history.is_complete or seen.memo_edited("whole steps", partial(repair.are_steps_whole, seen)))
     ):
         return old  # no edit in force is withdrawn to keep turns in order
     edits = dict(old)
@@ -100,7 +100,7 @@ def apply(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, 
             k = seen.keys[proposal.index]  # the edit that it needs was not written
             edits.pop(k, None)
             edits.update({k: old[k]} if k in old else {})
-    return turns.repair_order(seen, turns.restore_whole_steps(seen, edits, old), old)
+    return repair.repair_order(seen, repair.restore_whole_steps(seen, edits, old), old)
 
 
 def keep_first_reasons(edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:

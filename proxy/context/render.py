@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from proxy.chat.dialects import completions
 from proxy.chat.message import Message
-from proxy.context.ground import add_texts_to_mark, compute_mark
+from proxy.context.history import add_texts_to_mark, compute_mark
 from proxy.context.plan import Edit, Insert
-from proxy.context.rules import OutgoingMessage
+from proxy.context.validate import OutgoingMessage
+from proxy.dialects.completions import request as completions
 
 
 def render_message(message: Message, edit: Edit | None) -> bytes | None:

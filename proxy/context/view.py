@@ -10,14 +10,14 @@ from typing import TypedDict, Unpack
 
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import PER_MESSAGE, TokenCounter
-from proxy.context import ground
-from proxy.context.front import make_system_texts
+from proxy.context import history
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.plan import Edit, EditedHistory, History, RetrievedText, View
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
-from proxy.context.room import compute_token_budget
-from proxy.context.session import BranchState
-from proxy.memory.memos import Memo
+from proxy.context.system_texts import make_system_texts
+from proxy.context.token_budget import compute_token_budget
+from proxy.notes.memo_matching import Memo
 
 _NONE: Mapping[bytes, Edit] = {}
 
@@ -51,8 +51,8 @@ def build(
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     messages = request.messages
-    known = ground.build(request, keys, weigh, policy.observation)
-    applied = ground.apply_edits(known, _NONE if policy.literal else session.edits)
+    known = history.build(request, keys, weigh, policy.observation)
+    applied = history.apply_edits(known, _NONE if policy.literal else session.edits)
     front = make_system_texts(request, session, policy)
     head = weigh.count_tools(request.tools)
     room = compute_token_budget(request, policy, model, session.learned_window)
@@ -131,8 +131,8 @@ def _count_cached_tokens(
     if session.sent_marks:
         marks = tuple(applied.marks)
         if front:  # our texts stand behind the system prompt, which no edit removes
-            marks = (ground.add_texts_to_mark(marks[0], front), *marks[1:])
-        count = ground.count_common_marks(marks, session.sent_marks)
+            marks = (history.add_texts_to_mark(marks[0], front), *marks[1:])
+        count = history.count_common_marks(marks, session.sent_marks)
         whole = count == len(session.sent_marks) < len(marks)
         same += sum(applied.sizes[:count])
         if known.marked_indexes:

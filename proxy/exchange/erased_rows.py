@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from proxy.chat import key, slices
-from proxy.chat.dialects.completions import erase_content, read_message
+from proxy.chat import chain, json_spans
+from proxy.dialects.completions.request import erase_content, read_message
 from proxy.exchange.turn import Turn
 from proxy.store.base import FormRow
 
@@ -22,7 +22,7 @@ def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     messages = turn.request.messages
     raws = {m.form: m.raw for m, k in zip(messages, turn.keys, strict=True) if k in removed and not m.is_system}
     start, end = turn.request.spans["messages"]
-    whole = key.compute_form(turn.request.body[start:end])
+    whole = chain.compute_form(turn.request.body[start:end])
     open_ = [m for m in messages if not m.is_system]
     positions = {at: m.raw for at, m in enumerate(open_) if m.form in raws}
     for n, row in enumerate(turn.rows):
@@ -36,7 +36,7 @@ def erase_in_array(array: bytes, positions: dict[int, bytes]) -> bytes:
     """Return an array of messages with these positions blanked; system messages are not counted."""
     raws: list[bytes] = []
     at = 0
-    for start, end in slices.find_elements(array) or []:
+    for start, end in json_spans.find_elements(array) or []:
         raw = array[start:end]
         if read_message(raw).is_system:
             raws.append(raw)

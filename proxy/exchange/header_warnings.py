@@ -10,8 +10,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, get_args
 
-from proxy.context.evidence.iteration import Urgency
-from proxy.context.evidence.reflecting import ReflectionMode
+from proxy.context.analysis.call_batches import ReflectionMode
+from proxy.context.analysis.iteration import Urgency
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.context.branch_state import BranchState
 from proxy.context.plan import Plan, RetrievedText
-from proxy.context.session import BranchState
 from proxy.exchange.turn import Turn
 
 _NOTE = "opening"

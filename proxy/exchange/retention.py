@@ -10,7 +10,7 @@ import logging
 import random
 
 from proxy.errors import StoreUnavailable
-from proxy.exchange.parts import Services
+from proxy.exchange.services import Services
 
 log = logging.getLogger(__name__)
 

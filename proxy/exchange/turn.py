@@ -14,15 +14,15 @@ from proxy.chat import group
 from proxy.chat.group import Group
 from proxy.chat.message import Message, PrefixCache, Request
 from proxy.chat.tokens import TokenCounter
+from proxy.context.models import Model
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
-from proxy.exchange import offer as offers
-from proxy.exchange.identify import Located
-from proxy.exchange.offer import ToolOffer
-from proxy.exchange.weave import HiddenRound, SplicedRequest
+from proxy.dialects.completions.stream import Usage
+from proxy.sessions import tool_offer as offers
+from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
+from proxy.sessions.locate import Located
+from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import Row
-from proxy.stream.chunk import Usage
 
 UNPLANNED = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asks_for_state=False)
 """The plan of a turn that has not been planned yet."""

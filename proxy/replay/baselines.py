@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from proxy.chat import group
-from proxy.chat.dialects.completions import replace_text
 from proxy.chat.message import Message
 from proxy.chat.tokens import TokenCounter
+from proxy.dialects.completions.request import replace_text
 
 STUB = "[an old tool result was here]"
 

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from proxy.chat.message import Message
-from proxy.context.prices import Model
+from proxy.context.models import Model
+from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.cache import count_served_tokens
 from proxy.replay.score import ReplayTotals
-from proxy.replay.wants import WantedReferences
-from proxy.replay.words import WireTokenCounter
+from proxy.replay.wanted_references import WantedReferences
 
 BOUNDS = ("results", "messages")
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from proxy.chat.message import Message
-from proxy.context.prices import Model
-from proxy.replay.words import WireTokenCounter, render_message
+from proxy.context.models import Model
+from proxy.replay.atoms import WireTokenCounter, render_message
 
 MAX_CACHED_PROMPTS = 4
 """Number of earlier prompts of a conversation that the cache still holds."""

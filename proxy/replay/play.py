@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from proxy.chat import key
-from proxy.chat.dialects.completions import read_message, read_request
+from proxy.chat import chain
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
+from proxy.context.branch_state import BranchState, count_cuts
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
-from proxy.context.session import BranchState, count_cuts
+from proxy.dialects.completions.request import read_message, read_request
+from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.baselines import BASELINES
 from proxy.replay.bound import BOUNDS, BoundInput, compute_bound, find_removable
 from proxy.replay.cache import ProviderCache
 from proxy.replay.read import RecordedConversation
 from proxy.replay.score import PriceScale, PromptScorer, ReplayTotals
-from proxy.replay.wants import RecordedRequest, WantedReferences
-from proxy.replay.words import WireTokenCounter
-from proxy.tools.catalog import choose_tool_names, join_definitions
-from proxy.vocabulary import get_token_counter
+from proxy.replay.wanted_references import RecordedRequest, WantedReferences
+from proxy.tokenizers import get_token_counter
+from proxy.tools.registry import choose_tool_names, join_definitions
 
 REQUEST_INTERVAL_S = 10.0
 """Seconds between two requests if no times were recorded: the cache stays warm."""
@@ -139,7 +139,7 @@ class _SharedInput:
         self.weigh = TokenCounter(ruler.count_text)
         self._read: dict[bytes, Message] = {}
         self.messages = tuple(map(self.read, conversation.messages))
-        self.keys = key.compute_keys(conversation.tenant, self.messages)
+        self.keys = chain.compute_keys(conversation.tenant, self.messages)
         self.wants = WantedReferences(self.messages, conversation.tools)
         self.times = conversation.times or _paced(self.messages)
         self.head = ruler.count_tools(conversation.tools)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from proxy.chat import slices
-from proxy.chat.dialects.completions import read_message
+from proxy.chat import json_spans
+from proxy.dialects.completions.request import read_message
 from proxy.errors import ConfigError, NotManaged
 
 MAX_QUOTED_CHARS = 40
@@ -66,7 +66,7 @@ def _conversation(line: bytes, path: Path, number: int) -> RecordedConversation:
     except (ValueError, RecursionError) as problem:
         raise wrong("line", line, f'one JSON object: {{"id", "messages", "tools"}} ({problem})') from None
     given = bytes(fields.get("messages", b""))
-    spans = slices.find_elements(given)
+    spans = json_spans.find_elements(given)
     if not spans:
         raise wrong("messages", given or None, "a list with at least one message")
     messages = tuple(given[start:end] for start, end in spans)
@@ -78,7 +78,7 @@ def _conversation(line: bytes, path: Path, number: int) -> RecordedConversation:
     tools = bytes(fields.get("tools", b""))
     if tools in (b"", b"null", b"[]"):
         return RecordedConversation(_name(fields, number), path.name, messages)
-    if slices.find_elements(tools) is None:
+    if json_spans.find_elements(tools) is None:
         raise wrong("tools", tools, "a list of tool definitions")
     return RecordedConversation(_name(fields, number), path.name, messages, tools)
 

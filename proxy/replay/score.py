@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from proxy.chat.message import Message
-from proxy.replay import words
-from proxy.replay.wants import RecordedRequest, Reference, WantedReferences
-from proxy.replay.words import WireTokenCounter
+from proxy.replay import atoms as atom_texts
+from proxy.replay.atoms import WireTokenCounter
+from proxy.replay.wanted_references import RecordedRequest, Reference, WantedReferences
 
 PricePair = tuple[float, float]
 """(w, r): price of an input token that is written to the cache, and of one that the cache serves."""
@@ -184,13 +184,16 @@ class SentPrompt:
         """True if an atom stands in the prompt."""
         text = atom.text
         return self._whole(self._wants.find_atom(text)) or any(
-            m.derive(lambda m: words.has_atom(text, words.collect_text(m)), ("atom", text)) for m in self._others
+            m.derive(lambda m: atom_texts.has_atom(text, atom_texts.collect_text(m)), ("atom", text))
+            for m in self._others
         )
 
     def has_line(self, line: Reference) -> bool:
         """True if a line stands in the prompt."""
         text = line.text
-        return self._whole(self._wants.find_line(text)) or any(text in words.collect_lines(m) for m in self._others)
+        return self._whole(self._wants.find_line(text)) or any(
+            text in atom_texts.collect_lines(m) for m in self._others
+        )
 
     def is_in_place(self, atom: Reference) -> bool:
         """True if the atom stands in the prompt with the text that last surrounded it."""
@@ -198,5 +201,5 @@ class SentPrompt:
             return True
         window = self._wants.read_window(atom)
         return self._whole(self._wants.find_window(window)) or any(
-            m.derive(lambda m: window in words.collapse_text(m), ("window", window)) for m in self._others
+            m.derive(lambda m: window in atom_texts.collapse_text(m), ("window", window)) for m in self._others
         )

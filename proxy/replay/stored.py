@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 
-from proxy.chat import key
-from proxy.chat.dialects.completions import read_request
+from proxy.chat.chain import compute_keys
 from proxy.chat.message import Request
+from proxy.dialects.completions.request import read_request
 from proxy.errors import ConfigError, NotManaged, StoreUnavailable
-from proxy.exchange import rebuild
+from proxy.exchange import rebuild_prompt
 from proxy.replay.read import RecordedConversation
 from proxy.store.base import BranchRow, ExchangeRecord, Store
 
@@ -68,12 +68,12 @@ async def _newest(store: Store, place: StoredSession) -> dict[str, ExchangeRecor
 
 def _read(tenant: str, body: bytes) -> tuple[Request, Sequence[bytes]]:
     request = read_request(body)
-    return request, key.compute_keys(tenant, request.messages)
+    return request, compute_keys(tenant, request.messages)
 
 
 async def _conversation(store: Store, thread: BranchRow, last: ExchangeRecord, source: str) -> RecordedConversation:
     place = thread.tenant, thread.session
-    built = await rebuild.rebuild_prompt(store, *place, last.exchange)
+    built = await rebuild_prompt.rebuild_prompt(store, *place, last.exchange)
     if built is None:
         raise StoreUnavailable("an exchange has left the store")
     request, keys = await asyncio.to_thread(_read, thread.tenant, built.original_body)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from proxy.errors import StoreRefused
 from proxy.store.base import Store
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 
 

@@ -16,7 +16,14 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from proxy.store.blanking import EraseFormRow, EraseMessageRow, EraseRoundRow
+from proxy.store.branch_positions import (
+    BranchKind,
+    BranchKindRow,
+    BranchStore,
+    ChainHit,
+    KnownMessage,
+    WorkingBranchRow,
+)
 from proxy.store.derived import (
     ContextWindowRow,
     EmbeddingRow,
@@ -25,11 +32,11 @@ from proxy.store.derived import (
     IterationRow,
     SpendingRow,
 )
+from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
 from proxy.store.keywords import IndexRow, SearchMatch
-from proxy.store.listing import MessageFilter, SessionListStore
 from proxy.store.removal import RemovalStepRow, RemovalStore
-from proxy.store.standing import BranchKind, BranchKindRow, BranchStore, ChainHit, KnownMessage, WorkingBranchRow
-from proxy.store.written import NoteRow, SessionNotesRow, SessionNotesStore
+from proxy.store.session_lists import MessageFilter, SessionListStore
+from proxy.store.session_notes import NoteRow, SessionNotesRow, SessionNotesStore
 
 EditAction = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
 """The effect of an edit on its message. `withdrawn`: an earlier version of the edit is taken back. `pin`: the message

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from msgspec.structs import astuple
 
-from proxy.store import blanking, keywords, removal, sql, standing, written
+from proxy.store import branch_positions, erasure, keywords, removal, session_notes, sql
 from proxy.store.base import (
     BranchRow,
     BranchTipRow,
@@ -25,13 +25,13 @@ from proxy.store.base import (
     SessionRow,
     StateRow,
 )
-from proxy.store.blanking import EraseFormRow, EraseMessageRow, EraseRoundRow
+from proxy.store.branch_positions import BranchKindRow, WorkingBranchRow
 from proxy.store.derived import ContextWindowRow, EmbeddingRow, HelperAnswerRow, IterationRow, SpendingRow
+from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
 from proxy.store.keywords import IndexRow
 from proxy.store.removal import RemovalStepRow
-from proxy.store.standing import BranchKindRow, WorkingBranchRow
+from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from proxy.store.texts import sanitize_label, to_bytes
-from proxy.store.written import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 
 Args = tuple[Any, ...]
 
@@ -112,20 +112,20 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     ContextWindowRow: ((sql.PUT_WINDOW, astuple),),
     EmbeddingRow: ((sql.INSERT_VECTOR, astuple),),
     IterationRow: ((sql.INSERT_ITERATION, astuple),),
-    HiddenRoundRow: ((written.INSERT_ROUND, astuple),),
-    ToolOfferRow: ((written.UPDATE_OFFER, written.offer_args),),
-    ScratchpadRow: ((written.INSERT_SCRATCHPAD, written.scratchpad_args),),
-    MemoRow: ((written.UPSERT_MEMO, written.memo_args),),
-    SettingsRow: ((written.UPDATE_SETTINGS, written.settings_args),),
-    NoteRow: ((written.UPSERT_NOTE, written.note_args),),
-    BranchKindRow: ((standing.UPDATE_KIND, standing.kind_args),),
+    HiddenRoundRow: ((session_notes.INSERT_ROUND, astuple),),
+    ToolOfferRow: ((session_notes.UPDATE_OFFER, session_notes.offer_args),),
+    ScratchpadRow: ((session_notes.INSERT_SCRATCHPAD, session_notes.scratchpad_args),),
+    MemoRow: ((session_notes.UPSERT_MEMO, session_notes.memo_args),),
+    SettingsRow: ((session_notes.UPDATE_SETTINGS, session_notes.settings_args),),
+    NoteRow: ((session_notes.UPSERT_NOTE, session_notes.note_args),),
+    BranchKindRow: ((branch_positions.UPDATE_KIND, branch_positions.kind_args),),
     WorkingBranchRow: (
-        (standing.UPDATE_KIND, standing.working_branch_args),
-        (standing.MARK_SIDE_BRANCHES, standing.side_branches_args),
+        (branch_positions.UPDATE_KIND, branch_positions.working_branch_args),
+        (branch_positions.MARK_SIDE_BRANCHES, branch_positions.side_branches_args),
     ),
-    EraseMessageRow: blanking.ERASE_STATEMENTS,
-    EraseFormRow: ((blanking.ERASE_FORM, blanking.erase_form_args),),
-    EraseRoundRow: ((blanking.ERASE_ROUND, blanking.erase_round_args),),
+    EraseMessageRow: erasure.ERASE_STATEMENTS,
+    EraseFormRow: ((erasure.ERASE_FORM, erasure.erase_form_args),),
+    EraseRoundRow: ((erasure.ERASE_ROUND, erasure.erase_round_args),),
 }
 
 ROW_TYPE_ORDER = {kind: place for place, kind in enumerate(_STATEMENTS)}

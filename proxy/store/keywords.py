@@ -20,7 +20,7 @@ import sqlite3
 
 from msgspec import Struct
 
-from proxy.memory.words import find_search_words, prepare_index_text
+from proxy.notes.topic_words import find_search_words, prepare_index_text
 
 MAX_QUERY_WORDS = 32
 """Maximum number of words of a query that are searched for."""

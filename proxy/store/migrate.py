@@ -14,8 +14,8 @@ from typing import Any
 import aiosqlite
 
 from proxy.errors import StoreRefused
-from proxy.store.files import FileIdentity, build_uri
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, Migration
+from proxy.store.sqlite_files import FileIdentity, build_uri
 
 APPLICATION_ID = 0x63747870
 """Mark of the proxy's files among other SQLite files ("ctxp")."""

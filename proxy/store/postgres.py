@@ -19,7 +19,7 @@ from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import keywords, postgres_index
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
-from proxy.store.spooled import QueuedStore
+from proxy.store.queued_store import QueuedStore
 from proxy.store.sql import for_postgres
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import DecodeError
 from msgspec.json import decode
 
-from proxy.memory.words import find_search_words, prepare_index_text
+from proxy.notes.topic_words import find_search_words, prepare_index_text
 from proxy.store.keywords import INDEX_FORM, MAX_QUERY_WORDS, SearchMatch
 from proxy.store.texts import to_text
 

@@ -34,9 +34,9 @@ import asyncpg
 from proxy.store import encode, postgres_index
 from proxy.store.base import Row
 from proxy.store.keywords import IndexRow
-from proxy.store.pieces import WriteItem
+from proxy.store.long_writes import WriteItem
 from proxy.store.removal import RemovalStepRow
-from proxy.store.spool import WriteQueue
+from proxy.store.write_queue import WriteQueue
 
 log = logging.getLogger(__name__)
 

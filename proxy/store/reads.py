@@ -28,15 +28,15 @@ from proxy.store.base import (
     SessionRecord,
     StateRow,
 )
+from proxy.store.branch_positions import BranchReads, ChainHit, KnownMessage
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, IterationRecord
-from proxy.store.fetch import split_into_chunks
 from proxy.store.keywords import SearchMatch
-from proxy.store.listing import MessageFilter, SessionListReads, contains_text
 from proxy.store.removal import RemovalSteps
+from proxy.store.row_reader import split_into_chunks
 from proxy.store.schema import TABLES
-from proxy.store.standing import BranchReads, ChainHit, KnownMessage
+from proxy.store.session_lists import MessageFilter, SessionListReads, contains_text
+from proxy.store.session_notes import NoteRow, SessionNotesReads
 from proxy.store.texts import to_text
-from proxy.store.written import NoteRow, SessionNotesReads
 
 _ALL = 1 << 62
 """A number above any edit's number, within 64 bits."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from proxy.errors import StoreUnavailable
-from proxy.store.fetch import RowReader
+from proxy.store.row_reader import RowReader
 
 STEP_ROWS = 200
 """Maximum number of rows that one step removes."""

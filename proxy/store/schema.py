@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.store import keywords, listing, written
+from proxy.store import keywords, session_lists, session_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Migration:
 TABLES = (
     *("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps"),
     *("answers", "embeddings", "spending", "indexed", "iterations"),
-    *written.SESSION_NOTES_TABLES,
+    *session_notes.SESSION_NOTES_TABLES,
     "windows",
 )
 """The tables in the order in which rows refer to each other."""
@@ -280,7 +280,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         5,
         "What our tools, the model through them and operators write; sessions by their last use.",
-        (*written.MIGRATION, *listing.MIGRATION),
+        (*session_notes.MIGRATION, *session_lists.MIGRATION),
     ),
     Migration(
         6,

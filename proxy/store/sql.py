@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import re
 
-from proxy.store.fetch import expand_per_chunk
+from proxy.store.row_reader import expand_per_chunk
 
 MAX_HITS = 32
 """Maximum number of hits of `find`: identity is decided among the deepest few."""

@@ -18,15 +18,15 @@ from typing import Any, Literal
 import aiosqlite
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store import files, wal_reset
-from proxy.store.absent import NegativeCache
+from proxy.store import sqlite_files, wal_reset
 from proxy.store.base import GapRow, Row
 from proxy.store.gap_file import GapFile
 from proxy.store.migrate import DamagedDatabase, migrate
-from proxy.store.spooled import QueuedStore
+from proxy.store.negative_cache import NegativeCache
+from proxy.store.queued_store import QueuedStore
+from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 from proxy.store.sql import for_sqlite
 from proxy.store.writer import SqliteWriter
-from proxy.store.written import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class SqliteStore(QueuedStore):
     ) -> None:
         self.path = Path(path)
         self._quarantine = quarantine
-        self._lock = files.FileLock(self.path)
+        self._lock = sqlite_files.FileLock(self.path)
         self._gaps = GapFile(self.path)
         self._writer = SqliteWriter(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
         super().__init__(self._writer)
@@ -70,9 +70,9 @@ class SqliteStore(QueuedStore):
         # At level DEBUG aiosqlite logs every statement with its arguments, which are the users' messages.
         logging.getLogger("aiosqlite").setLevel(logging.WARNING)
         try:
-            files.prepare_folder(self.path)
+            sqlite_files.prepare_folder(self.path)
             self._lock.acquire()
-            files.prepare_files(self.path)
+            sqlite_files.prepare_files(self.path)
             await self._migrate()
             await self._writer.start()
             self._take_gaps()
@@ -84,7 +84,7 @@ class SqliteStore(QueuedStore):
             if isinstance(error, (sqlite3.Error, OSError)):
                 raise StoreRefused(f"the database {self.path} cannot be opened: {error}.") from error
             raise
-        files.make_private(self.path)
+        sqlite_files.make_private(self.path)
         log.info("store open: SQLite %s", sqlite3.sqlite_version)
         if told := wal_reset.describe_bug():
             log.warning("%s", told)
@@ -95,8 +95,8 @@ class SqliteStore(QueuedStore):
         except DamagedDatabase as error:
             if not self._quarantine:
                 raise
-            log.warning("%s It is kept as %s.", error.message, files.set_aside(self.path))
-            files.prepare_files(self.path)
+            log.warning("%s It is kept as %s.", error.message, sqlite_files.set_aside(self.path))
+            sqlite_files.prepare_files(self.path)
             await migrate(self.path)
 
     async def close(self) -> None:
@@ -187,7 +187,11 @@ class _Reader:
                 raise StoreUnavailable("the store is closed.")
             if self._connection is None:
                 connection = await aiosqlite.connect(
-                    files.build_uri(self._path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128
+                    sqlite_files.build_uri(self._path),
+                    uri=True,
+                    isolation_level=None,
+                    timeout=1.0,
+                    cached_statements=128,
                 )
                 await connection.execute("PRAGMA query_only = 1")
                 await connection.execute("PRAGMA wal_autocheckpoint = 0")

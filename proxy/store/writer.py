@@ -34,10 +34,10 @@ from queue import Empty
 from typing import Literal
 
 from proxy.store import encode, keywords
-from proxy.store.files import FileIdentity, build_uri, list_wal_files, make_private
-from proxy.store.pieces import WriteItem
-from proxy.store.spool import WriteQueue
+from proxy.store.long_writes import WriteItem
 from proxy.store.sql import for_sqlite
+from proxy.store.sqlite_files import FileIdentity, build_uri, list_wal_files, make_private
+from proxy.store.write_queue import WriteQueue
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from proxy.chat.message import Call
-from proxy.stream import merge
-from proxy.stream.chunk import (
+from proxy.dialects.completions.stream import (
     Choice,
     Chunk,
     Usage,
@@ -27,6 +26,7 @@ from proxy.stream.chunk import (
     repair_surrogates,
     write_json,
 )
+from proxy.stream import delta as delta_rules
 
 CAPTURE_LIMIT = 8 << 20
 MAX_CHOICES = 128
@@ -108,7 +108,7 @@ class AssembledAnswer:
         self.is_capped = False
         self.unparsed = 0
         self._turns: dict[int, _GrowingMessage] = {}
-        self._room = merge.CaptureLimit(limit)
+        self._room = delta_rules.CaptureLimit(limit)
 
     @classmethod
     def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> AssembledAnswer:
@@ -162,7 +162,7 @@ class AssembledAnswer:
         turn = self._turns.get(index)
         if turn is None:
             turn = self._turns[index] = _GrowingMessage()
-            self._reserve_chars(merge.ENTRY_OVERHEAD)
+            self._reserve_chars(delta_rules.ENTRY_OVERHEAD)
         return turn
 
     def _reserve_chars(self, size: int) -> bool:
@@ -199,7 +199,7 @@ class AssembledAnswer:
                 for part in value:
                     self._call(turn, part)
             else:
-                merge.merge_fields(turn.fields, {name: value}, self._room)
+                delta_rules.merge_fields(turn.fields, {name: value}, self._room)
         if self._room.left < 0:
             self.is_capped = True
 
@@ -215,12 +215,12 @@ class AssembledAnswer:
         index, name = read_count(part.get("index")), part.get("id")
         row = turn.by_index.get(index) if index is not None else (turn.rows[-1] if turn.rows else None)
         if row is None or (name and row.fields.get("id") not in (None, name)):
-            if not self._reserve_chars(merge.ENTRY_OVERHEAD):
+            if not self._reserve_chars(delta_rules.ENTRY_OVERHEAD):
                 return
             row = _GrowingCall(len(turn.rows) if index is None else index)
             turn.rows.append(row)
             turn.by_index[row.index] = row
-        merge.merge_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
+        delta_rules.merge_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
 
     def build_message(self, index: int = 0) -> bytes | None:
         """Return the message of a choice as JSON, as a client would send it back; None if there was none."""
@@ -229,7 +229,7 @@ class AssembledAnswer:
             return None
         if turn.raw is not None:
             return turn.raw
-        fields = {name: merge.build_json_value(value) for name, value in turn.fields.items()}
+        fields = {name: delta_rules.build_json_value(value) for name, value in turn.fields.items()}
         content = fields.pop("content", None)
         if turn.said:
             text = turn.text.getvalue()
@@ -254,7 +254,9 @@ class AssembledAnswer:
         if turn is None:
             return ""
         content = (
-            self._whole().get("content") if turn.raw is not None else merge.build_json_value(turn.fields.get("content"))
+            self._whole().get("content")
+            if turn.raw is not None
+            else delta_rules.build_json_value(turn.fields.get("content"))
         )
         if isinstance(content, list):  # Mistral's reasoning models stream parts first, then strings
             texts = [part.get("text") for part in content if isinstance(part, dict)]
@@ -271,7 +273,7 @@ class AssembledAnswer:
             message = self._whole()
             found, old = message.get("tool_calls"), message.get("function_call")
         else:
-            found, old = _finished(turn.rows), merge.build_json_value(turn.fields.get("function_call"))
+            found, old = _finished(turn.rows), delta_rules.build_json_value(turn.fields.get("function_call"))
         calls = [_read_call(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         if isinstance(old, dict):
             calls.append(_read_call({"id": old.get("name"), "function": old}))
@@ -292,7 +294,7 @@ class AssembledAnswer:
 def _finished(rows: list[_GrowingCall]) -> list[dict[str, Any]]:
     found = []
     for row in sorted(rows, key=lambda row: row.index):
-        call = {name: merge.build_json_value(value) for name, value in row.fields.items()}
+        call = {name: delta_rules.build_json_value(value) for name, value in row.fields.items()}
         function = call.get("function")
         if isinstance(function, dict):
             call["function"] = {**function, "arguments": function.get("arguments", "")}

@@ -11,12 +11,12 @@ rounds. Each round has a `Relay`, made `after` the relay of the round before.
 
 from __future__ import annotations
 
-from proxy.memory import state
+from proxy.dialects.completions.stream import Usage, read_chunk
+from proxy.notes import state_block
 from proxy.stream.assemble import AssembledAnswer
-from proxy.stream.chunk import Usage, read_chunk
-from proxy.stream.edits import EventRewriter
-from proxy.stream.hidden import HiddenCall
+from proxy.stream.event_rewriter import EventRewriter
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser
+from proxy.stream.tool_call_filter import HiddenCall
 
 _PROBE = 64
 """Bytes of an unfinished event that may be kept back until it is known if the event is the last one."""
@@ -51,7 +51,7 @@ class Relay:
         withhold_state: bool,
         drop_usage: bool,
         limit: int = EVENT_LIMIT,
-        headings: tuple[str, ...] = state.HEADINGS,
+        headings: tuple[str, ...] = state_block.HEADINGS,
         hidden_tools: frozenset[str] = frozenset(),
         previous: Relay | None = None,
         hold_text: bool = False,

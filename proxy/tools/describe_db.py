@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from proxy.tools import past
-from proxy.tools.child import FUNCTIONS
-from proxy.tools.desk import ToolContext
+from proxy.tools import stored_history
+from proxy.tools.sandbox_child import FUNCTIONS
 from proxy.tools.tool import Tool
+from proxy.tools.tool_context import ToolContext
 
 SCHEMA_TEXT = """messages: one row a message of this conversation
   seq INTEGER            order in which they came; a call that was answered out of sight bears the number of its answer
@@ -37,7 +37,8 @@ async def describe_tables(_: DescribeDbArguments, context: ToolContext) -> str:
     count = last[0].seq if last else 0
     return (
         f"{SCHEMA_TEXT}\nstored so far: {count} messages. One SELECT at a time, reading only; functions:"
-        f" {', '.join(sorted(FUNCTIONS))}. Of a very long conversation the newest {past.MAX_COPIED_BYTES >> 20} MiB"
+        f" {', '.join(sorted(FUNCTIONS))}."
+        f" Of a very long conversation the newest {stored_history.MAX_COPIED_BYTES >> 20} MiB"
         " are searched."
     )
 

@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 
 from proxy.errors import ToolRefused
-from proxy.memory import scratchpad
-from proxy.store.written import ScratchpadRow
-from proxy.tools.desk import ToolContext
+from proxy.notes import scratchpad
+from proxy.store.session_notes import ScratchpadRow
 from proxy.tools.tool import Tool
+from proxy.tools.tool_context import ToolContext
 
 TRIES = 4
 """Attempts at a change if another writer was first: two calls of one answer, or an operator."""

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from proxy.errors import ToolRefused
-from proxy.tools import past
-from proxy.tools.desk import ToolContext
+from proxy.tools import stored_history
 from proxy.tools.sandbox import QueryResult
 from proxy.tools.tool import Tool
+from proxy.tools.tool_context import ToolContext
 
 HEADER_CHARS = 300
 """Characters of a result reserved for its description."""
@@ -33,9 +33,11 @@ class QueryDbArguments(msgspec.Struct, frozen=True):
 async def query_messages(arguments: QueryDbArguments, context: ToolContext) -> str:
     """Return the rows, as many as fit, under a line that says how to get the rest. Raises ToolRefused with SQLite's
     words."""
-    records, is_all = await past.load_newest(context)
+    records, is_all = await stored_history.load_newest(context)
     rounds = await context.store.read_hidden_rounds(context.tenant, context.session)
-    rows = await asyncio.to_thread(past.make_table_rows, records, rounds, await past.load_prompt_membership(context))
+    rows = await asyncio.to_thread(
+        stored_history.make_table_rows, records, rounds, await stored_history.load_prompt_membership(context)
+    )
     sql = strip_fence(arguments.sql)
     found = await context.sandbox.query(rows, sql, search=_SEARCH.search(sql) is not None)
     if found.error is not None:

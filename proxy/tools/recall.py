@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from proxy.errors import ToolRefused
-from proxy.tools import past
-from proxy.tools.desk import ToolContext
+from proxy.tools import stored_history
 from proxy.tools.tool import Tool
+from proxy.tools.tool_context import ToolContext
 
 HEADER_CHARS = 500
 """Characters of a result reserved for its description."""
@@ -24,7 +24,7 @@ async def recall_message(arguments: RecallArguments, context: ToolContext) -> st
     """Return a page of the message under a line that gives its place, its call, and its age. All pages without that
     line are the message. Raises ToolRefused if there is no such message or page."""
     name = arguments.id.strip().strip("\"'<>[]").lower()
-    found = await past.find_message(context, name)
+    found = await stored_history.find_message(context, name)
     if found is None:
         raise ToolRefused(
             f"no message of this conversation has the id {arguments.id[:40]!r}.",
@@ -37,7 +37,7 @@ async def recall_message(arguments: RecallArguments, context: ToolContext) -> st
         raise ToolRefused(f"message {name} has {pages} pages, from 1 on; there is no page {arguments.page}.")
     start = (arguments.page - 1) * size
     more = f'; next: recall(id="{name}", page={arguments.page + 1})' if arguments.page < pages else ""
-    seen = await past.load_provenance(context, name)
+    seen = await stored_history.load_provenance(context, name)
     told = f"; {seen.describe_origin()}" if seen is not None else ""
     if seen is not None and seen.edits:
         told += "; the old text follows"

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from proxy.memory import memos
-from proxy.memory.memos import Memo
-from proxy.tools import notebook
-from proxy.tools.desk import ToolContext
+from proxy.notes import memo_matching
+from proxy.notes.memo_matching import Memo
+from proxy.tools import stored_memos
 from proxy.tools.tool import Tool
+from proxy.tools.tool_context import ToolContext
 
 MOST = 20
 """Memos in a result."""
@@ -30,26 +30,26 @@ class RetrieveMemosArguments(msgspec.Struct, frozen=True):
 async def find_memos(arguments: RetrieveMemosArguments, context: ToolContext) -> str:
     """Return the memos that have one of the tags, most matches first, then those that fit the words. If none fits,
     return the most frequent tags."""
-    known = await notebook.load_memos(context)
+    known = await stored_memos.load_memos(context)
     room = context.settings.tools.result_chars
-    found = await asyncio.to_thread(select_memos, known, notebook.split_tags(arguments.tags), arguments.query)
-    shown = memos.fit_memos(found[:MOST], room - 100)
+    found = await asyncio.to_thread(select_memos, known, stored_memos.split_tags(arguments.tags), arguments.query)
+    shown = memo_matching.fit_memos(found[:MOST], room - 100)
     if not shown:
         often = Counter(tag for memo in known for tag in memo.tags).most_common(TAGS)
         named = f" Tags: {', '.join(tag for tag, _ in often)}." if often else ""
         return f"[none of {len(known)} memos fits.{named}]"[:room]
     more = f"\n[{len(found) - len(shown)} more fit: name more tags]" if len(found) > len(shown) else ""
-    return memos.render_memos(shown) + more
+    return memo_matching.render_memos(shown) + more
 
 
 def select_memos(known: Sequence[Memo], tags: Sequence[str], query: str) -> list[Memo]:
     """Return the memos that fit; all, newest first, if neither tags nor words are given."""
-    wanted = set(memos.normalize_tags(tags))
+    wanted = set(memo_matching.normalize_tags(tags))
     if not wanted and not query.strip():
         return sorted(known, key=lambda memo: -memo.updated_at)
     tagged = [memo for memo in known if wanted.intersection(memo.tags)]
     tagged.sort(key=lambda memo: (-len(wanted.intersection(memo.tags)), -memo.updated_at))
-    fitting = memos.select_memos(known, " ".join((query, *tags)), MOST, 1 << 30, min_words=1)
+    fitting = memo_matching.select_memos(known, " ".join((query, *tags)), MOST, 1 << 30, min_words=1)
     return [*tagged, *(memo for memo in fitting if memo not in tagged)]
 
 

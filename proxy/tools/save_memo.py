@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.errors import ToolRefused
-from proxy.memory import memos
-from proxy.memory.memos import Memo
-from proxy.tools import notebook
-from proxy.tools.desk import ToolContext
+from proxy.notes import memo_matching
+from proxy.notes.memo_matching import Memo
+from proxy.tools import stored_memos
 from proxy.tools.tool import Tool
+from proxy.tools.tool_context import ToolContext
 
 
 class SaveMemoArguments(msgspec.Struct, frozen=True):
@@ -26,13 +26,13 @@ class SaveMemoArguments(msgspec.Struct, frozen=True):
 
 async def save_memo(arguments: SaveMemoArguments, context: ToolContext) -> str:
     """Save the memo and return a line that confirms it. Raises ToolRefused for junk, and if no more are kept."""
-    known = await notebook.load_memos(context)
+    known = await stored_memos.load_memos(context)
     now = context.now()
-    content, project = memos.normalize_text(arguments.content), memos.normalize_project(context.project)
+    content, project = memo_matching.normalize_text(arguments.content), memo_matching.normalize_project(context.project)
     new = Memo(
         _make_memo_id(content, context),
         content,
-        memos.normalize_tags(notebook.split_tags(arguments.tags)),
+        memo_matching.normalize_tags(stored_memos.split_tags(arguments.tags)),
         context.session,
         now,
         now,
@@ -46,8 +46,8 @@ async def save_memo(arguments: SaveMemoArguments, context: ToolContext) -> str:
     if old is None and len(known) >= context.settings.memos.keep:
         context.metrics.memos_total.labels("refused").inc()
         raise ToolRefused(f"not saved: {len(known)} memos are kept here, and no more can be.", limited=True)
-    memo = new if old is None else memos.merge_memos(old, new)
-    await context.store.put([notebook.make_memo_row(context.tenant, memo)])
+    memo = new if old is None else memo_matching.merge_memos(old, new)
+    await context.store.put([stored_memos.make_memo_row(context.tenant, memo)])
     context.metrics.memos_total.labels("saved" if old is None else "merged").inc()
     context.on_memo_saved(memo.id, old is not None)
     done = "saved" if old is None else "saved in place of one that said nearly the same"
@@ -55,8 +55,8 @@ async def save_memo(arguments: SaveMemoArguments, context: ToolContext) -> str:
 
 
 def _compare_memo(known: Sequence[Memo], new: Memo, prompt: Sequence[str]) -> tuple[str | None, Memo | None]:
-    reason = memos.find_refusal_reason(new.content, prompt)
-    return reason, memos.find_duplicate(known, new) if reason is None else None
+    reason = memo_matching.find_refusal_reason(new.content, prompt)
+    return reason, memo_matching.find_duplicate(known, new) if reason is None else None
 
 
 def _make_memo_id(content: str, context: ToolContext) -> str:

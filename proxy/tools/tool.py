@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from proxy.tools.desk import ToolContext
+from proxy.tools.tool_context import ToolContext
 
 Arguments = TypeVar("Arguments", bound=msgspec.Struct)
 

@@ -16,7 +16,7 @@ import httpx2
 
 from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.upstream.headers import Headers, build_request_headers, find_header
 from proxy.upstream.reply import Reply
 from proxy.upstream.target import Target, parse_address, read_targets

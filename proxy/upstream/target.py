@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from proxy.errors import ConfigError
-from proxy.settings import DEMO, Settings
+from proxy.settings.load import DEMO, Settings
 
 _PATH_SAFE: Final = re.compile(r"[!\"$->@-~]*")
 """Printable ASCII without # and ?, which would end the path."""

@@ -21,7 +21,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from proxy.errors import ConfigError
-from proxy.settings import DEMO, PoolSettings
+from proxy.settings.load import DEMO, PoolSettings
 from proxy.upstream.answer import ResponseStream
 from proxy.upstream.demo import DemoTransport
 from proxy.upstream.framing import write_request_head

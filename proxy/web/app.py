@@ -16,43 +16,43 @@ from urllib.parse import unquote
 
 from proxy.chat.size_limits import SizeLimits
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.models import Model
 from proxy.context.policy import Policy, check_models, compile_patterns, read_policy
-from proxy.context.prices import Model
 from proxy.context.stages import BUILT_IN_STAGES
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.errors import ConfigError, ProxyError, StoreRefused
-from proxy.exchange import retention, windows
-from proxy.exchange.asking import make_helper_queue
-from proxy.exchange.bounds import Budget
-from proxy.exchange.news import EventBus
-from proxy.exchange.parts import Services
-from proxy.exchange.reading import MessageCache
-from proxy.exchange.steering import commands
-from proxy.exchange.threads import LiveSessions
-from proxy.exchange.webhooks import Webhooks
+from proxy.events.bus import EventBus
+from proxy.events.webhooks import Webhooks
+from proxy.exchange import learned_windows, retention
+from proxy.exchange.message_cache import MessageCache
+from proxy.exchange.services import Services
+from proxy.helper.budget import Budget
+from proxy.helper.queue import make_helper_queue
 from proxy.metrics import Metrics
-from proxy.sections import ALL_TENANTS
-from proxy.settings import Settings
+from proxy.operator import inband_commands
+from proxy.sessions.live import LiveSessions
+from proxy.settings.load import Settings
+from proxy.settings.model import ALL_TENANTS
 from proxy.store import create_store
 from proxy.store.base import Store
+from proxy.tokenizers import get_token_counter
 from proxy.upstream.client import UpstreamClient
-from proxy.vocabulary import get_token_counter
-from proxy.web import conversational
-from proxy.web.api.app import create_api, limit_bodies
+from proxy.web import unmanaged_paths
+from proxy.web.api.admin_app import create_api, limit_bodies
+from proxy.web.api_keys import Caller
+from proxy.web.asgi import App, Message, Receive, Scope, Send
+from proxy.web.auth import CALLER_KEY, ROUTE_KEY, require_access
 from proxy.web.body_budget import BodyBudget
-from proxy.web.completions import serve_chat
-from proxy.web.dashboard.files import create_dashboard
-from proxy.web.doors import Route, RouteTable
-from proxy.web.failures import answer_errors
-from proxy.web.gate import CALLER_KEY, ROUTE_KEY, require_access
-from proxy.web.guard import limit_heads
-from proxy.web.keys import Caller
-from proxy.web.listen import App, Message, Receive, Scope, Send
+from proxy.web.chat import serve_chat
+from proxy.web.concurrency_limit import ConcurrencyLimit
+from proxy.web.dashboard.static_files import create_dashboard
+from proxy.web.error_responses import answer_errors
+from proxy.web.head_limits import limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.path_rules import PathRules
 from proxy.web.probes import create_probes
 from proxy.web.request_log import log_requests
-from proxy.web.room import ConcurrencyLimit
+from proxy.web.routes import Route, RouteTable
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ def make_services(settings: Settings, store: Store) -> Services:
         find_token_counter=weigh,
         helper_budget=purse,
         event_bus=EventBus(settings.events, metrics),
-        run_command=commands.run_command,
+        run_command=inband_commands.run_command,
         helper_queue=make_helper_queue(settings, client, purse, threads, metrics, models),
     )
 
@@ -198,7 +198,7 @@ class ContextProxy:
                     log.error("the store cannot be opened: %s", problem)
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return
-                await windows.load_windows(self.services)
+                await learned_windows.load_windows(self.services)
                 self.webhooks.start()
                 self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
                 self.services.background_tasks.add(self._retention_task)
@@ -248,8 +248,8 @@ class ContextProxy:
             ):
                 await serve_chat(scope, receive, counted, self.services, raw, session, share)
             return
-        talks = conversational.is_conversational(scope["method"], path)
-        shown = raw.partition("?")[0][: conversational.MAX_PATH_CHARS] if talks else None
+        talks = unmanaged_paths.is_conversational(scope["method"], path)
+        shown = raw.partition("?")[0][: unmanaged_paths.MAX_PATH_CHARS] if talks else None
         telling = send if shown is None else _naming_path(send, shown)
         client, metrics = self.services.client, self.services.metrics
         with (
@@ -288,7 +288,7 @@ class ContextProxy:
         if (
             shown is not None
             and shown not in self._logged_paths
-            and len(self._logged_paths) < conversational.MAX_LOGGED_PATHS
+            and len(self._logged_paths) < unmanaged_paths.MAX_LOGGED_PATHS
         ):
             self._logged_paths.add(shown)
             log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", shown)
@@ -304,7 +304,7 @@ def _naming_path(send: Send, shown: str) -> Send:
 
     def telling(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            told = (conversational.UNMANAGED_HEADER, shown.encode("ascii", "replace"))
+            told = (unmanaged_paths.UNMANAGED_HEADER, shown.encode("ascii", "replace"))
             message = {**message, "headers": [*message["headers"], told]}
         return send(message)
 

@@ -16,8 +16,7 @@ from proxy.errors import UpstreamError
 from proxy.metrics import Metrics
 from proxy.upstream.client import Target, UpstreamClient
 from proxy.upstream.headers import find_header
-from proxy.web.body_budget import BodyShare
-from proxy.web.listen import (
+from proxy.web.asgi import (
     DISCONNECT_KEY,
     Receive,
     Scope,
@@ -29,6 +28,7 @@ from proxy.web.listen import (
     run_while_connected,
     with_write_timeout,
 )
+from proxy.web.body_budget import BodyShare
 from proxy.web.path_rules import PathRules
 
 PEEK_BYTES: Final = 4 << 20

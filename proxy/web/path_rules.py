@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from proxy.errors import BadRequest, Forbidden
-from proxy.web.listen import Scope
+from proxy.web.asgi import Scope
 
 MAX_DECODINGS: Final = 4
 """Rounds of percent-decoding in which a path is checked."""

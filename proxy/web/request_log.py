@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from proxy.web.listen import App, Message, Receive, Scope, Send
+from proxy.web.asgi import App, Message, Receive, Scope, Send
 
 log = logging.getLogger("proxy.requests")
 

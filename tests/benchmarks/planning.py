@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import time
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.chat.message import Request
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
-from proxy.exchange.reading import MessageCache
-from proxy.settings import load_settings
+from proxy.exchange.message_cache import MessageCache
+from proxy.settings.load import load_settings
 from proxy.web.app import make_policies
 from tests.benchmarks.rows import Row, compared
 from tests.benchmarks.scope import Scope
@@ -64,7 +64,7 @@ def _step(
     cache: MessageCache, values: list[Row], session: BranchState, policy: Policy, model: Model, weigh: TokenCounter
 ) -> tuple[Request, list[bytes], BranchState]:
     request, _ = cache.get_request(json.dumps({"model": "bench", "messages": values}).encode())
-    keys = key.compute_keys("bench", request.messages)
+    keys = chain.compute_keys("bench", request.messages)
     plan = rewrite(request, session, policy, model, 1.0, weigh=weigh, keys=keys)
     return request, keys, session.after_sending(plan, 1.0)
 

@@ -7,14 +7,14 @@ import pytest
 
 from proxy.chat.checkpoint import cancellation_check, checkpoint
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
-from proxy.settings import load_settings
+from proxy.settings.load import load_settings
 from proxy.web.app import make_policies
 from tests.conversations import message, request, user
-from tests.exchange.test_planning import hostile
+from tests.exchange.test_plan_request import hostile
 
 
 class Over(Exception):

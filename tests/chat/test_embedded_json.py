@@ -6,13 +6,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from proxy.chat.chain import canonicalize_arguments
 from proxy.chat.embedded_json import MAX_CHARS, MAX_VALUES, decode_embedded
-from proxy.chat.key import canonicalize_arguments
-from proxy.context.evidence import facts
+from proxy.context.analysis import identifiers
 
 READERS: dict[str, Callable[[str], object]] = {
     "canonical": canonicalize_arguments,
-    "written": facts.read_argument_texts,
+    "written": identifiers.read_argument_texts,
 }
 DENSE = {
     "lists": "[" + "[]," * 4_000_000 + "[]]",
@@ -42,7 +42,7 @@ def test_what_agents_write_is_decoded() -> None:
     written = msgspec.json.encode({"path": "a.py", "content": code}).decode()
     assert decode_embedded(written)["content"] == code
     assert decode_embedded("[1]", list[int]) == [1]
-    assert facts.parse_arguments(written)["path"] == "a.py"
+    assert identifiers.parse_arguments(written)["path"] == "a.py"
     assert decode_embedded('{"a":"' + "[,{" * 300_000 + '"}')["a"].count(",") == 300_000, "those in strings are none"
     long = '{"content":"' + "x" * 900_000 + '"}'
     assert len(decode_embedded(long)["content"]) == 900_000
@@ -53,5 +53,5 @@ def test_too_much_is_no_json(text: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
         decode_embedded(text)
     assert canonicalize_arguments(text) == text
-    assert facts.read_argument_texts(text) == text
-    assert facts.parse_arguments(text) == {}
+    assert identifiers.read_argument_texts(text) == text
+    assert identifiers.parse_arguments(text) == {}

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.chat.group import Step, split_groups, split_steps
 from tests.conversations import Json, assistant, messages, result, system, user
 
@@ -19,7 +19,7 @@ def cut(*values: Json) -> list[tuple[int, int]]:
 def parted(*values: Json, observation: str = "") -> list[tuple[int, int, int]]:
     talk = messages(*values)
     pattern = re.compile(observation) if observation else None
-    return [(g.start, g.prompt_end, g.end) for g in split_groups(talk, key.compute_keys("t", talk), pattern)]
+    return [(g.start, g.prompt_end, g.end) for g in split_groups(talk, chain.compute_keys("t", talk), pattern)]
 
 
 def test_a_call_and_its_result_are_one_step() -> None:
@@ -74,8 +74,8 @@ def test_what_stands_before_the_first_prompt_belongs_to_its_group() -> None:
 
 def test_the_id_of_a_group_is_that_of_its_first_user_message() -> None:
     talk = messages(system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"), user("d"))
-    keys = key.compute_keys("t", talk)
-    assert [g.id for g in split_groups(talk, keys)] == [key.public_id(keys[2]), key.public_id(keys[4])]
+    keys = chain.compute_keys("t", talk)
+    assert [g.id for g in split_groups(talk, keys)] == [chain.public_id(keys[2]), chain.public_id(keys[4])]
 
 
 def test_a_conversation_without_a_prompt_is_one_group() -> None:
@@ -113,7 +113,7 @@ def test_steps_and_groups_cover_every_message_once_and_no_group_cuts_a_step(valu
     talk = messages(*values)
     parts = split_steps(talk)
     assert [n for s in parts for n in range(s.start, s.end)] == list(range(len(talk)))
-    found = split_groups(talk, key.compute_keys("t", talk), re.compile("^OBS"))
+    found = split_groups(talk, chain.compute_keys("t", talk), re.compile("^OBS"))
     assert [n for g in found for n in range(g.start, g.end)] == list(range(len(talk)))
     starts = {s.start for s in parts}
     assert {g.start for g in found} <= starts
@@ -133,7 +133,7 @@ def test_a_front_that_is_known_is_gone_on_from(roles: list[str], front: int, obs
         "r": result("1", "x"),
     }
     talk = messages(*(makers[role] for role in roles))
-    keys = key.compute_keys("t", talk)
+    keys = chain.compute_keys("t", talk)
     pattern = re.compile(observation) if observation else None
     known = talk[:front]
     assert split_steps(talk, split_steps(known)) == split_steps(talk)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.dialects.completions import read_message, read_request
 from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS, SCAN_BYTES, SizeLimits, count_marks, count_values, find_model
+from proxy.dialects.completions.request import read_message, read_request
 from proxy.errors import NotManaged
 
 ENOUGH = 1 << 40

@@ -6,7 +6,6 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat.dialects.completions import read_message
 from proxy.chat.tokens import (
     MAX_REMEMBERED_TOOLS,
     PER_CALL,
@@ -15,7 +14,8 @@ from proxy.chat.tokens import (
     TokenCounter,
     estimate_text_tokens,
 )
-from proxy.vocabulary import get_token_counter
+from proxy.dialects.completions.request import read_message
+from proxy.tokenizers import get_token_counter
 from tests.conversations import WEIGH, assistant, message, result, user
 
 

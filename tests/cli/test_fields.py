@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from proxy.cli.fields import DocumentedField, read_fields, read_summary
-from proxy.settings import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
+from proxy.settings.load import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
 
 
 @dataclass(frozen=True)

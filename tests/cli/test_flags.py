@@ -6,7 +6,7 @@ import pytest
 
 from proxy.cli.flags import read_settings
 from proxy.errors import ConfigError
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 
 
 def test_flags_that_are_not_given_change_nothing() -> None:

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from proxy.cli.key import render_entry
 from proxy.cli.main import app
 from proxy.errors import ConfigError
-from proxy.sections import ApiKeySettings
-from proxy.settings import load_settings
+from proxy.settings.load import load_settings
+from proxy.settings.model import ApiKeySettings
 
 
 def test_the_entry_fits_the_key_that_was_shown(tmp_path: Path) -> None:

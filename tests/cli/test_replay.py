@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from proxy.cli.main import app
 from proxy.cli.replay import read_contenders, read_price_pairs
+from proxy.context.models import Model
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.store.readonly import ReadOnlyStore
 from tests.faulty import faulty

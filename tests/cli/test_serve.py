@@ -19,7 +19,7 @@ from rich.console import Console
 
 from proxy.cli.serve import make_base_url, make_examples, open_listener, print_address
 from proxy.errors import ConfigError
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 
 
 @contextmanager

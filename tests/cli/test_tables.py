@@ -7,10 +7,10 @@ from proxy.cli import tables
 from proxy.cli.fields import read_fields
 from proxy.cli.main import app
 from proxy.cli.tables import MissingSource
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
 from proxy.context.stages import BUILT_IN_STAGES as STAGES
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.metrics import Metrics
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.web import app as web
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shop
-from tests.cli.test_slop import slop_file
+from tests.contrib.test_std_slop import slop_file
 
 
 def test_what_is_exported_is_imported_again(shop: Shop, tmp_path: Path) -> None:

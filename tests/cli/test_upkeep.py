@@ -6,7 +6,7 @@ import pytest
 
 from proxy.errors import ConfigError, StoreRefused
 from tests.cli.conftest import Shop
-from tests.store.test_upkeep import made
+from tests.store.test_maintenance import made
 
 
 def test_a_dry_run_tells_what_would_be_done_and_apply_does_it(shop: Shop, tmp_path: Path) -> None:

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.chat.message import Request
-from proxy.context.operator import OperatorDecisions
+from proxy.context.branch_state import BranchState
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.models import Model
+from proxy.context.operator_edits import OperatorDecisions
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedule
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.view import ViewExtras
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
-from proxy.memory.memos import Memo
+from proxy.notes.memo_matching import Memo
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
 
 POLICIES = (
@@ -117,7 +117,7 @@ class Story:
     def _beside(self, n: int, asked: Request, policy: Policy) -> ViewExtras:
         if not self.told:
             return {}
-        keys = key.compute_keys("", asked.messages)
+        keys = chain.compute_keys("", asked.messages)
         return {
             "offered_tools": frozenset(policy.tools),
             "scratchpad": f"- step {n // 3}" if n else "",

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from proxy.chat.message import Message
+from proxy.context.branch_state import BranchState
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy, read_policy
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from proxy.context.stages import BUILT_IN_STAGES
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
 from tests.conversations import message as read
 

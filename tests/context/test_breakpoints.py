@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from tests.conversations import WEIGH, Json, assistant, look, request, result, system, user
 
 ANY = Model(min=0, block=1)

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.chat import key
-from proxy.chat.dialects.completions import read_request, write_request
+from proxy.chat import chain
 from proxy.chat.message import Request
 from proxy.chat.tokens import TokenCounter
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
-from proxy.memory.memos import Memo
+from proxy.dialects.completions.request import read_request, write_request
+from proxy.notes.memo_matching import Memo
 from tests.context.agent import LONG, load
 from tests.conversations import PLAIN, Json, assistant, request, result, system, user
 
@@ -91,7 +91,7 @@ class Talk:
             more = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
             asked = request(self.values[:stop], tools=TOOLS, **more)
             window = self.model.window or 0
-            keys = key.compute_keys("", asked.messages)
+            keys = chain.compute_keys("", asked.messages)
             plan = rewrite(
                 asked, session, chosen, self.model, float(n), weigh=weigh, keys=keys,
                 offered_tools=frozenset(chosen.tools),

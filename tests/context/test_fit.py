@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.context import fit
+from proxy.context.branch_state import CACHE_MISS_LIMIT, BranchState
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.context.session import CACHE_MISS_LIMIT, BranchState
 from proxy.context.stages.fit_budget import FitBudget
 from tests.context.agent import LONG, load
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit
 from proxy.context.policy import Policy, with_schedule
-from proxy.context.session import BranchState
 from proxy.context.stages.compress_levels import CompressLevels
 from tests.context.agent import Story, Turn, load, stories
 from tests.context.test_pipeline_properties import sent, stand, unpaired

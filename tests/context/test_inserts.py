@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from proxy.context.front import may_ask
+from proxy.context.branch_state import BranchState, StateRequest
 from proxy.context.inserts import find_system_target, find_tail_target, make_inserts
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
-from proxy.context.session import BranchState, StateRequest
-from proxy.memory import state
+from proxy.context.system_texts import may_ask
+from proxy.notes import state_block
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
 
 ROLLING = Policy("rolling", schedule="always", ask="always", state_place="system")
@@ -73,7 +73,7 @@ def test_thrifty_asks_once_a_batch_of_edits_and_gives_the_note_back() -> None:
 
 def test_the_note_is_not_written_twice() -> None:
     keys = look(TALK).keys
-    old = Edit(keys[1], "append", "\n\n" + state.render_recap(BODY), "state", "", 5, 50)
+    old = Edit(keys[1], "append", "\n\n" + state_block.render_recap(BODY), "state", "", 5, 50)
     standing = replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
     newer = replace(standing, states=(*KNOWN.states, (b"l", "Goal: another")))
@@ -82,7 +82,7 @@ def test_the_note_is_not_written_twice() -> None:
 
 def test_a_note_that_was_added_to_a_shortened_text_stands_too() -> None:
     keys = look(TALK).keys
-    old = Edit(keys[3], "text", "short\n\n" + state.render_recap(BODY), "truncate_results", "", 5, 50)
+    old = Edit(keys[3], "text", "short\n\n" + state_block.render_recap(BODY), "truncate_results", "", 5, 50)
     standing = replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
 
@@ -148,7 +148,7 @@ def test_texts_behind_the_system_prompt_need_a_leading_one_with_text() -> None:
 
 def test_rolling_puts_all_behind_the_leading_system_message() -> None:
     made, out = plan(TALK, ROLLING)
-    texts = ["Be brief.", state.get_guidelines(), state.render_anchor(BODY), state.build_prompt()]
+    texts = ["Be brief.", state_block.get_guidelines(), state_block.render_anchor(BODY), state_block.build_prompt()]
     assert out[0]["content"] == "\n\n".join(texts)
     assert out[1:] == TALK[1:]
     assert made.asks_for_state
@@ -162,7 +162,7 @@ def test_guidelines_of_the_policys_own_replace_ours() -> None:
 
 def test_without_a_system_message_all_goes_to_the_tail() -> None:
     made, out = plan(TALK[1:], ROLLING)
-    texts = ["x", state.get_guidelines(), state.render_anchor(BODY), state.build_prompt()]
+    texts = ["x", state_block.get_guidelines(), state_block.render_anchor(BODY), state_block.build_prompt()]
     assert out[-1]["content"] == "\n\n".join(texts)
     assert out[:-1] == TALK[1:-1]
     assert {n for n, _ in made.placed_inserts} == {2}
@@ -170,9 +170,9 @@ def test_without_a_system_message_all_goes_to_the_tail() -> None:
 
 def test_after_a_result_texts_are_appended_or_a_message_of_ours_or_left_out() -> None:
     policy = replace(THRIFTY, ask="always")
-    assert plan(TALK, policy, BranchState())[1][-1] == result("1", "x\n\n" + state.build_prompt())
+    assert plan(TALK, policy, BranchState())[1][-1] == result("1", "x\n\n" + state_block.build_prompt())
     made, out = plan(TALK, policy, BranchState(), model=replace(PLAIN, after_tool="user"))
-    assert out == [*TALK, user(state.build_prompt())]
+    assert out == [*TALK, user(state_block.build_prompt())]
     assert [n for n, _ in made.placed_inserts] == [-1]
     made, out = plan(TALK, policy, model=replace(PLAIN, after_tool="none"))
     assert out == TALK
@@ -196,8 +196,8 @@ def test_the_note_stays_where_it_was_put_and_the_asking_does_not() -> None:
     talk = [*TALK, assistant("b"), user("c")]
     session = replace(edited(), last_state_request=StateRequest(0))
     made, out = plan(talk, THRIFTY, session)
-    note = "\n\n" + state.render_recap(BODY)
-    assert out[-1] == user("c" + note + "\n\n" + state.build_prompt())
+    note = "\n\n" + state_block.render_recap(BODY)
+    assert out[-1] == user("c" + note + "\n\n" + state_block.build_prompt())
     assert [(e.action, e.text, e.stage) for e in made.new_edits] == [("append", note, "state")]
     assert [i.source for _, i in made.placed_inserts] == ["ask"]
     session = session.after_sending(made, 0.0).after_answer(predicted=0, cached=None, state=None, answered_tip=b"head")
@@ -250,7 +250,7 @@ def test_nothing_has_left_where_a_text_stands_elsewhere_in_the_prompt() -> None:
 @pytest.mark.parametrize("policy", [replace(THRIFTY, ask="always"), replace(ROLLING, state_place="tail")])
 def test_what_is_written_anew_with_every_answer_is_shown_and_not_kept(policy: Policy) -> None:
     made, out = plan([*TALK, assistant("b"), user("c")], policy)
-    assert out[-1] == user(f"c\n\n{state.render_recap(BODY)}\n\n{state.build_prompt()}")
+    assert out[-1] == user(f"c\n\n{state_block.render_recap(BODY)}\n\n{state_block.build_prompt()}")
     assert made.new_edits == ()
     assert [(n, i.source) for n, i in made.placed_inserts] == [(5, "state"), (5, "ask")]
 
@@ -258,9 +258,11 @@ def test_what_is_written_anew_with_every_answer_is_shown_and_not_kept(policy: Po
 def test_the_note_that_goes_into_a_message_of_ours_is_made_anew_each_time() -> None:
     model = replace(PLAIN, after_tool="user")
     made, out = plan(TALK, THRIFTY, edited(), model=model)
-    assert out[-1] == user(state.render_recap(BODY))
+    assert out[-1] == user(state_block.render_recap(BODY))
     assert made.new_edits == ()
-    assert made.placed_inserts == ((-1, Insert("tail", "state", "\n\n" + state.render_recap(BODY), persistent=True)),)
+    assert made.placed_inserts == (
+        (-1, Insert("tail", "state", "\n\n" + state_block.render_recap(BODY), persistent=True)),
+    )
 
 
 def test_the_note_never_holds_the_heading_that_asks_for_a_new_one() -> None:

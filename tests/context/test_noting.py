@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.context import noting
 from proxy.context.plan import Edit, Insert, Note, Proposal, View
 from proxy.context.stage import When

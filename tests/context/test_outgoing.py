@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from proxy.context import outgoing
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.plan import Edit, Insert
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from proxy.errors import RuleBroken
 from tests.conversations import PLAIN, assistant, look, result, system, user
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.context import page_faults
+from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.session import BranchState
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import PLAIN, WEIGH, Json, assistant, call, look, request, result, user
 

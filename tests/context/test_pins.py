@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.chat import key
+from proxy.chat import chain
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pins import has_pin_mark, is_pinned
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import Policy, compile_patterns
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from tests.context.agent import load
 from tests.conversations import PLAIN, WEIGH, assistant, look, message, request, result, system, user
 
@@ -53,7 +53,7 @@ def test_e7_no_policy_edits_what_is_pinned(policy: str, by: str) -> None:
         talk += [result(f"{n}", f"result {n} " * 200), assistant(f"done {n} " * 50)]
     talk.append(user("now"))
     asked = request(talk)
-    keys = key.compute_keys("", asked.messages)
+    keys = chain.compute_keys("", asked.messages)
     wanted = [9] if by == "mark" else [9, 11]
     pins = frozenset(keys[n] for n in wanted) if by == "key" else frozenset()
     plan = rewrite(asked, BranchState(pins=pins), load(policy), replace(PLAIN, window=12_000), 0.0, weigh=WEIGH)
@@ -80,7 +80,7 @@ def test_what_is_guarded_stays_as_it_came_whatever_the_policy(name: str) -> None
     """Results of the proxy's own tools, while the model works on what it asked them for."""
     values = [user("go"), *(m for n in range(30) for m in (assistant(None, f"c{n}"), result(f"c{n}", "word " * 2000)))]
     asked = request([*values, user("on")])
-    keys = key.compute_keys("", asked.messages)
+    keys = chain.compute_keys("", asked.messages)
     model = Model("m", window=40_000)
 
     def sent(guarded: frozenset[bytes]) -> bytes:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from proxy.chat import key
+from proxy.chat import chain
+from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Action, Edit, Plan, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.session import BranchState
 from proxy.context.stage import When
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.isolate_tools import IsolateTools
@@ -30,7 +30,7 @@ TALK = [
     assistant(None, "1"),
     result("1", "z" * 96),
 ]
-KEYS = key.compute_keys("", messages(*TALK))
+KEYS = chain.compute_keys("", messages(*TALK))
 LOOSE = replace(PLAIN, after_tool="user")
 """An upstream that takes a user message after a result, so that the answer between them may go."""
 MARK = {"cache_control": {"type": "ephemeral"}}

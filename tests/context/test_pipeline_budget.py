@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from proxy.context.operator import OperatorDecisions
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
+from proxy.context.operator_edits import OperatorDecisions
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy, ScheduleName
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.fit_budget import FitBudget
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user

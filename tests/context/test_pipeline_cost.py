@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import pytest
 
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from proxy.context.stage import When
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, user
 

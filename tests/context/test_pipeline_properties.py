@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given, settings
 
-from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.message import Message
-from proxy.context import remark, rules
+from proxy.context import gap_remarks, validate
+from proxy.context.injections import activity_record
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import ACTION_STRENGTH, Edit
-from proxy.context.prices import Model
-from proxy.context.voices import tell_ledger
-from proxy.memory import memos, scratchpad, state
+from proxy.dialects.completions.request import read_request, write_request
+from proxy.notes import memo_matching, scratchpad, state_block
 from tests.context.agent import LONG, POLICIES, Story, Turn, load, stories
 from tests.conversations import PLAIN, WEIGH, assistant, result, user
 
@@ -65,11 +65,11 @@ def test_no_plan_is_invalid_and_pairs_are_kept(policy: str, story: Story) -> Non
         out = sent(turn)
         assert unpaired(out) == []
         mine = {m.form: m for m in turn.request.messages}
-        outs = [rules.OutgoingMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
+        outs = [validate.OutgoingMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
         strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
-        broken = rules._violations(outs, strict)
-        before = rules._violations(
-            [rules.OutgoingMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
+        broken = validate._violations(outs, strict)
+        before = validate._violations(
+            [validate.OutgoingMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
         )
         assert set(broken) <= set(before)
 
@@ -212,12 +212,12 @@ def kept(text: str) -> int:
     """Characters of the notes of ours with which an edit's text ends: they come on top of what fits the budget."""
     heads = (
         *(
-            state.render_recap("").partition("\n")[0],
-            tell_ledger.HEADING.partition("{")[0],
+            state_block.render_recap("").partition("\n")[0],
+            activity_record.HEADING.partition("{")[0],
             scratchpad.START,
-            memos.HEAD,
+            memo_matching.HEAD,
         ),
-        remark.TEXT.strip(),
+        gap_remarks.TEXT.strip(),
     )
     return len(text) - min((at for head in heads if (at := text.find("\n\n" + head)) >= 0), default=len(text))
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from proxy.chat import key
+from proxy.chat import chain
+from proxy.context.branch_state import BranchState
 from proxy.context.plan import ACTION_STRENGTH, Edit
-from proxy.context.session import BranchState
 from tests.conversations import assistant, look, messages, result, system, user
 
 TALK = [user("a"), system("late"), assistant(None, "1"), result("1", "x" * 96)]
@@ -13,7 +13,7 @@ def test_leaving_out_is_stronger_than_shortening_and_that_than_adding() -> None:
 
 
 def test_a_system_message_bears_no_edit_although_it_shares_its_neighbours_key() -> None:
-    keys = key.compute_keys("", messages(*TALK))
+    keys = chain.compute_keys("", messages(*TALK))
     edit = Edit(keys[0], "append", "!", "state", "", 5, 6)
     view = look(TALK, session=BranchState(edits={edit.key: edit}))
     assert keys[0] == keys[1]
@@ -23,7 +23,7 @@ def test_a_system_message_bears_no_edit_although_it_shares_its_neighbours_key() 
 
 
 def test_the_total_is_the_tools_and_every_message_as_it_goes_out() -> None:
-    keys = key.compute_keys("", messages(*TALK))
+    keys = chain.compute_keys("", messages(*TALK))
     edit = Edit(keys[3], "text", "y", "s", "", 100, 5)
     view = look(TALK, session=BranchState(edits={edit.key: edit}), tools=[1, 2])
     assert view.prefix_tokens == len("[1, 2]")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.models import Model, find_model, read_models
 from proxy.context.policy import TOOLS, Policy, compile_patterns, read_policy, with_schedule
-from proxy.context.prices import Model, find_model, read_models
 from proxy.context.ranking.importance import ImportanceWeights
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.close_window import CloseWindow
@@ -18,7 +19,6 @@ from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
 from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.stages.truncate_results import TruncateResults
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "config" / "policies"

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from proxy.chat.dialects.completions import read_request, write_request
-from proxy.context import rules
+from proxy.context import validate
+from proxy.context.branch_state import BranchState
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections.count_down import CountDown
+from proxy.context.injections.report_progress import ReportProgress
+from proxy.context.injections.warn_of_loops import WarnOfLoops
+from proxy.context.models import Model, read_models
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import Policy, apply_model_settings, check_models, read_policy, with_schedule
-from proxy.context.prices import Model, read_models
-from proxy.context.session import BranchState
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.window_by_iteration import WindowByIteration
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
-from proxy.context.voices.count_down import CountDown
-from proxy.context.voices.report_progress import ReportProgress
-from proxy.context.voices.warn_of_loops import WarnOfLoops
+from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import ConfigError
 from tests.context.agent import Story, stories
 from tests.context.research import out, plan, progressive, texts, working
@@ -146,11 +146,11 @@ def test_every_plan_is_valid_under_every_schedule(schedule: str, story: Story) -
         sent = read_request(write_request(turn.request, turn.plan.messages)).messages
         mine = {m.form: m for m in turn.request.messages}
         strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
-        broken = rules._violations(
-            [rules.OutgoingMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in sent], strict
+        broken = validate._violations(
+            [validate.OutgoingMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in sent], strict
         )
-        before = rules._violations(
-            [rules.OutgoingMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
+        before = validate._violations(
+            [validate.OutgoingMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
         )
         assert set(broken) <= set(before)
         assert [m.text for m in sent if m.is_system] == [m.text for m in turn.request.messages if m.is_system]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.context import proposals
+from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.session import BranchState
 from proxy.context.stage import When
 from tests.conversations import assistant, look, result, system, user
 

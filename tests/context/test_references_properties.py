@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxy.chat.dialects.completions import read_request, write_request
-from proxy.chat.key import public_id
-from proxy.context.operator import OperatorDecisions
+from proxy.chat.chain import public_id
+from proxy.context.operator_edits import OperatorDecisions
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit
+from proxy.dialects.completions.request import read_request, write_request
 from tests.context.agent import Story, Turn, load
 from tests.conversations import PLAIN, WEIGH, Json, assistant, call, result, user
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.context.plan import Edit, Insert
 from proxy.context.render import Rendering, read_visible_text, render, render_message
 from tests.conversations import WEIGH, assistant, message, messages, result, system, user
 
 TALK = messages(system("Be."), user("go"), assistant("so", "1"), result("1", "long text"), assistant("done"))
-KEYS = key.compute_keys("", TALK)
+KEYS = chain.compute_keys("", TALK)
 
 
 def edit(n: int, action: str, text: str | None = None, after: int = 7) -> Edit:
@@ -59,7 +59,7 @@ def test_edited_messages_weigh_what_their_edits_say_and_those_gone_are_not_there
 
 def test_a_system_message_is_not_touched_by_its_neighbours_edit() -> None:
     talk = messages(user("a"), system("b"))
-    keys = key.compute_keys("", talk)
+    keys = chain.compute_keys("", talk)
     found = render(talk, keys, {keys[0]: Edit(keys[0], "gone", None, "s", "", 5, 0)}, [5, 5], {}, ())
     assert found.raws == [talk[1].raw]
 

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.chat import key
-from proxy.context.ground import compute_mark
+from proxy.chat import chain
+from proxy.context.branch_state import BranchState
+from proxy.context.history import compute_mark
 from proxy.context.plan import Edit, View
 from proxy.context.policy import Policy
-from proxy.context.session import BranchState
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, message, messages, result, system, user
 
 OPENING = [system("s" * 6), user("u" * 16), assistant(None, "1"), result("1", "r" * 96)]
 TALK = [*OPENING, assistant("a" * 26), user("v" * 6)]
 SIZES = [10, 20, 27, 100, 30, 10]
-KEYS = key.compute_keys("", messages(*TALK))
+KEYS = chain.compute_keys("", messages(*TALK))
 GONE = Edit(KEYS[3], "gone", None, "s", "", 100, 0)
 SHORT = Edit(KEYS[3], "text", "r", "s", "", 100, 5)
 
@@ -25,7 +25,9 @@ def sent(values: Sequence[Json], *edits: Edit, at: float = 100.0) -> BranchState
     table = {e.key: e for e in edits}
     talk = messages(*values)
     marks = [
-        compute_mark(m, e) for m, k in zip(talk, key.compute_keys("", talk), strict=True) if (e := table.get(k)) != GONE
+        compute_mark(m, e)
+        for m, k in zip(talk, chain.compute_keys("", talk), strict=True)
+        if (e := table.get(k)) != GONE
     ]
     return BranchState(edits=table, sent_marks=tuple(marks), sent_sizes=(), sent_at=at)
 

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from proxy.context.plan import Insert
-from proxy.memory import state
-from proxy.settings import load_settings
+from proxy.notes import state_block
+from proxy.settings.load import load_settings
 from proxy.web.app import make_policies
 from tests.conversations import PLAIN, Json, assistant, look, user
 from tests.documentation.blocks import ALL, PAGES, ROOT, Block, blocks, name, titled
@@ -211,8 +211,8 @@ def test_the_widget_of_a_page_is_served(block: Block) -> None:
 @pytest.mark.parametrize("block", of("text"), ids=named)
 def test_what_is_shown_is_what_comes_out(block: Block, place: Place) -> None:
     """A table of replay has the columns that a run prints; a STATE block is the one that is asked for."""
-    if block.text.startswith(state.HEADING):
-        assert block.text.strip() in state.build_prompt()
+    if block.text.startswith(state_block.HEADING):
+        assert block.text.strip() in state_block.build_prompt()
         return
     told = ask(place, "replay", "runs.jsonl", "--jobs", "1")
     for line in block.text.splitlines():

@@ -12,12 +12,12 @@ import typer
 from proxy.cli.fields import read_fields, read_summary
 from proxy.cli.main import app
 from proxy.cli.tables import render_table
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
 from proxy.context.policy import Policy
 from proxy.context.stages import BUILT_IN_STAGES as STAGES
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.metrics import Metrics
-from proxy.sections import SettingsSection
-from proxy.settings import ApiKeySettings, Settings, UpstreamSettings, WebhookSettings
+from proxy.settings.load import ApiKeySettings, Settings, UpstreamSettings, WebhookSettings
+from proxy.settings.model import SettingsSection
 from tests.documentation.blocks import PAGES, ROOT, name, written
 
 WORDS = 25

@@ -14,15 +14,22 @@ from pydantic import BaseModel
 
 from proxy.cli.main import app
 from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS
+from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
 from proxy.context.stages import BUILT_IN_STAGES as STAGES
-from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
-from proxy.exchange.identify import Relation
-from proxy.exchange.news import EVENT_KINDS
-from proxy.exchange.steering import grammar
+from proxy.events.bus import EVENT_KINDS
+from proxy.exchange import command_syntax
 from proxy.metrics import Metrics
-from proxy.sections import Plane, SettingsSection
-from proxy.settings import ENV_PREFIX, RESERVED_VARIABLES, ApiKeySettings, Settings, UpstreamSettings, WebhookSettings
-from proxy.tools.catalog import TOOLS
+from proxy.sessions.locate import Relation
+from proxy.settings.load import (
+    ENV_PREFIX,
+    RESERVED_VARIABLES,
+    ApiKeySettings,
+    Settings,
+    UpstreamSettings,
+    WebhookSettings,
+)
+from proxy.settings.model import Plane, SettingsSection
+from proxy.tools.registry import TOOLS
 from tests.documentation.blocks import PAGES, ROOT, name, rows, ticked, written
 from tests.house import FLOORS, PURE
 
@@ -129,9 +136,13 @@ def test_the_commands_of_a_conversation_are_understood_and_all_are_listed() -> N
     parsed = {
         found.name
         for code in listed
-        if (found := grammar.parse_command(re.sub(r"[\[\]]", "", code).replace("GID", "k2f0vd7cpa").replace("N", "3")))
+        if (
+            found := command_syntax.parse_command(
+                re.sub(r"[\[\]]", "", code).replace("GID", "k2f0vd7cpa").replace("N", "3")
+            )
+        )
     }
-    assert parsed == set(get_args(grammar.CommandName)) - {"help"}
+    assert parsed == set(get_args(command_syntax.CommandName)) - {"help"}
 
 
 def test_the_alerts_are_those_of_the_rules() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from proxy.chat import slices
+from proxy.chat import json_spans
 from tests.running import Agent, Heard, Running, running
 from tests.scripted import Answer, Scripted
 
@@ -71,10 +71,10 @@ class Played:
 def sent(model: Scripted, at: int) -> list[bytes]:
     """The bytes of each message of one request upstream."""
     body = model.received[at].body
-    found = slices.find_member(body, "messages")
+    found = json_spans.find_member(body, "messages")
     assert found is not None
     array = body[found.start : found.end]
-    return [array[start:end] for start, end in slices.find_elements(array) or ()]
+    return [array[start:end] for start, end in json_spans.find_elements(array) or ()]
 
 
 def assert_true(model: Scripted, answers: Sequence[Answer]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from proxy.exchange.steering import deciding
-from tests.exchange.steering.agent import numbers, of, talking
+from proxy.operator import edit_messages
+from tests.operator.agent import numbers, of, talking
 
 
 async def test_what_is_removed_does_not_come_back_in_other_bytes() -> None:
     async with talking("thrifty") as talk:
-        await deciding.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
+        await edit_messages.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         await talk.ask()
         talk.agent.messages[1]["content"] = [{"type": "text", "text": "Prompt number 0?"}]
         assert not numbers(await talk.ask("As parts.")) & of(0)

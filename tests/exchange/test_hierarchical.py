@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.dialects.completions import read_request
 from proxy.cli import prompt as cli_prompt
-from proxy.context import rules
-from proxy.context.prices import Model
+from proxy.context import validate
+from proxy.context.models import Model
+from proxy.dialects.completions.request import read_request
 from proxy.errors import ConfigError
-from proxy.exchange.rebuild import rebuild_prompt
-from proxy.settings import find_shipped_file
+from proxy.exchange.rebuild_prompt import rebuild_prompt
+from proxy.settings.load import find_shipped_file
 from proxy.web.app import ContextProxy
 from tests.exchange.asking import idle, settings
 from tests.faulty import Connection, Request, faulty
@@ -83,8 +83,8 @@ async def work(agent: Agent, prompt: str, rounds: int, text: str = LOG) -> None:
 
 def valid(body: dict[str, Any]) -> None:
     sent = read_request(json.dumps(body).encode()).messages
-    rules.check([rules.OutgoingMessage(m, m.text, bool(m.calls)) for m in sent], sent, Model())
-    assert not rules._violations([rules.OutgoingMessage(m, m.text, bool(m.calls)) for m in sent], Model())
+    validate.check([validate.OutgoingMessage(m, m.text, bool(m.calls)) for m in sent], sent, Model())
+    assert not validate._violations([validate.OutgoingMessage(m, m.text, bool(m.calls)) for m in sent], Model())
 
 
 @STREAMS

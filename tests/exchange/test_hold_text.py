@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.exchange.hiding import Played, assert_hidden, assert_true, offering, ours, says, theirs
-from tests.exchange.test_rounds import SCENARIOS
+from tests.exchange.test_tool_loop import SCENARIOS
 from tests.faulty import Connection, Request, faulty
 from tests.running import Heard
 from tests.scripted import Answer, Scripted

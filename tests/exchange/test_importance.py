@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.settings import find_shipped_file
+from proxy.settings.load import find_shipped_file
 from tests.faulty import faulty
 from tests.running import Running, running
 from tests.scripted import Scripted, calls

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.state import build_prompt
+from proxy.notes.state_block import build_prompt
 from tests.faulty import Connection, Request, faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted, calls

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from proxy.exchange.rebuild import rebuild_prompt
+from proxy.exchange.rebuild_prompt import rebuild_prompt
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Proposal, View
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from proxy.context.stage import When
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.web.app import make_policies
 from tests.conversations import assistant, request, result, system, user
 from tests.faulty import faulty

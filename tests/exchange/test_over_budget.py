@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from proxy.context.prices import Model
-from proxy.exchange.steering import counting, figures
-from proxy.store.listing import SessionItem
+from proxy.context.models import Model
+from proxy.operator import session_stats, timeline
+from proxy.store.session_lists import SessionItem
 from tests.faulty import Connection, Request, faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls, reply
@@ -65,10 +65,10 @@ async def test_a_prompt_that_cannot_be_brought_under_its_budget_says_so() -> Non
         assert rows == [(f"{sent - 6_400} tokens over the budget of 6400",), (None,)]
         ((tenant,), *_) = await proxy.rows("SELECT tenant FROM sessions WHERE session = 'a'")
         item = SessionItem(tenant, "a", True, 0.0, 0.0, "", "{}", 0, 1, 1)
-        told = await figures.TimelineCache().find_timeline(proxy.app.services, item)
+        told = await timeline.TimelineCache().find_timeline(proxy.app.services, item)
         assert told is not None
         assert told.figures.over_budget == sent - 6_400
-        stats = await counting.compute_stats(proxy.app.services, tenant, "a")
+        stats = await session_stats.compute_stats(proxy.app.services, tenant, "a")
         assert stats.over_budget == stats.sent - 6_400 > 0
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.key import public_id
-from proxy.exchange.steering import counting
+from proxy.chat.chain import public_id
+from proxy.operator import session_stats
 from tests.faulty import faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted
@@ -100,5 +100,5 @@ async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_
         assert proxy.count("refetch_total", kind="repeat") == 1, "once"
         await proxy.rows("SELECT 1")
         [(tenant,)] = await proxy.rows("SELECT tenant FROM sessions")
-        stats = await counting.compute_stats(proxy.app.services, tenant, "a")
+        stats = await session_stats.compute_stats(proxy.app.services, tenant, "a")
         assert stats.refetched == {"repeat": 1}

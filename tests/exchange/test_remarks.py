@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.dialects.completions import read_request
-from proxy.context import rules
-from proxy.context.prices import Model
-from proxy.context.remark import TEXT
+from proxy.context import validate
+from proxy.context.gap_remarks import TEXT
+from proxy.context.models import Model
+from proxy.dialects.completions.request import read_request
 from tests.exchange.test_literal import rebuilt
 from tests.faulty import faulty
 from tests.running import Agent, running
@@ -80,7 +80,7 @@ async def test_no_remark_breaks_a_rule(tmp_path: Path, more: dict[str, str]) -> 
         strict = Model(alternate="alternate" in more, after_tool=more.get("after_tool", '"append"').strip('"'))  # type: ignore[arg-type]  # one of them
         for body in model.chats:
             sent = read_request(json.dumps(body).encode()).messages
-            assert not rules._violations(rules.as_outgoing(sent), strict)
+            assert not validate._violations(validate.as_outgoing(sent), strict)
             assert sum(m.is_system for m in sent) == 1
         assert len(model.last["messages"]) < len(agent.messages) / 2
         assert remarks(model.last) == [1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.state import build_prompt, render_recap
+from proxy.notes.state_block import build_prompt, render_recap
 from tests.faulty import STREAM, Connection, Request, faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Answer, Scripted, calls, chunk, completion, reply

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.context.wording.summary import HEADING
-from proxy.settings import find_shipped_file
+from proxy.context.summaries.summary import HEADING
+from proxy.settings.load import find_shipped_file
 from tests.exchange.asking import idle, settings
 from tests.faulty import Connection, Request, faulty
 from tests.running import Agent, Running, running

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.exchange.turn import UNPLANNED, Turn
 from tests.conversations import assistant, request, user
 
@@ -14,7 +14,7 @@ def turn(*messages: Any, tenant: str = "t") -> Turn:
     unused: Any = None
     policy: Any = SimpleNamespace(observation=None)
     return Turn(
-        "x", "t", unused, came, key.compute_keys(tenant, came.messages), policy, unused, "u", "openai", unused, 1.0
+        "x", "t", unused, came, chain.compute_keys(tenant, came.messages), policy, unused, "u", "openai", unused, 1.0
     )
 
 

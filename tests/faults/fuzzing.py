@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.message import Request
+from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.session import BranchState
+from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import NotManaged, ProxyError
-from proxy.memory import state
-from proxy.settings import Settings
+from proxy.notes import state_block
+from proxy.settings.load import Settings
 from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.block_filter import remove_blocks
+from proxy.stream.nonstreaming import join_rounds, read_round
 from proxy.stream.relay import Relay
 from proxy.stream.sse import SseParser
-from proxy.stream.whole import join_rounds, read_round
-from proxy.stream.withhold import remove_blocks
 from proxy.upstream.headers import build_request_headers, build_response_headers
-from proxy.web.browsers import BrowserRules
-from proxy.web.guard import check_head
+from proxy.web.cors import BrowserRules
+from proxy.web.head_limits import check_head
 from tests.context.agent import load
 from tests.conversations import PLAIN, WEIGH, assistant, dump, result, system, user
 from tests.faults.test_content import ODD
@@ -154,10 +154,10 @@ def check_names(data: bytes) -> None:
 def find_blocks(data: bytes) -> None:
     """What is left of a text and its blocks; a text without a heading stays as it is."""
     text = data.decode("utf-8", "replace")
-    left, blocks = state.split_blocks(text)
+    left, blocks = state_block.split_blocks(text)
     assert blocks or left == text
     for block in blocks:
-        state.shorten_body(block.body, 100)
+        state_block.shorten_body(block.body, 100)
 
 
 CHATS = (

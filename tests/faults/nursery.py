@@ -20,7 +20,7 @@ import uvicorn
 
 from proxy.cli.logs import set_up_logging
 from proxy.cli.serve import AnnouncingServer
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 
 LOOK_S = 0.002
 """How often the loop is looked at, once its lag is asked for."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from proxy.errors import ClientGone
-from proxy.exchange.converse import handle_chat
-from proxy.exchange.parts import Headers, Incoming
+from proxy.exchange.handler import handle_chat
+from proxy.exchange.services import Headers, Incoming
 from tests.faults.killing import model
 from tests.faulty import faulty
 from tests.running import CHAT, Running, running

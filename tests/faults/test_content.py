@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.vocabulary import get_token_counter
+from proxy.tokenizers import get_token_counter
 from tests.faulty import HEAD, Connection, Request, faulty
 from tests.running import CHAT, running
 
@@ -120,12 +120,12 @@ def test_j8_it_starts_and_answers_where_there_is_no_network_at_all(tmp_path: Pat
         "real = socket.getaddrinfo\n"
         "socket.getaddrinfo = lambda host, *a, **k: (outward.append(host), real(host, *a, **k))[1]\n"
         "from proxy.web.app import create_app\n"
-        "from proxy.settings import Settings\n"
+        "from proxy.settings.load import Settings\n"
         f"app = create_app(Settings(upstream='demo', db='{tmp_path}/a.sqlite3'))\n"
         "async def main():\n"
         "    await app.store.open()\n"
-        "    from proxy.exchange.converse import handle_chat\n"
-        "    from proxy.exchange.parts import Incoming\n"
+        "    from proxy.exchange.handler import handle_chat\n"
+        "    from proxy.exchange.services import Incoming\n"
         "    from tests.faults.test_cancelled import Sink\n"
         "    sink = Sink()\n"
         "    body = json.dumps({'model': 'gpt-5', 'messages': [{'role': 'user', 'content': 'Hello'}]}).encode()\n"

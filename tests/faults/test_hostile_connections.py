@@ -14,11 +14,11 @@ import pytest
 
 from proxy.web import body_budget
 from proxy.web.connection_share import MAX_PIPELINED_BYTES
-from proxy.web.failures import LINGER_S
+from proxy.web.error_responses import LINGER_S
 from tests.faults.test_content import ANSWER, fine
 from tests.faulty import HEAD, Connection, Request, abort_all, ask, faulty, post, until
 from tests.running import CHAT, Heard, Running, heard, running
-from tests.web.test_keys import entry
+from tests.web.test_api_keys import entry
 
 SLACK_S = 3.0
 """What an end may be late by on a machine that has other things to do."""
@@ -231,7 +231,7 @@ async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch:
         await gate.wait()
         await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
 
-    monkeypatch.setattr("proxy.web.connection.MAX_PIPELINED_BYTES", 300_000)
+    monkeypatch.setattr("proxy.web.server.MAX_PIPELINED_BYTES", 300_000)
     assert MAX_PIPELINED_BYTES > 300_000
     async with faulty(slow) as upstream, running(upstream.port) as proxy:
         clients = await queued(proxy, 8, b"x" * 20_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proxy.settings import find_shipped_file
+from proxy.settings.load import find_shipped_file
 
 SCHEDULES = ("always", "over_budget", "when_it_pays")
 FILES = tuple(sorted(path.stem for path in find_shipped_file("policies").glob("*.toml")))

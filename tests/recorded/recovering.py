@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proxy.chat import key
-from proxy.chat.dialects.completions import read_message
-from proxy.tools import past
-from proxy.tools.desk import ToolContext
+from proxy.chat import chain
+from proxy.dialects.completions.request import read_message
+from proxy.tools import stored_history
+from proxy.tools.tool_context import ToolContext
 from tests.recorded.play import Conversation, Model, model_on_a_socket, turns
 from tests.recorded.policies import window
 from tests.recorded.strict import text_of
@@ -65,7 +65,7 @@ async def check(proxy: Running, model: Model, conversation: Conversation, *, ste
         "SELECT key, count(*) FROM edits WHERE session = ? AND action <> 'append' GROUP BY key", name
     )
     raws = [json.dumps(message).encode() for message in conversation["messages"]]
-    keys = key.compute_keys(tenant, [read_message(raw) for raw in raws])
+    keys = chain.compute_keys(tenant, [read_message(raw) for raw in raws])
     places = {k: n for n, k in enumerate(keys) if conversation["messages"][n]["role"] not in ("system", "developer")}
     found.edits = sum(count for _, count in rows)
     for k, _ in rows:
@@ -77,7 +77,7 @@ async def check(proxy: Running, model: Model, conversation: Conversation, *, ste
     table = await contents(desk)
     every = max(1, -(-len(lost) // queries))
     for count, n in enumerate(sorted(lost)):
-        message, public = conversation["messages"][n], key.public_id(keys[n])
+        message, public = conversation["messages"][n], chain.public_id(keys[n])
         if same(message, table.get(public, "")) and same(message, await recalled(desk, public)):
             found.recalled += 1
         else:
@@ -153,10 +153,10 @@ def desk_of(proxy: Running, tenant: str, session: str) -> ToolContext:
 
 async def contents(desk: ToolContext) -> dict[str, str]:
     """The content of each message by its id, as the table has it that `query_db` works on."""
-    records, is_all = await past.load_newest(desk)
+    records, is_all = await stored_history.load_newest(desk)
     assert is_all
-    rows = past.make_table_rows(records, await desk.store.read_hidden_rounds(desk.tenant, desk.session))
-    cells = [dict(zip(past.COLUMNS, json.loads(row), strict=True)) for row in rows]
+    rows = stored_history.make_table_rows(records, await desk.store.read_hidden_rounds(desk.tenant, desk.session))
+    cells = [dict(zip(stored_history.COLUMNS, json.loads(row), strict=True)) for row in rows]
     return {row["id"]: row["content"] for row in cells}
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from proxy.chat import key
-from proxy.chat.dialects.completions import read_message
-from proxy.memory.words import find_topic_words
-from proxy.tools import child
+from proxy.chat import chain
+from proxy.dialects.completions.request import read_message
+from proxy.notes.topic_words import find_topic_words
+from proxy.tools import sandbox_child
 from proxy.tools.query_db import format_result
 from proxy.tools.sandbox import QueryResult
 from tests.recorded.play import Conversation, Model
@@ -61,7 +61,7 @@ def questions(conversation: Conversation) -> Iterator[tuple[str, frozenset[int]]
 def names(conversation: Conversation, tenant: str) -> dict[str, int]:
     """The place of each message by its public id."""
     read = [read_message(json.dumps(m).encode()) for m in conversation["messages"]]
-    return {key.public_id(k): n for n, k in enumerate(key.compute_keys(tenant, read))}
+    return {chain.public_id(k): n for n, k in enumerate(chain.compute_keys(tenant, read))}
 
 
 async def asked(proxy: Running, model: Model, conversation: Conversation, question: str) -> list[Mapping[str, Any]]:
@@ -96,13 +96,13 @@ class Searched:
 
     def __init__(self, rows: Sequence[bytes], most: int) -> None:
         """most: characters of a result."""
-        self._database = child.fill(iter([*rows, b""]), search=True)
-        child.guard(self._database)
+        self._database = sandbox_child.fill(iter([*rows, b""]), search=True)
+        sandbox_child.guard(self._database)
         self._most = most
 
     def ask(self, sql: str) -> str:
         """What the model gets."""
-        return format_result(msgspec.convert(child.run_statement(self._database, sql), QueryResult), self._most)
+        return format_result(msgspec.convert(sandbox_child.run_statement(self._database, sql), QueryResult), self._most)
 
     def ids(self, question: str, rounds: int) -> set[str]:
         """All that it has read in so many rounds."""

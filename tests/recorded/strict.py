@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.tools import catalog
+from proxy.tools import registry
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -71,5 +71,5 @@ def head_changed(sent: Mapping[str, Any], original: Mapping[str, Any]) -> list[s
 
 def _offered(more: Sequence[Any], theirs: Sequence[Any]) -> bool:
     """Whether these are definitions of the proxy's own tools, behind some of the client's."""
-    own = json.loads(b"[" + catalog.join_definitions(list(catalog.TOOLS)) + b"]")
+    own = json.loads(b"[" + registry.join_definitions(list(registry.TOOLS)) + b"]")
     return bool(theirs) and all(one in own for one in more)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.tools import catalog
+from proxy.tools import registry
 from tests.recorded import policies, record
 from tests.recorded.play import model_on_a_socket, play, read, turns
 from tests.recorded.strict import head_changed, violations
@@ -131,7 +131,7 @@ def test_the_check_finds_what_it_is_for() -> None:
     assert head_changed(body, body) == []
     assert head_changed(body | {"tools": [2]}, body) == ["tools"]
     assert head_changed(body | {"tools": [1, 2]}, body) == ["tools"]
-    mine = json.loads(catalog.join_definitions(["recall"]))
+    mine = json.loads(registry.join_definitions(["recall"]))
     assert head_changed(body | {"tools": [1, mine]}, body) == []
     assert head_changed(body | {"tools": [mine, 1]}, body) == ["tools"]
     assert head_changed(body | {"tools": [mine]}, body | {"tools": None}) == ["tools"]

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange.identify import derive_tenant
-from proxy.memory.memos import select_memos
-from proxy.sections import ToolSettings
-from proxy.tools import notebook, past
-from proxy.vocabulary import get_token_counter
+from proxy.notes.memo_matching import select_memos
+from proxy.sessions.locate import derive_tenant
+from proxy.settings.model import ToolSettings
+from proxy.tokenizers import get_token_counter
+from proxy.tools import stored_history, stored_memos
 from tests.faulty import faulty
 from tests.recorded.play import Conversation, model_on_a_socket, read
 from tests.recorded.remembering import LAST, Searched, Shares, asked, names, queries, questions, quoted
@@ -31,9 +31,9 @@ async def searched(conversation: Conversation) -> tuple[Searched, dict[str, int]
     async with in_memory() as store:
         await put(store, conversation["messages"])
         desk = desk_on(store)
-        records, is_all = await past.load_newest(desk)
+        records, is_all = await stored_history.load_newest(desk)
         assert is_all
-        found = Searched(past.make_table_rows(records, []), desk.settings.tools.result_chars)
+        found = Searched(stored_history.make_table_rows(records, []), desk.settings.tools.result_chars)
         # The database that is made once says what the tool itself says.
         for question, _ in [*questions(conversation)][:2]:
             for sql in queries(question, 2):
@@ -132,7 +132,7 @@ async def test_memos_are_found_again_by_what_they_are_about() -> None:
         for text in (*noise, *found):
             assert "[saved: memo" in await ask(desk, "save_memo", content=text, tags=["notes"])
         later = desk_on(store, session="s2")
-        kept = await notebook.load_memos(later)
+        kept = await stored_memos.load_memos(later)
         assert len(kept) == len(noise) + len(found)
         for text, question in zip(found, FACTS.values(), strict=True):
             assert select_memos(kept, question)[0].content == text

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Message
+from proxy.dialects.completions.request import read_message
 from proxy.replay.read import RecordedConversation
 
 Said = dict[str, Any]

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from proxy.chat.dialects.completions import read_message
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
-from proxy.context.prices import Model
+from proxy.context.models import Model
+from proxy.dialects.completions.request import read_message
 from proxy.replay.baselines import BASELINES
 from proxy.replay.play import Contender, ReplaySettings, play_conversation
 from proxy.replay.read import RecordedConversation, read_conversations
 from proxy.replay.report import ReportRow, build_row
 from proxy.replay.score import ReplayTotals
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.web.app import make_policies
 from tests.running import running
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import re
 
-from proxy.context.prices import Model
+from proxy.context.models import Model
+from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.bound import BOUNDS, BoundInput, compute_bound, find_last_uses, find_removable
 from proxy.replay.score import ReplayTotals
-from proxy.replay.wants import WantedReferences
-from proxy.replay.words import WireTokenCounter
+from proxy.replay.wanted_references import WantedReferences
 from tests.replay.recorded import brings, calls, messages, says, system, user
 
 MODEL = Model(min=1, block=1)

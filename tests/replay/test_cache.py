@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.message import Message
-from proxy.context.prices import Model
+from proxy.context.models import Model
+from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.cache import ProviderCache, count_common_characters, count_served_tokens
-from proxy.replay.words import WireTokenCounter
 from tests.replay.recorded import messages, says, user
 
 PLAIN = Model(min=1, block=1)

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import pytest
 
+from proxy.context.models import Model
 from proxy.context.plan import Proposal, View
 from proxy.context.policy import OfferTime, Policy, with_schedule
-from proxy.context.prices import Model
 from proxy.context.stage import When
 from proxy.replay.play import (
     PLAYED_STATE,
@@ -19,8 +19,8 @@ from proxy.replay.play import (
     play_conversation,
 )
 from proxy.replay.read import RecordedConversation
-from proxy.settings import Settings
-from proxy.vocabulary import get_token_counter
+from proxy.settings.load import Settings
+from proxy.tokenizers import get_token_counter
 from proxy.web.app import make_policies
 from tests.replay.recorded import conversation, says, user, work
 

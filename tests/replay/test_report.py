@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from proxy.context.models import Model
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
 from proxy.replay.play import Contender, ConversationResult, ReplaySettings
 from proxy.replay.report import ReplayReport, ReportBuilder, format_price_pair
 from proxy.replay.score import ReplayTotals

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from proxy.chat.message import Message
+from proxy.replay.atoms import WireTokenCounter
 from proxy.replay.score import FETCH_LIFETIME, PriceScale, PromptScorer, ReplayTotals
-from proxy.replay.wants import WantedReferences
-from proxy.replay.words import WireTokenCounter
+from proxy.replay.wanted_references import WantedReferences
 from tests.replay.recorded import brings, calls, messages, says, system, user
 
 LINE = "def thefunctioninquestion(argument):"

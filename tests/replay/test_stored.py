@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from proxy.context.prices import Model
+from proxy.context.models import Model
 from proxy.errors import ConfigError
 from proxy.replay import stored
 from proxy.replay.play import Contender, ReplaySettings, play_conversation
 from proxy.replay.read import RecordedConversation
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.readonly import ReadOnlyStore
 from tests.faulty import faulty
 from tests.replay.recorded import user

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 
+from proxy.context.models import Model
 from proxy.context.plan import Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.prices import Model
 from proxy.context.stage import When
 from proxy.replay import work as module
 from proxy.replay.play import Contender, ReplaySettings

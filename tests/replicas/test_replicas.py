@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.state import build_prompt as ask_for_state
+from proxy.notes.state_block import build_prompt as ask_for_state
 from tests.faulty import faulty
 from tests.postgres import execute
 from tests.replicas.fleet import fleet

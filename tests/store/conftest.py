@@ -20,7 +20,7 @@ from proxy.store.base import (
     StateRow,
     Store,
 )
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_database

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from proxy.store import base
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from proxy.store import encode, files, sql
+from proxy.store import encode, sql, sqlite_files
 from proxy.store.base import Store
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, EmbeddingRow, HelperAnswerRow, SpendingRow
 from proxy.store.migrate import migrate
@@ -96,7 +96,7 @@ async def test_the_newest_window_that_an_upstream_has_named_stands(store: Store)
 
 async def test_a_store_of_version_1_gets_the_tables_and_keeps_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
-    files.prepare_files(path)
+    sqlite_files.prepare_files(path)
     await migrate(path, MIGRATIONS[:1])
     connection = sqlite3.connect(path)
     connection.execute("INSERT INTO sessions VALUES ('t1', 's1', 1, 2.0, '{}')")

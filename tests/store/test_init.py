@@ -9,7 +9,7 @@ import pytest
 
 from proxy.errors import StoreRefused
 from proxy.store import create_store
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
 

@@ -11,7 +11,7 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.store import keywords
 from proxy.store.base import EditRow, MessageRow, Store
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from tests.store.conftest import Make, digest
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store import files
+from proxy.store import sqlite_files
 from proxy.store.keywords import make_scope_word
 from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
@@ -21,7 +21,7 @@ make = Make()
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     made = tmp_path / "store.sqlite3"
-    files.prepare_files(made)
+    sqlite_files.prepare_files(made)
     return made
 
 
@@ -149,7 +149,7 @@ async def test_a_migration_touches_no_row_of_a_large_index(path: Path) -> None:
     """Rows are rewritten when their session is searched; the file that is opened gets a few pages of schema."""
     await migrate(path, MIGRATIONS[:8])
     write_as_version_8(path, 20, 100, "数据库迁移 " * 20)
-    log = files.list_wal_files(path)[0]
+    log = sqlite_files.list_wal_files(path)[0]
     holder = sqlite3.connect(path)  # while it is open, the log stays
     holder.execute("PRAGMA wal_autocheckpoint = 0")
     holder.execute("PRAGMA wal_checkpoint(TRUNCATE)")

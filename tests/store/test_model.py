@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
 from proxy.store.base import BranchTipRow, EditRow, MessageRow, StateRow, Store
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_database

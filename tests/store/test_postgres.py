@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store.listing import MessageFilter
 from proxy.store.postgres import PostgresStore
+from proxy.store.session_lists import MessageFilter
 from tests.faulty import faulty
 from tests.postgres import at, execute, free_port, server
 from tests.running import running

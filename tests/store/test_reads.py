@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
 from proxy.store.base import DecisionRows, SessionRow, Store
-from proxy.store.written import NoteRow, SettingsRow
+from proxy.store.session_notes import NoteRow, SettingsRow
 from tests.store.conftest import Make, digest
 
 

@@ -13,7 +13,7 @@ from proxy.store.base import GapRow, Row, Store
 from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
 from proxy.store.removal import RemovalStepRow
 from proxy.store.schema import TABLES
-from proxy.store.written import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow
+from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow
 from tests.store.conftest import Make, digest
 
 FIRST, OTHER_SESSION, OTHER_TENANT = ("t1", "s1"), ("t1", "s2"), ("t2", "s1")

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.store import listing, removal, sql, written
-from proxy.store.fetch import CHUNK_SIZES
+from proxy.store import removal, session_lists, session_notes, sql
+from proxy.store.row_reader import CHUNK_SIZES
 from proxy.store.schema import MIGRATIONS, TABLES
 
 
 def statements() -> Iterator[tuple[str, str]]:
-    for module in (sql, written, listing, removal):
+    for module in (sql, session_notes, session_lists, removal):
         for name, value in vars(module).items():
             if name.startswith("_") or not name.isupper():
                 continue
@@ -78,7 +78,10 @@ def test_the_search_over_sessions_uses_its_index_and_does_not_sort(name: str, da
 
 def test_lists_that_are_read_by_pages_are_read_in_index_order(database: sqlite3.Connection) -> None:
     assert "exchanges_by_start" in plan(database, sql.EXCHANGES)
-    for text, index in ((listing.TENANT_SESSIONS, "sessions_by_use"), (listing.ALL_SESSIONS, "sessions_by_time")):
+    for text, index in (
+        (session_lists.TENANT_SESSIONS, "sessions_by_use"),
+        (session_lists.ALL_SESSIONS, "sessions_by_time"),
+    ):
         found = plan(database, text)
         assert index in found
         assert "TEMP B-TREE" not in found

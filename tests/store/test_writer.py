@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import StoreUnavailable
-from proxy.store import files
+from proxy.store import sqlite_files
 from proxy.store import writer as module
+from proxy.store.long_writes import WriteItem
 from proxy.store.migrate import migrate
-from proxy.store.pieces import WriteItem
 from proxy.store.removal import RemovalStepRow
 from proxy.store.writer import SqliteWriter
 from tests.store.conftest import Make
@@ -25,7 +25,7 @@ make = Make()
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
     made = tmp_path / "store.sqlite3"
-    files.prepare_files(made)
+    sqlite_files.prepare_files(made)
     await migrate(made)
     return made
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Call
+from proxy.dialects.completions.request import read_message
+from proxy.dialects.completions.stream import Usage, read_chunk
 from proxy.stream.assemble import AssembledAnswer
-from proxy.stream.chunk import Usage, read_chunk
 
 
 def delta(value: dict[str, Any], index: int = 0, finish: str | None = None) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.chat.message import Call
-from proxy.memory import state
+from proxy.notes import state_block
 from proxy.stream.relay import Relay
 from proxy.stream.sse import SseParser
 
@@ -199,7 +199,7 @@ def test_choices_are_withheld_each_on_its_own() -> None:
     parts += [chunk({}, index, "stop") for index in (2, 0, 1)]
     out, relay = relayed([*parts, DONE])
     for index, text in texts.items():
-        assert text_of(out, index) == state.split_blocks(text)[0]
+        assert text_of(out, index) == state_block.split_blocks(text)[0]
         assert finishes(out, index) == ["stop"]
     assert relay.blocks == [G + "0"]
 
@@ -289,7 +289,7 @@ PIECES = [
 def test_the_client_sees_exactly_what_split_leaves(text: str, size: int, step: int, drop: bool, calls: int) -> None:
     stream = b"".join(answer_stream(text, size, calls, usage=None))
     out, relay = relayed([stream[at : at + step] for at in range(0, len(stream), step)], drop=drop)
-    visible, blocks = state.split_blocks(text)
+    visible, blocks = state_block.split_blocks(text)
     seen = text_of(out)
     assert seen == visible
     assert relay.answer.text == visible

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from proxy.chat import key
-from proxy.chat.dialects.completions import read_message
+from proxy.chat import chain
+from proxy.dialects.completions.request import read_message
 from proxy.metrics import Metrics
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.store.base import BranchRow, EditRow, MessageRow, SessionRow, Store
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
-from proxy.tools.desk import ToolContext
-from proxy.tools.run import run_tool_call
+from proxy.tools.run_tool import run_tool_call
+from proxy.tools.tool_context import ToolContext
 
 CANARY = "canary-7f3a"
 """Stands in every message of others, and nowhere else."""
@@ -54,11 +54,11 @@ def rows_of(
     """The messages as the proxy stores them."""
     raws = [json.dumps(message).encode() for message in messages]
     read = [read_message(raw) for raw in raws]
-    keys = key.compute_keys(tenant, read)
+    keys = chain.compute_keys(tenant, read)
     made, group = [], 0
     for n, message in enumerate(read):
         group += message.role == "user"
-        parent = keys[n - 1] if n else key.derive_root_key(tenant)
+        parent = keys[n - 1] if n else chain.derive_root_key(tenant)
         status = "tool_call" if message.calls else "completed"
         fields: tuple[Any, ...] = (
             *(tenant, session, keys[n], parent, n, "main", message.role, f"g{group}", raws[n], message.form),
@@ -86,7 +86,7 @@ async def put(store: Store, messages: Sequence[dict[str, Any]], tenant: str = "t
     """Stores them; gives their public ids."""
     rows = rows_of(messages, tenant, session)
     await store.put([*opening(tenant, session), *rows])
-    return [key.public_id(row.key) for row in rows]
+    return [chain.public_id(row.key) for row in rows]
 
 
 def desk_on(store: Store, **changes: Any) -> ToolContext:

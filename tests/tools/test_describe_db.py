@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from proxy.tools.describe_db import SCHEMA_TEXT
-from proxy.tools.past import COLUMNS
+from proxy.tools.stored_history import COLUMNS
 from tests.tools.rig import ask, desk_on, in_memory, put, user
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tools import past
-from proxy.tools.desk import ToolContext
+from proxy.tools import stored_history
 from proxy.tools.sandbox import Sandbox
+from proxy.tools.tool_context import ToolContext
 from tests.tools.attacks import ALLOWED, BOMBS, RESULT, Grammar, Many, changed, escapes, lag
 from tests.tools.rig import CANARY, ask, calls, desk_on, put, result, said, shared_file, user
 
@@ -60,8 +60,8 @@ def target(tmp_path: Path) -> Iterator[Path]:
 
 
 async def rows(desk: ToolContext) -> list[bytes]:
-    records, _ = await past.load_newest(desk)
-    return past.make_table_rows(records, [])
+    records, _ = await stored_history.load_newest(desk)
+    return stored_history.make_table_rows(records, [])
 
 
 @pytest.mark.timed

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from proxy.store.session_notes import ScratchpadRow
 from proxy.store.sqlite import SqliteStore
-from proxy.store.written import ScratchpadRow
 from tests.tools.rig import ask, desk_on, error, in_memory, opening
 
 

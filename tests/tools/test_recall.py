@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.chat.dialects.completions import read_message
-from proxy.chat.key import public_id
-from proxy.store.written import HiddenRoundRow
+from proxy.chat.chain import public_id
+from proxy.dialects.completions.request import read_message
+from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.recall import HEADER_CHARS, RECALL
 from tests.tools.rig import CANARY, ask, calls, desk_on, error, in_memory, put, result, rows_of, said, shared_file, user
 

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.memory import memos
-from proxy.memory.memos import Memo
+from proxy.notes import memo_matching
+from proxy.notes.memo_matching import Memo
 from proxy.store.base import Store
-from proxy.tools import notebook
+from proxy.tools import stored_memos
 from proxy.tools.retrieve_memos import MOST
 from tests.tools.rig import CANARY, ask, desk_on, error, in_memory
 
@@ -21,15 +21,19 @@ MEMOS = [
 @pytest.fixture
 async def store() -> AsyncIterator[Store]:
     async with in_memory() as made:
-        await made.put([notebook.make_memo_row("t1", memo) for memo in MEMOS])
+        await made.put([stored_memos.make_memo_row("t1", memo) for memo in MEMOS])
         await made.put(
-            [notebook.make_memo_row("t2", Memo("a", f"billing {CANARY} is theirs alone", ("billing",), "s1", 9.0, 9.0))]
+            [
+                stored_memos.make_memo_row(
+                    "t2", Memo("a", f"billing {CANARY} is theirs alone", ("billing",), "s1", 9.0, 9.0)
+                )
+            ]
         )
         yield made
 
 
 def found(text: str) -> list[object]:
-    return [one["id"] for one in memos.parse_memos(text)]
+    return [one["id"] for one in memo_matching.parse_memos(text)]
 
 
 async def test_memos_are_found_by_tag_by_words_or_newest_first(store: Store) -> None:
@@ -58,7 +62,7 @@ async def test_a_guessed_session_gets_none(store: Store) -> None:
 
 async def test_many_are_cut_to_a_few_whole_ones(store: Store) -> None:
     more = [Memo(f"z{n}", f"zeta number {n} " + "x" * 400, ("zeta",), "s", 1.0, 10.0 + n) for n in range(50)]
-    await store.put([notebook.make_memo_row("t1", memo) for memo in more])
+    await store.put([stored_memos.make_memo_row("t1", memo) for memo in more])
     shown: list[object] = []
     for limit in (2000, 64_000):
         text = await ask(desk_on(store, tools={"result_chars": limit}), "retrieve_memos", tags=["zeta"])

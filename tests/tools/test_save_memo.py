@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from proxy.chat.dialects.completions import read_message
-from proxy.tools.desk import ToolContext
+from proxy.dialects.completions.request import read_message
+from proxy.tools.tool_context import ToolContext
 from tests.tools.rig import ask, desk_on, error, in_memory, user
 
 FACT = "The printers only read UTF-16, since their firmware is from 2003"

@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from proxy.tools.desk import ToolContext
 from proxy.tools.tool import Tool
+from proxy.tools.tool_context import ToolContext
 from tests.tools.rig import desk_on, in_memory
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from proxy.errors import ProxyError, UpstreamError
 from proxy.metrics import Metrics
-from proxy.settings import PoolSettings, Settings, TimeoutSettings
+from proxy.settings.load import PoolSettings, Settings, TimeoutSettings
 from proxy.upstream.client import Reply, UpstreamClient
 from proxy.upstream.transport import AiohttpTransport
 from tests.faulty import HEAD, Connection, Request

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import Settings, UpstreamSettings
+from proxy.settings.load import Settings, UpstreamSettings
 from proxy.upstream.client import UpstreamClient
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
 from tests.upstream.conftest import EVENTS, JSON, answer_json, client_of, errors, send, sound, transport_of

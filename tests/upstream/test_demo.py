@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 
 from proxy.metrics import Metrics
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.stream.relay import Relay
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.demo import CACHE_BLOCK_BYTES, MAX_CACHE_BLOCKS, DemoTransport
-from proxy.web.failures import answer_errors
-from proxy.web.listen import Receive, Scope, Send
+from proxy.web.asgi import Receive, Scope, Send
+from proxy.web.error_responses import answer_errors
 from proxy.web.passthrough import serve_passthrough
 from tests.faulty import serving
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.settings import Settings, UpstreamSettings
+from proxy.settings.load import Settings, UpstreamSettings
 from proxy.upstream.target import Target, parse_address, read_targets
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
+from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
 from proxy.upstream import tls
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.target import read_targets

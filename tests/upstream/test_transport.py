@@ -19,7 +19,7 @@ import pytest
 
 from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
+from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
 from proxy.upstream import transport as transports
 from proxy.upstream.client import UpstreamClient
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, read_request, until

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.settings import Settings
-from proxy.store.memory import InMemoryStore
+from proxy.settings.load import Settings
+from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 from proxy.web.app import ContextProxy, create_app, make_policies, make_store
 from tests.faulty import Connection, Request, ask, faulty, post

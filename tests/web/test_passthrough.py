@@ -14,10 +14,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from proxy.metrics import Metrics
-from proxy.settings import Settings, UpstreamSettings
+from proxy.settings.load import Settings, UpstreamSettings
 from proxy.upstream.client import UpstreamClient
-from proxy.web.failures import answer_errors
-from proxy.web.listen import Receive, Scope, Send
+from proxy.web.asgi import Receive, Scope, Send
+from proxy.web.error_responses import answer_errors
 from proxy.web.passthrough import read_model, serve_passthrough
 from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post, serving, until
 from tests.web.conftest import edge

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import BadRequest, Forbidden
-from proxy.sections import PassthroughSettings
+from proxy.settings.model import PassthroughSettings
 from proxy.web.path_rules import PathRules, check_path, has_dot_segments
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from proxy.metrics import Metrics
-from proxy.store.memory import InMemoryStore
+from proxy.store.in_memory import InMemoryStore
 from proxy.web.probes import create_probes
 from tests.faulty import ask, serving
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context.evidence import terms
+from proxy.context.analysis import bm25
 from proxy.context.plan import Ask, Edit, Note, Proposal, View
-from proxy.context.ranking import triage
-from proxy.context.ranking.ladder import STAGE, CompressionLadder, SummaryLimits
-from proxy.context.ranking.levels import (
+from proxy.context.ranking import compression_order
+from proxy.context.ranking.compressed_forms import STAGE, CompressionLadder, SummaryLimits
+from proxy.context.ranking.memory_levels import (
     DEFAULT_WEIGHTS,
     Level,
     PriorityWeights,
@@ -23,7 +23,7 @@ from proxy.context.ranking.levels import (
     compute_priorities,
 )
 from proxy.context.stage import When
-from proxy.context.wording import extracts, placeholders
+from proxy.context.summaries import extracts, placeholders
 from proxy.errors import ConfigError
 
 DEFAULT_TOTAL = 16_000
@@ -232,7 +232,7 @@ class CompressLevels:
                 ladder.remove_step(i, "volatile, and of a task that is finished")
         for group in range(len(view.groups) - 1):
             if group < began or self._is_answered(view, ladder, group):
-                triage.finish_group(ladder, group, "its task is finished")
+                compression_order.finish_group(ladder, group, "its task is finished")
 
     def _is_answered(self, view: View, ladder: CompressionLadder, group: int) -> bool:
         """True if the model has answered the group in text and the next prompt does not continue the same task."""
@@ -255,9 +255,9 @@ class CompressLevels:
             return False
         if new_task and new_task.search(prompt):
             return True
-        words = terms.count_terms(prompt).counts.keys()
+        words = bm25.count_terms(prompt).counts.keys()
         known = set().union(
-            *(terms.count_message_terms(m).counts.keys() for m in view.messages[before.start : before.end])
+            *(bm25.count_message_terms(m).counts.keys() for m in view.messages[before.start : before.end])
         )
         return len(words) >= self.least_words and len(words & known) < self.same_task * len(words)
 
@@ -269,10 +269,12 @@ class CompressLevels:
         for group, found in enumerate(view.groups[:-1]):
             age = view.now - view.times[found.end - 1]
             if age > self.working_s:
-                triage.finish_group(ladder, group, f"older than {self.working_s} s")
+                compression_order.finish_group(ladder, group, f"older than {self.working_s} s")
             if age > self.session_s:
-                ladder.summarize_group(group, triage.find_blocks(ladder, group), f"older than {self.session_s} s")
-        for block in triage.find_blocks(ladder, active):
+                ladder.summarize_group(
+                    group, compression_order.find_blocks(ladder, group), f"older than {self.session_s} s"
+                )
+        for block in compression_order.find_blocks(ladder, active):
             ages = {i: view.now - view.times[ladder.layout.steps[i].end - 1] for i in block.steps}
             old = [i for i, age in ages.items() if age > self.working_s]
             if block.is_complete and len(old) == len(ages) and old:
@@ -288,11 +290,13 @@ class CompressLevels:
         content is compressed further, and leaves only if the session is still over its budget."""
         working, session = self._budget(view, self.working), self._budget(view, self.session)
         full = self.full
-        triage.compress_working(ladder, lambda: ladder.level_tokens[Level.WORKING] > full * working, "working is full")
-        triage.compress_session(
+        compression_order.compress_working(
+            ladder, lambda: ladder.level_tokens[Level.WORKING] > full * working, "working is full"
+        )
+        compression_order.compress_session(
             ladder, lambda: ladder.level_tokens[Level.SESSION] > full * session, "the session is full"
         )
-        triage.remove_groups(
+        compression_order.remove_groups(
             ladder, lambda: ladder.level_tokens[Level.SESSION] > session, "the session is over its budget"
         )
 
@@ -307,13 +311,13 @@ class CompressLevels:
             return ladder.total > self.full * limit
 
         reason = "the prompt is full"
-        for i in triage.rank_steps(ladder, Level.VOLATILE):
+        for i in compression_order.rank_steps(ladder, Level.VOLATILE):
             if not full():
                 return
-            ladder.remove_step(i, triage.render_step_reason(ladder, i, f"volatile: {reason}"))
-        triage.compress_working(ladder, full, reason)
-        triage.compress_session(ladder, full, reason)
-        triage.remove_groups(ladder, lambda: ladder.total > limit, "the prompt is over its budget")
+            ladder.remove_step(i, compression_order.render_step_reason(ladder, i, f"volatile: {reason}"))
+        compression_order.compress_working(ladder, full, reason)
+        compression_order.compress_session(ladder, full, reason)
+        compression_order.remove_groups(ladder, lambda: ladder.total > limit, "the prompt is over its budget")
 
 
 def _begun(view: View) -> float:

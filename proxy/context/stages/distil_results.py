@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from proxy.chat.group import Step
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
-from proxy.context.evidence import reflecting
-from proxy.context.evidence.reflecting import REFLECTION_KIND, ReflectionSettings
+from proxy.context.analysis import call_batches
+from proxy.context.analysis.call_batches import REFLECTION_KIND, ReflectionSettings
 from proxy.context.plan import Ask, Proposal, View
 from proxy.context.stage import When
 from proxy.errors import ConfigError
-from proxy.memory import reflection
+from proxy.notes import reflection
 
 NAME = "distil_results"
 MAX_ASKED_BATCHES = 4
@@ -44,7 +44,7 @@ class DistilResults(ReflectionSettings):
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield proposals for every step older than the newest results."""
-        looked = reflecting.find_reflections(view, self)
+        looked = call_batches.find_reflections(view, self)
         results = [one.result_index for one in looked.calls]
         if len(results) <= self.recent:
             return
@@ -64,7 +64,7 @@ class DistilResults(ReflectionSettings):
             for n in range(step.start + 1, step.end):
                 if n in by_result:
                     yield from self._line(
-                        view, n, reflecting.render_call(view, by_result[n], looked), since.get(n, last)
+                        view, n, call_batches.render_call(view, by_result[n], looked), since.get(n, last)
                     )
 
     def _line(self, view: View, n: int, line: str, since: int) -> Iterator[Proposal]:
@@ -80,15 +80,15 @@ class DistilResults(ReflectionSettings):
         newest."""
         if self.read_mode(view.options) != "helper":
             return
-        looked = reflecting.find_reflections(view, self)
+        looked = call_batches.find_reflections(view, self)
         newest = _newest(view)
         for batch in reversed(looked.batches[-MAX_ASKED_BATCHES:]):
             if batch.ask_id not in view.helper_answers:
                 yield self._ask(view, batch, now=newest is None or batch.calls[-1].call_index != newest.start)
 
-    def _ask(self, view: View, batch: reflecting.CallBatch, *, now: bool) -> Ask:
+    def _ask(self, view: View, batch: call_batches.CallBatch, *, now: bool) -> Ask:
         shown = [reflection.render_excerpt(one.call, view.messages[one.result_index]) for one in batch.calls]
-        wanted = reflecting.find_goal(view.state, view.messages, view.is_result)
+        wanted = call_batches.find_goal(view.state, view.messages, view.is_result)
         return Ask(
             REFLECTION_KIND,
             reflection.build_helper_prompt(wanted, shown),

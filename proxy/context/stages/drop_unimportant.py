@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.context.pins import find_task_prompt, is_pinned
 from proxy.context.plan import Edit, Note, Proposal, View
 from proxy.context.ranking.importance import ImportanceWeights, score_messages
-from proxy.context.ranking.units import RemovableUnit, find_units, select_best
+from proxy.context.ranking.removable_units import RemovableUnit, find_units, select_best
 from proxy.context.stage import When
 
 NAME = "drop_unimportant"

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
+from proxy.chat.chain import public_id
 from proxy.chat.checkpoint import checkpoint
 from proxy.chat.embedded_json import decode_embedded
-from proxy.chat.key import public_id
 from proxy.chat.message import Call, Message
 from proxy.chat.tokens import PER_MESSAGE
-from proxy.context.evidence import listing, refetch
-from proxy.context.evidence.listing import NumberedLines
+from proxy.context.analysis import line_numbers, refetch
+from proxy.context.analysis.line_numbers import NumberedLines
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stage import When
 from proxy.context.view import count_edited_tokens
@@ -97,7 +97,7 @@ class ReferRepeats:
             return Proposal(n, "text", "refer_repeats", "stands in an earlier result", after, text, n, write)
         if not self.thin or not lines.is_listing:
             return None
-        text = "\n".join(listing.thin_numbers(lines, 0, len(lines.whole)))
+        text = "\n".join(line_numbers.thin_numbers(lines, 0, len(lines.whole)))
         if len(view.messages[n].text) - len(text) < self.save // 4:
             return None
         after = PER_MESSAGE + view.weigh.count_text(text)
@@ -129,7 +129,7 @@ class ReferRepeats:
 
     def _kept(self, lines: NumberedLines, start: int, end: int, before: int) -> Sequence[str]:
         if self.thin and lines.is_listing:
-            return listing.thin_numbers(lines, start, end, before)
+            return line_numbers.thin_numbers(lines, start, end, before)
         return lines.whole[start:end]
 
     def _near(self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines) -> list[_Target]:
@@ -142,7 +142,7 @@ class ReferRepeats:
             checkpoint()
             theirs = message.derive(_bare_hashes if lines.is_listing else _hashes)
             if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
-                held = listing.read_lines(message)
+                held = line_numbers.read_lines(message)
                 if held.is_plain:
                     found.append(_Target(other, None, "", held.bare if lines.is_listing else held.whole, held))
                     if len(found) == _RECENT:
@@ -157,7 +157,7 @@ class ReferRepeats:
         for at in reversed(_writing(view, n)):
             for call, name, text, hashes in view.messages[at].derive(_written):
                 if not mine.isdisjoint(hashes) and len(mine & hashes) >= self.lines // 2:
-                    held = listing.split_lines(text)
+                    held = line_numbers.split_lines(text)
                     if held.is_plain:
                         found.append(_Target(at, call, name, held.whole, held))
             if len(found) >= _RECENT:
@@ -260,7 +260,7 @@ def _shown_lines(view: View, n: int) -> NumberedLines:
 
     Where the format does not prove that, a tool must show or edit a file, and the file must not be a table.
     """
-    lines = listing.read_lines(view.messages[n])
+    lines = line_numbers.read_lines(view.messages[n])
     if not lines.is_listing or lines.is_sure:
         return lines
     call = _call_of(view, n)
@@ -343,11 +343,11 @@ def _common(mine: Sequence[str], at: int, last: int, theirs: Sequence[str], k: i
 
 
 def _hashes(message: Message) -> frozenset[int]:
-    return _hashes_of(listing.read_lines(message).whole)
+    return _hashes_of(line_numbers.read_lines(message).whole)
 
 
 def _bare_hashes(message: Message) -> frozenset[int]:
-    return _hashes_of(listing.read_lines(message).bare)
+    return _hashes_of(line_numbers.read_lines(message).bare)
 
 
 def _hashes_of(lines: Sequence[str]) -> frozenset[int]:
@@ -474,8 +474,8 @@ def _stand(view: View, at: int, edit: Edit | None, kind: str, first: int, last: 
         return True
     if kind == "call" or edit.text is None:
         return edit.action not in ("gone", "text_only")
-    there = set(listing.split_lines(edit.text).bare) | set(edit.text.split("\n"))
-    whole = listing.read_lines(message)
+    there = set(line_numbers.split_lines(edit.text).bare) | set(edit.text.split("\n"))
+    whole = line_numbers.read_lines(message)
     return all(line in there or whole.bare[k] in there for k, line in enumerate(whole.whole[first:last], first) if line)
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.chat.message import Message
-from proxy.context.evidence import commands, facts, refetch, sights
-from proxy.context.evidence.commands import PLAIN_CALL, ShellCommand
+from proxy.context.analysis import file_views, identifiers, refetch, shell_commands
+from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import ContentKind, Proposal, View
 from proxy.context.stage import When
 from proxy.context.stages.refer_repeats import find_referred_lines
-from proxy.context.wording.stub import StubLimits, StubWriter, estimate_stub_chars
+from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars
 
 StalenessRules = tuple[tuple[int, int], ...]
 """Pairs of (user turns since, steps since). A result is stale as soon as one pair is reached."""
@@ -178,16 +178,16 @@ class _Batch:
     def write(self, n: int, command: ShellCommand, gone: frozenset[int], *, is_view: bool) -> str:
         """Return the stub of messages[n]. gone: the indices of all messages that are shortened in the same batch."""
         if self._made is None:
-            self._made = StubWriter(facts.PromptIndex(self._view), self._keep)
+            self._made = StubWriter(identifiers.PromptIndex(self._view), self._keep)
             self._referred = find_referred_lines(self._view)
-            self._newest = sights.find_newest_lines(self._view, gone)
+            self._newest = file_views.find_newest_lines(self._view, gone)
         view = self._view
         message = view.messages[n]
         name = public_id(view.keys[n])
         wanted = self._referred.get(name.encode(), ())
         if n in self._newest:
-            wanted = [*wanted, *sights.find_spans(message.text, self._newest[n])]
-        held = facts.hash_message(message, view.find_edit(n))
+            wanted = [*wanted, *file_views.find_spans(message.text, self._newest[n])]
+        held = identifiers.hash_message(message, view.find_edit(n))
         shown = name if "recall" in view.offered_tools else ""
         return self._made.write_stub(message, held, wanted, command, is_view=is_view, message_id=shown)
 
@@ -229,7 +229,7 @@ def find_results(
             kinds = message.derive(
                 lambda m: {c.id: classify_call(c.name, c.arguments, files) for c in m.calls}, ("kinds", files)
             )
-            ran = commands.parse_calls(message)
+            ran = shell_commands.parse_calls(message)
         elif view.is_result[n] and n >= begin:
             kind: ContentKind = kinds.get(message.call_id or "", "unknown")
             command = ran.get(message.call_id or "", PLAIN_CALL)
@@ -240,9 +240,9 @@ def classify_call(name: str, arguments: str, files: frozenset[str] = frozenset()
     """Return the kind of a call's result, by the words of the tool's name and, for a shell, by the command."""
     if name in files:
         return "view"
-    words = facts.split_tool_name(name)
+    words = identifiers.split_tool_name(name)
     if words & _SHELL:
-        return "view" if _SHOWS.match(facts.read_argument_texts(arguments)) else "other"
+        return "view" if _SHOWS.match(identifiers.read_argument_texts(arguments)) else "other"
     return "other" if words & _LOOK else "view" if words & _FILE else "unknown"
 
 
@@ -254,7 +254,7 @@ def is_listing(message: Message) -> bool:
     lines = message.text.splitlines()
     left, least = len(lines), 0.7 * len(lines)
     for line in lines:
-        if not facts.is_numbered(line):
+        if not identifiers.is_numbered(line):
             left -= 1
             if left < least:
                 return False

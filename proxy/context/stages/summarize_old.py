@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from proxy.context.pins import find_task_prompt, is_pinned
 from proxy.context.plan import Ask, Proposal, View
-from proxy.context.ranking.units import find_required, find_units
+from proxy.context.ranking.removable_units import find_required, find_units
 from proxy.context.stage import When
 from proxy.context.stages.drop_unimportant import find_kept_with_mark
-from proxy.context.wording import placeholders, summary
+from proxy.context.summaries import placeholders, summary
 
 NAME = "summarize_old"
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.plan import Proposal, View

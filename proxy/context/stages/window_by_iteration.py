@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context.evidence.iteration import CurrentIteration, find_iteration_message, read_iteration
-from proxy.context.evidence.streams import Streams, find_streams
+from proxy.context.analysis.iteration import CurrentIteration, find_iteration_message, read_iteration
+from proxy.context.analysis.streams import Streams, find_streams
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 

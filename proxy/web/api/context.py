@@ -13,11 +13,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from proxy.chat.tokens import TokenCounter
-from proxy.context import library
-from proxy.context.prices import Model, find_model
+from proxy.context.models import Model, find_model
+from proxy.contrib import reploid
 from proxy.errors import NotManaged, Unprocessable
-from proxy.web.api.desk import AdminContext, AdminContextDep
-from proxy.web.api.problems import ERROR_RESPONSES
+from proxy.web.api.admin_context import AdminContext, AdminContextDep
+from proxy.web.api.error_model import ERROR_RESPONSES
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
     """Drop the least important messages until the rest fits (`pruneContext`)."""
     models, weigh = _model(admin, body.model_name)
     made = await _run(
-        lambda: library.prune_context(body.context, body.max_tokens, body.model_name, models=models, weigh=weigh)
+        lambda: reploid.prune_context(body.context, body.max_tokens, body.model_name, models=models, weigh=weigh)
     )
     return PruneResult.model_validate(made)
 
@@ -158,14 +158,14 @@ async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
 async def prune_automatically(admin: AdminContextDep, body: HistoryBody) -> PruneResult:
     """Prune to 80 % of the model's limit if the history is over it (`autoManageContext`)."""
     models, weigh = _model(admin, body.model_name)
-    made = await _run(lambda: library.auto_manage_context(body.context, body.model_name, models=models, weigh=weigh))
+    made = await _run(lambda: reploid.auto_manage_context(body.context, body.model_name, models=models, weigh=weigh))
     return PruneResult.model_validate(made)
 
 
 @router.post("/summarize")
 async def summarize_history(body: SummarizeBody, _: AdminContextDep) -> SummarizeResult:
     """Replace all messages except the last ones by a summary (`summarizeContext`)."""
-    made = await _run(lambda: library.summarize_context(body.context, body.max_items, text=body.text))
+    made = await _run(lambda: reploid.summarize_context(body.context, body.max_items, text=body.text))
     return SummarizeResult.model_validate(made)
 
 
@@ -173,7 +173,7 @@ async def summarize_history(body: SummarizeBody, _: AdminContextDep) -> Summariz
 async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> ContextStats:
     """Show how full the model's context is with this history (`getContextStats`)."""
     models, weigh = _model(admin, body.model_name)
-    made = await _run(lambda: library.get_context_stats(body.context, body.model_name, models=models, weigh=weigh))
+    made = await _run(lambda: reploid.get_context_stats(body.context, body.model_name, models=models, weigh=weigh))
     return ContextStats.model_validate(made)
 
 
@@ -181,7 +181,7 @@ async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> Conte
 async def estimate_tokens(admin: AdminContextDep, body: EstimateBody) -> TokenEstimate:
     """Count the tokens of a text, a message or a history (`estimateTokens`)."""
     _, weigh = _model(admin, body.model_name)
-    return TokenEstimate(tokens=await _run(lambda: library.estimate_tokens(body.content, weigh=weigh)))
+    return TokenEstimate(tokens=await _run(lambda: reploid.estimate_tokens(body.content, weigh=weigh)))
 
 
 @router.post("/score")
@@ -189,9 +189,9 @@ async def score_importance(body: ScoreBody, _: AdminContextDep) -> ImportanceSco
     """Score how important a message is (`scoreContextImportance`), or each message of a history."""
     item, context = body.item, body.context
     if item is not None:
-        one = await _run(lambda: library.score_context_importance(item, body.index, body.total_items))
+        one = await _run(lambda: reploid.score_context_importance(item, body.index, body.total_items))
         return ImportanceScores(score=one)
-    return ImportanceScores(scores=await _run(lambda: library.score_history(context or [])))
+    return ImportanceScores(scores=await _run(lambda: reploid.score_history(context or [])))
 
 
 def _model(admin: AdminContext, name: str) -> tuple[tuple[Model, ...], TokenCounter]:

@@ -15,13 +15,13 @@ from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.errors import BadRequest, ClientGone
-from proxy.exchange import news
-from proxy.exchange.news import EventBus, EventFilter, Listener
-from proxy.exchange.parts import Services
-from proxy.web.api.desk import AdminContextDep, read_address
-from proxy.web.api.problems import ERROR_RESPONSES
-from proxy.web.doors import READ
-from proxy.web.listen import Receive, Scope, Send, run_while_connected, with_write_timeout
+from proxy.events import bus
+from proxy.events.bus import EventBus, EventFilter, Listener
+from proxy.exchange.services import Services
+from proxy.web.api.admin_context import AdminContextDep, read_address
+from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.asgi import Receive, Scope, Send, run_while_connected, with_write_timeout
+from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api/events", tags=["events"], responses=ERROR_RESPONSES)
 
@@ -88,7 +88,7 @@ STREAM_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 @router.get("/kinds", openapi_extra=READ)
 async def list_kinds() -> list[EventKindDetails]:
     """List the kinds of events."""
-    return [EventKindDetails(kind=kind, tells=text) for kind, text in news.EVENT_KINDS.items()]
+    return [EventKindDetails(kind=kind, tells=text) for kind, text in bus.EVENT_KINDS.items()]
 
 
 @router.get("", openapi_extra=READ, response_class=Response, responses=STREAM_RESPONSES)
@@ -109,7 +109,7 @@ async def stream_events(
 ) -> Response:
     """Stream events as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventDetails`). Each replica
     sends its own events."""
-    wrong = news.find_unknown_patterns(kind or ())
+    wrong = bus.find_unknown_patterns(kind or ())
     if wrong:
         raise BadRequest(f"there is no kind of event {wrong[0]!r}", hint="GET /api/events/kinds lists them.")
     if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
@@ -157,7 +157,7 @@ class EventStream(Response):
 async def render_frames(listener: Listener, beat_s: float = HEARTBEAT_S) -> AsyncIterator[bytes]:
     """Yield the events of a listener in the form of a stream; a comment after each silence."""
     if listener.has_gap:
-        yield _special(news.GAP, {})
+        yield _special(bus.GAP, {})
     while True:
         try:
             async with asyncio.timeout(beat_s):
@@ -166,7 +166,7 @@ async def render_frames(listener: Listener, beat_s: float = HEARTBEAT_S) -> Asyn
             yield b": still here\n\n"
             continue
         if lost:
-            yield _special(news.LOST, {"lost": lost})
+            yield _special(bus.LOST, {"lost": lost})
         if items:
             yield b"".join(b"id: %d\nevent: %b\ndata: %b\n\n" % (i.id, i.kind.encode(), i.encode()) for i in items)
         elif listener.is_closed:
@@ -174,5 +174,5 @@ async def render_frames(listener: Listener, beat_s: float = HEARTBEAT_S) -> Asyn
 
 
 def _special(kind: str, data: dict[str, int]) -> bytes:
-    told = news.PublishedEvent(0, kind, "", "", "", "", 0.0, data)
+    told = bus.PublishedEvent(0, kind, "", "", "", "", 0.0, data)
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(told))

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from proxy.errors import NotFound, Unavailable
-from proxy.exchange import rebuild
+from proxy.exchange import rebuild_prompt
 from proxy.store.base import ExchangeRecord
-from proxy.web.api import pages
-from proxy.web.api.desk import SessionContext, SessionContextDep
-from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import ERROR_RESPONSES
-from proxy.web.doors import READ
+from proxy.web.api import pagination
+from proxy.web.api.admin_context import SessionContext, SessionContextDep
+from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.pagination import Cursor, Limit, Page
+from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api/sessions/{session}/exchanges", tags=["exchanges"], responses=ERROR_RESPONSES)
 
@@ -74,7 +74,7 @@ async def list_exchanges(
     status: Annotated[str, Query(max_length=32, description="Those that ended so.")] = "",
 ) -> Page[ExchangeDetails]:
     """List exchanges, newest first."""
-    at = pages.read_cursor(cursor, float)
+    at = pagination.read_cursor(cursor, float)
     found: list[ExchangeRecord] = []
     before = at[0] if at else None
     # Filtered rows are skipped a page at a time, so that no read grows with the session.
@@ -82,9 +82,13 @@ async def list_exchanges(
         rows = await context.services.store.read_exchanges(context.tenant, context.session, limit + 1, before)
         found += [r for r in rows if (not thread or r.thread == thread) and (not status or r.status == status)]
         if len(found) > limit or len(rows) <= limit:
-            return pages.make_page(found, limit, describe_exchange, lambda row: [row.started_at])
+            return pagination.make_page(found, limit, describe_exchange, lambda row: [row.started_at])
         before = rows[-1].started_at
-    more = pages.write_cursor([before]) if len(found) <= limit else pages.write_cursor([found[limit - 1].started_at])
+    more = (
+        pagination.write_cursor([before])
+        if len(found) <= limit
+        else pagination.write_cursor([found[limit - 1].started_at])
+    )
     return Page(items=[describe_exchange(row) for row in found[:limit]], next=more)
 
 
@@ -109,7 +113,7 @@ async def read_exchange_body(
 ) -> Response:
     """Return the exact bytes of a request, built again from the stored data."""
     await _found(context, exchange)
-    built = await rebuild.rebuild_prompt(context.services.store, context.tenant, context.session, exchange)
+    built = await rebuild_prompt.rebuild_prompt(context.services.store, context.tenant, context.session, exchange)
     if built is None:
         raise Unavailable("a part of this exchange is missing in the store")
     return Response(built.sent_body if which == "sent" else built.original_body, media_type="application/json")

@@ -8,16 +8,16 @@ from typing import Annotated, Literal, Protocol
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from proxy.exchange.parts import Services
-from proxy.exchange.steering import deciding, showing
-from proxy.exchange.steering.deciding import IdKind
-from proxy.exchange.steering.shapes import DecisionResult, GroupListItem, PromptDetails, PromptMessage
-from proxy.web.api import pages, wire
-from proxy.web.api.desk import SessionContext, SessionContextDep
-from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import ERROR_RESPONSES
+from proxy.exchange.services import Services
+from proxy.operator import edit_messages, show
+from proxy.operator.edit_messages import IdKind
+from proxy.operator.response_models import DecisionResult, GroupListItem, PromptDetails, PromptMessage
+from proxy.web.api import json_answers, pagination
+from proxy.web.api.admin_context import SessionContext, SessionContextDep
+from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.pagination import Cursor, Limit, Page
 from proxy.web.api.settings import ID_PATTERN
-from proxy.web.doors import READ
+from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api/sessions/{session}", tags=["groups"], responses=ERROR_RESPONSES)
 
@@ -44,11 +44,11 @@ class DecisionFunction(Protocol):
 
 
 DECISION_FUNCTIONS: dict[Action, DecisionFunction] = {
-    "drop": deciding.drop,
-    "restore": deciding.restore,
-    "remove": deciding.remove,
-    "pin": deciding.pin,
-    "unpin": deciding.unpin,
+    "drop": edit_messages.drop,
+    "restore": edit_messages.restore,
+    "remove": edit_messages.remove,
+    "pin": edit_messages.pin,
+    "unpin": edit_messages.unpin,
 }
 
 
@@ -60,12 +60,12 @@ class IdsBody(BaseModel):
 
     ids: Annotated[
         list[Annotated[str, Field(max_length=64, pattern=ID_PATTERN)]],
-        Field(min_length=1, max_length=deciding.MAX_IDS, examples=[["nbswy3dpeb"]]),
+        Field(min_length=1, max_length=edit_messages.MAX_IDS, examples=[["nbswy3dpeb"]]),
     ]
     thread: Annotated[str | None, Field(max_length=64, pattern=ID_PATTERN)] = None
 
 
-@router.get("/groups", openapi_extra=READ, response_model=Page[wire.describe(GroupListItem)])  # type: ignore[misc]  # made
+@router.get("/groups", openapi_extra=READ, response_model=Page[json_answers.describe(GroupListItem)])  # type: ignore[misc]  # made
 async def list_groups(
     context: SessionContextDep,
     limit: Limit = 200,
@@ -74,23 +74,23 @@ async def list_groups(
     status: Annotated[Literal["", "in", "changed", "out", "dropped", "removed"], Query(description="Those.")] = "",
 ) -> Response:
     """List the groups of a thread, oldest first, with their tokens as they came and as they would go out next."""
-    at = pages.read_cursor(cursor, int)
-    found = await showing.list_groups(context.services, context.tenant, context.session, thread=thread)
+    at = pagination.read_cursor(cursor, int)
+    found = await show.list_groups(context.services, context.tenant, context.session, thread=thread)
     rows = [one for one in found if (not status or one.status == status) and (at is None or one.first > at[0])]
-    more = pages.write_cursor([rows[limit - 1].first]) if len(rows) > limit else None
-    return wire.render({"items": rows[:limit], "next": more})
+    more = pagination.write_cursor([rows[limit - 1].first]) if len(rows) > limit else None
+    return json_answers.render({"items": rows[:limit], "next": more})
 
 
-@router.get("/groups/{group}", openapi_extra=READ, response_model=list[wire.describe(PromptMessage)])  # type: ignore[misc]
+@router.get("/groups/{group}", openapi_extra=READ, response_model=list[json_answers.describe(PromptMessage)])  # type: ignore[misc]
 async def show_group(context: SessionContextDep, group: Id, thread: Thread = None) -> Response:
     """Show a group's messages in full, as they came and as they would go out next, with the reason for each
     difference."""
-    return wire.render(
-        await showing.read_group(context.services, context.tenant, context.session, group, thread=thread)
+    return json_answers.render(
+        await show.read_group(context.services, context.tenant, context.session, group, thread=thread)
     )
 
 
-@router.post("/groups/{group}/{action}", response_model=wire.describe(DecisionResult))
+@router.post("/groups/{group}/{action}", response_model=json_answers.describe(DecisionResult))
 async def decide_group(context: SessionContextDep, group: Id, action: Action, thread: Thread = None) -> Response:
     """Decide about one group. `drop`: out of every prompt from the next on, and still in the store. `restore`: whole in
     the prompt again, whoever dropped it. `remove`: out of the prompt, and its content out of the store. `pin`: no
@@ -98,13 +98,13 @@ async def decide_group(context: SessionContextDep, group: Id, action: Action, th
     return await _decide(context, action, [group], thread, "group")
 
 
-@router.post("/messages/{message}/{action}", response_model=wire.describe(DecisionResult))
+@router.post("/messages/{message}/{action}", response_model=json_answers.describe(DecisionResult))
 async def decide_message(context: SessionContextDep, message: Id, action: Action, thread: Thread = None) -> Response:
     """Decide about one message in the same way; calls and their results go together."""
     return await _decide(context, action, [message], thread, "message")
 
 
-@router.post("/decide/{action}", response_model=wire.describe(DecisionResult))
+@router.post("/decide/{action}", response_model=json_answers.describe(DecisionResult))
 async def decide_several(context: SessionContextDep, action: Action, body: IdsBody) -> Response:
     """Decide about several groups and messages at once, in the same way."""
     return await _decide(context, action, body.ids, body.thread, "")
@@ -114,20 +114,20 @@ async def _decide(
     context: SessionContext, action: Action, ids: Sequence[str], thread: str | None, id_kind: IdKind
 ) -> Response:
     run = DECISION_FUNCTIONS[action]
-    return wire.render(
+    return json_answers.render(
         await run(context.services, context.tenant, context.session, ids, thread=thread, id_kind=id_kind)
     )
 
 
-@router.get("/prompt", openapi_extra=READ, response_model=wire.describe(PromptDetails))
+@router.get("/prompt", openapi_extra=READ, response_model=json_answers.describe(PromptDetails))
 async def show_next_prompt(context: SessionContextDep, thread: Thread = None) -> Response:
     """Show the prompt that would go out now, with the reason for each message left out or shortened."""
-    return wire.render(
-        await showing.preview_next_prompt(context.services, context.tenant, context.session, thread=thread)
+    return json_answers.render(
+        await show.preview_next_prompt(context.services, context.tenant, context.session, thread=thread)
     )
 
 
-@router.get("/exchanges/{exchange}/prompt", openapi_extra=READ, response_model=wire.describe(PromptDetails))
+@router.get("/exchanges/{exchange}/prompt", openapi_extra=READ, response_model=json_answers.describe(PromptDetails))
 async def show_past_prompt(context: SessionContextDep, exchange: Id) -> Response:
     """Show the exact prompt of a past exchange, with the reason for each message left out or shortened."""
-    return wire.render(await showing.read_past_prompt(context.services, context.tenant, context.session, exchange))
+    return json_answers.render(await show.read_past_prompt(context.services, context.tenant, context.session, exchange))

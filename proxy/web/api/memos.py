@@ -13,16 +13,16 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import announcing
-from proxy.memory import memos
-from proxy.memory.memos import Memo
-from proxy.store.written import MemoRow
-from proxy.tools import notebook
-from proxy.web.api import pages
-from proxy.web.api.desk import AdminContext, AdminContextDep, require_tenant
-from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import ERROR_RESPONSES
-from proxy.web.doors import READ
+from proxy.exchange import publish_events
+from proxy.notes import memo_matching
+from proxy.notes.memo_matching import Memo
+from proxy.store.session_notes import MemoRow
+from proxy.tools import stored_memos
+from proxy.web.api import pagination
+from proxy.web.api.admin_context import AdminContext, AdminContextDep, require_tenant
+from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.pagination import Cursor, Limit, Page
+from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api/memos", tags=["memos"], responses=ERROR_RESPONSES)
 
@@ -57,7 +57,7 @@ class MemoBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     content: Annotated[
-        str | None, Field(max_length=memos.MAX_BYTES, examples=["The tests need PostgreSQL 14 or newer."])
+        str | None, Field(max_length=memo_matching.MAX_BYTES, examples=["The tests need PostgreSQL 14 or newer."])
     ] = None
     tags: Annotated[
         list[Annotated[str, Field(max_length=200)]] | None, Field(max_length=50, examples=[["tests", "postgresql"]])
@@ -69,7 +69,9 @@ class NewMemo(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    content: Annotated[str, Field(max_length=memos.MAX_BYTES, examples=["The tests need PostgreSQL 14 or newer."])]
+    content: Annotated[
+        str, Field(max_length=memo_matching.MAX_BYTES, examples=["The tests need PostgreSQL 14 or newer."])
+    ]
     tags: Annotated[
         list[Annotated[str, Field(max_length=200)]], Field(max_length=50, examples=[["tests", "postgresql"]])
     ] = []
@@ -95,9 +97,9 @@ async def list_memos(
     q: Annotated[str, Query(max_length=256, description="Those that have this in text or tags.")] = "",
 ) -> Page[MemoDetails]:
     """List a tenant's memos, in the order of their ids."""
-    at = pages.read_cursor(cursor, str)
+    at = pagination.read_cursor(cursor, str)
     found = [row async for row in _all(admin, project, q, after=at[0] if at else "", most=limit + 1)]
-    return pages.make_page(found, limit, _shown, lambda row: [row.memo])
+    return pagination.make_page(found, limit, _shown, lambda row: [row.memo])
 
 
 async def _all(
@@ -138,19 +140,23 @@ async def show_memo(admin: AdminContextDep, memo: Id) -> MemoDetails:
 async def save_memo(admin: AdminContextDep, body: NewMemo) -> MemoDetails:
     """Save a memo, as an operator or from elsewhere. A memo that says nearly the same is updated instead."""
     tenant, parts = await require_tenant(admin), admin.services
-    content, project, now = memos.normalize_text(body.content), memos.normalize_project(body.project), parts.now()
-    reason = memos.find_refusal_reason(content)
+    content, project, now = (
+        memo_matching.normalize_text(body.content),
+        memo_matching.normalize_project(body.project),
+        parts.now(),
+    )
+    reason = memo_matching.find_refusal_reason(content)
     if reason is not None:
         raise Unprocessable(f"the memo would be {reason}")
     most = parts.settings.memos.keep
-    known = await notebook.load_project_memos(parts.store, tenant, project, most)
-    new = Memo(secrets.token_hex(5), content, memos.normalize_tags(body.tags), "", now, now, project)
+    known = await stored_memos.load_project_memos(parts.store, tenant, project, most)
+    new = Memo(secrets.token_hex(5), content, memo_matching.normalize_tags(body.tags), "", now, now, project)
     old = await asyncio.to_thread(
-        memos.find_duplicate, known, new
+        memo_matching.find_duplicate, known, new
     )  # a thousand comparisons, and chat goes on meanwhile
     if old is None and len(known) >= most:
         raise Conflict(f"{len(known)} memos are kept in a project, and no more can be", hint="Delete one.")
-    row = notebook.make_memo_row(tenant, new if old is None else memos.merge_memos(old, new))
+    row = stored_memos.make_memo_row(tenant, new if old is None else memo_matching.merge_memos(old, new))
     await parts.store.put([row])
     return _shown(row)
 
@@ -158,17 +164,17 @@ async def save_memo(admin: AdminContextDep, body: NewMemo) -> MemoDetails:
 @router.put("/{memo}")
 async def edit_memo(admin: AdminContextDep, memo: Id, body: MemoBody) -> MemoDetails:
     """Edit a memo."""
-    old = notebook.read_memo(await _found(admin, memo))
-    content = old.content if body.content is None else memos.normalize_text(body.content)
-    tags = old.tags if body.tags is None else memos.normalize_tags(body.tags)
-    reason = memos.find_refusal_reason(content)
+    old = stored_memos.read_memo(await _found(admin, memo))
+    content = old.content if body.content is None else memo_matching.normalize_text(body.content)
+    tags = old.tags if body.tags is None else memo_matching.normalize_tags(body.tags)
+    reason = memo_matching.find_refusal_reason(content)
     if reason is not None:
         raise Unprocessable(f"the memo would be {reason}")
     now = max(admin.services.now(), old.updated_at)
     new = Memo(old.id, content, tags, old.session, old.created_at, now, old.project)
-    row = notebook.make_memo_row(await require_tenant(admin), new)
+    row = stored_memos.make_memo_row(await require_tenant(admin), new)
     await admin.services.store.put([row])
-    announcing.publish_memo_changed(admin.services, row.tenant, row.memo)
+    publish_events.publish_memo_changed(admin.services, row.tenant, row.memo)
     return _shown(row)
 
 
@@ -191,7 +197,7 @@ async def _found(admin: AdminContext, memo: str) -> MemoRow:
 
 
 def _shown(row: MemoRow) -> MemoDetails:
-    memo = notebook.read_memo(row)
+    memo = stored_memos.read_memo(row)
     return MemoDetails(
         memo=memo.id, project=memo.project, content=memo.content, tags=list(memo.tags), session=memo.session,
         created_at=memo.created_at, updated_at=memo.updated_at,

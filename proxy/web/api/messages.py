@@ -8,16 +8,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.errors import NotFound
-from proxy.exchange.steering.inforce import WHOLE_SESSION
+from proxy.sessions.operator_decisions import WHOLE_SESSION
 from proxy.store.base import EditRow, MessageRecord
-from proxy.store.listing import MessageFilter
-from proxy.web.api import pages
-from proxy.web.api.desk import SessionContext, SessionContextDep
-from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import ERROR_RESPONSES
-from proxy.web.doors import READ
+from proxy.store.session_lists import MessageFilter
+from proxy.web.api import pagination
+from proxy.web.api.admin_context import SessionContext, SessionContextDep
+from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.pagination import Cursor, Limit, Page
+from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api/sessions/{session}", tags=["messages"], responses=ERROR_RESPONSES)
 
@@ -104,14 +104,14 @@ async def list_messages(
     newest: Annotated[bool, Query(description="Newest first.")] = False,
 ) -> Page[MessageListItem]:
     """List messages in the order in which they were stored."""
-    at = pages.read_cursor(cursor, int)
+    at = pagination.read_cursor(cursor, int)
     after = at[0] if at else (1 << 62 if newest else 0)
     only = MessageFilter(role, group, thread, q)
     rows = await context.services.store.read_messages(
         context.tenant, context.session, after, limit + 1, only, newest=newest
     )
     told = await _snapshots(context, rows)
-    return pages.make_page(rows, limit, lambda row: MessageListItem(**_fields(row, told)), lambda row: [row.seq])
+    return pagination.make_page(rows, limit, lambda row: MessageListItem(**_fields(row, told)), lambda row: [row.seq])
 
 
 async def _snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> dict[bytes, int]:
@@ -121,10 +121,10 @@ async def _snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> 
 
 def _fields(row: MessageRecord, told: Mapping[bytes, int]) -> dict[str, Any]:
     return {
-        "id": key.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
+        "id": chain.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
         "thread": row.thread, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
         "snapshot": told.get(row.key), "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
-        "text": pages.cut_preview(pages.render_text(row.body)),
+        "text": pagination.cut_preview(pagination.render_text(row.body)),
     }  # fmt: skip
 
 
@@ -139,7 +139,7 @@ async def show_message(context: SessionContextDep, message: Id) -> MessageDetail
             if edit.key == row.key and edit.action not in REVOKING_ACTIONS:
                 edits.append(describe_edit(edit))
     return MessageDetails(
-        **_fields(row, await _snapshots(context, [row])), message=pages.decode_json(row.body), edits=edits
+        **_fields(row, await _snapshots(context, [row])), message=pagination.decode_json(row.body), edits=edits
     )
 
 
@@ -167,4 +167,4 @@ async def search_messages(
 ) -> list[FoundMessage]:
     """Search the session for messages and summaries that have words of the query, best first."""
     matches = await context.services.store.search(context.tenant, context.session, q, limit)
-    return [FoundMessage(id=key.public_id(m.key), kind=m.kind, text=pages.cut_preview(m.text)) for m in matches]
+    return [FoundMessage(id=chain.public_id(m.key), kind=m.kind, text=pagination.cut_preview(m.text)) for m in matches]

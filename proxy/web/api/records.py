@@ -8,17 +8,17 @@ import msgspec
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.errors import NotFound
-from proxy.memory.reflection import IterationReport, add_reflection
+from proxy.notes.reflection import IterationReport, add_reflection
 from proxy.store.base import BranchRecord
 from proxy.store.derived import IterationRecord
-from proxy.web.api import pages, wire
-from proxy.web.api.desk import SessionContext, SessionContextDep, find_newest_branch
+from proxy.web.api import json_answers, pagination
+from proxy.web.api.admin_context import SessionContext, SessionContextDep, find_newest_branch
+from proxy.web.api.error_model import ERROR_RESPONSES
 from proxy.web.api.messages import EditDetails, describe_edit
-from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import ERROR_RESPONSES
-from proxy.web.doors import READ
+from proxy.web.api.pagination import Cursor, Limit, Page
+from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api/sessions/{session}", tags=["records"], responses=ERROR_RESPONSES)
 
@@ -59,12 +59,12 @@ Thread = Annotated[str | None, Query(max_length=64, description="The thread; wit
 @router.get("/threads", openapi_extra=READ)
 async def list_threads(context: SessionContextDep, limit: Limit = 50, cursor: Cursor = None) -> Page[BranchDetails]:
     """List the threads of a session, oldest first."""
-    at = pages.read_cursor(cursor, int)
+    at = pagination.read_cursor(cursor, int)
     start = max(0, at[0]) if at else 0
     names = [row.thread for row in context.record.threads[start : start + limit + 1]]
     newest = await find_newest_branch(context)
     rows = [row for name in names if (row := await _record(context, name)) is not None]
-    more = pages.write_cursor([start + limit]) if len(names) > limit else None
+    more = pagination.write_cursor([start + limit]) if len(names) > limit else None
     return Page(items=[_shown(row, newest.thread) for row in rows[:limit]], next=more)
 
 
@@ -79,10 +79,10 @@ async def list_edits(
     context: SessionContextDep, thread: Annotated[str, Path(max_length=64)], limit: Limit = 50, cursor: Cursor = None
 ) -> Page[EditDetails]:
     """List every decision in force on a thread, in the order in which they were made."""
-    at = pages.read_cursor(cursor, int)
+    at = pagination.read_cursor(cursor, int)
     row = await find_branch(context, thread)
     rows = [one for one in row.edits if at is None or one[1] > at[0]]
-    return pages.make_page(rows[: limit + 1], limit, lambda one: describe_edit(one[0]), lambda one: [one[1]])
+    return pagination.make_page(rows[: limit + 1], limit, lambda one: describe_edit(one[0]), lambda one: [one[1]])
 
 
 async def _record(context: SessionContext, thread: str) -> BranchRecord | None:
@@ -106,18 +106,18 @@ def _shown(row: BranchRecord, newest: str) -> BranchDetails:
     )  # fmt: skip
 
 
-@router.get("/iterations", openapi_extra=READ, response_model=Page[wire.describe(IterationReport)])  # type: ignore[misc]  # made
+@router.get("/iterations", openapi_extra=READ, response_model=Page[json_answers.describe(IterationReport)])  # type: ignore[misc]  # made
 async def list_iterations(
     context: SessionContextDep, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """List the records of a thread's iterations, oldest first: the calls, their results, and the lessons."""
-    at = pages.read_cursor(cursor, int)
+    at = pagination.read_cursor(cursor, int)
     row = await find_branch(context, thread)
     rows = await context.services.store.read_iterations(context.tenant, context.session, row.thread)
     start = at[0] if at else 0
     made: list[Any] = [_iteration(one) for one in rows[max(0, start) : max(0, start) + limit]]
-    more = pages.write_cursor([start + limit]) if len(rows) > start + limit else None
-    return wire.render({"items": made, "next": more})
+    more = pagination.write_cursor([start + limit]) if len(rows) > start + limit else None
+    return json_answers.render({"items": made, "next": more})
 
 
 def _iteration(row: IterationRecord) -> IterationReport:
@@ -130,11 +130,11 @@ async def list_summaries(
     context: SessionContextDep, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[SummaryDetails]:
     """List the summaries in force on a thread, and the answers of helper models in the session."""
-    at = pages.read_cursor(cursor, int)
+    at = pagination.read_cursor(cursor, int)
     row = await find_branch(context, thread)
     made = [
         SummaryDetails(
-            by=edit.stage, message=key.public_id(edit.key), text=edit.text or "", tokens_before=edit.before,
+            by=edit.stage, message=chain.public_id(edit.key), text=edit.text or "", tokens_before=edit.before,
             tokens_after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
         )
         for edit, _ in row.edits
@@ -142,5 +142,5 @@ async def list_summaries(
     ]  # fmt: skip
     made += [SummaryDetails(by="helper", message=None, text=text) for text in row.answers.values()]
     start = max(0, at[0]) if at else 0
-    more = pages.write_cursor([start + limit]) if len(made) > start + limit else None
+    more = pagination.write_cursor([start + limit]) if len(made) > start + limit else None
     return Page(items=made[start : start + limit], next=more)

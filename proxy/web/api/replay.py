@@ -12,18 +12,18 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from proxy.context.models import Model, find_model
 from proxy.context.policy import ScheduleName, with_schedule
-from proxy.context.prices import Model, find_model
 from proxy.errors import Conflict, TooMany, Unavailable, Unprocessable
-from proxy.exchange.parts import Services
+from proxy.exchange.services import Services
 from proxy.replay import stored
 from proxy.replay.baselines import BASELINES
 from proxy.replay.play import Contender, ReplaySettings, play_conversation
 from proxy.replay.read import RecordedConversation
 from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
-from proxy.web.api import wire
-from proxy.web.api.desk import SessionContextDep
-from proxy.web.api.problems import ERROR_RESPONSES
+from proxy.web.api import json_answers
+from proxy.web.api.admin_context import SessionContextDep
+from proxy.web.api.error_model import ERROR_RESPONSES
 
 router = APIRouter(prefix="/api/sessions/{session}", tags=["replay"], responses=ERROR_RESPONSES)
 
@@ -53,7 +53,7 @@ class ReplayBody(BaseModel):
     window: Annotated[int | None, Field(ge=1, le=1 << 40)] = None
 
 
-@router.post("/replay", response_model=wire.describe(ReplayReport))
+@router.post("/replay", response_model=json_answers.describe(ReplayReport))
 async def replay(context: SessionContextDep, body: ReplayBody, request: Request) -> Response:
     """Replay the session under other policies, offline. The result shows the cost and the kept content of each. Takes
     seconds; one replay runs at a time."""
@@ -79,7 +79,7 @@ async def replay(context: SessionContextDep, body: ReplayBody, request: Request)
             sums.add_result(played)
     if not sums.request_count:
         raise Conflict("nothing in the session could be played")
-    return wire.render(sums.build_report())
+    return json_answers.render(sums.build_report())
 
 
 def _match(services: Services, wanted: Sequence[ReplayContender], model: Model) -> ReplaySettings:

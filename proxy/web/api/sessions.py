@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from proxy.exchange.steering import counting
-from proxy.exchange.steering.shapes import SessionStats
+from proxy.operator import session_stats
+from proxy.operator.response_models import SessionStats
 from proxy.store.base import SessionRecord
-from proxy.store.listing import SessionFilter, SessionItem
-from proxy.web.api import pages, wire
-from proxy.web.api.desk import AdminContextDep, SessionContextDep, write_address
-from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import ERROR_RESPONSES
-from proxy.web.doors import READ
+from proxy.store.session_lists import SessionFilter, SessionItem
+from proxy.web.api import json_answers, pagination
+from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, write_address
+from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.pagination import Cursor, Limit, Page
+from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=ERROR_RESPONSES)
 
@@ -89,10 +89,10 @@ async def list_sessions(
     policy: Annotated[str, Query(max_length=64, description="The policy of the newest request.")] = "",
 ) -> Page[SessionListItem]:
     """List sessions, the one used last first."""
-    after = pages.read_cursor(cursor, float, str, str)
+    after = pagination.read_cursor(cursor, float, str, str)
     only = SessionFilter(q, since, explicit, policy)
     rows = await admin.services.store.list_sessions(admin.tenant, after, limit + 1, only)
-    return pages.make_page(rows, limit, describe_session, lambda row: row.cursor)
+    return pagination.make_page(rows, limit, describe_session, lambda row: row.cursor)
 
 
 def describe_session(row: SessionItem) -> SessionListItem:
@@ -114,7 +114,7 @@ def _shown(row: SessionRecord) -> SessionDetails:
     threads = [
         BranchListItem(thread=t.thread, parent=t.parent, kind=t.kind, created_at=t.created_at) for t in row.threads
     ]
-    settings = pages.decode_json(row.settings.encode("utf-8", "replace"))
+    settings = pagination.decode_json(row.settings.encode("utf-8", "replace"))
     return SessionDetails(
         tenant=row.tenant, session=row.session, address=write_address(row.session), explicit=row.explicit,
         created_at=row.created_at, settings=settings if isinstance(settings, dict) else {}, rows=row.counts,
@@ -135,10 +135,12 @@ async def delete_session(context: SessionContextDep) -> RemovalResult:
     )
 
 
-@router.get("/{session}/stats", openapi_extra=READ, response_model=wire.describe(SessionStats))
+@router.get("/{session}/stats", openapi_extra=READ, response_model=json_answers.describe(SessionStats))
 async def show_stats(
     context: SessionContextDep,
     thread: Annotated[str | None, Query(max_length=64, description="Without it the one last spoken in.")] = None,
 ) -> Response:
     """Show the state of a session: the size of its next prompt, its cost, and its cost without the proxy."""
-    return wire.render(await counting.compute_stats(context.services, context.tenant, context.session, thread=thread))
+    return json_answers.render(
+        await session_stats.compute_stats(context.services, context.tenant, context.session, thread=thread)
+    )

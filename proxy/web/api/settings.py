@@ -7,19 +7,19 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from proxy.context.evidence.iteration import Urgency
+from proxy.context.analysis.iteration import Urgency
 from proxy.context.policy import ScheduleName
-from proxy.exchange.steering import adjusting, deciding, pruning, rebuilding
-from proxy.exchange.steering.inforce import SessionSettings
-from proxy.exchange.steering.shapes import DecisionResult, RebuildResult
-from proxy.web.api import wire
-from proxy.web.api.desk import SessionContextDep
-from proxy.web.api.problems import ERROR_RESPONSES
-from proxy.web.doors import READ
+from proxy.operator import edit_messages, prune, rebuild_state, session_settings
+from proxy.operator.response_models import DecisionResult, RebuildResult
+from proxy.sessions.operator_decisions import SessionSettings
+from proxy.web.api import json_answers
+from proxy.web.api.admin_context import SessionContextDep
+from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api/sessions/{session}", tags=["steering"], responses=ERROR_RESPONSES)
 
-MAX_SETTING = adjusting.MAX_SETTING
+MAX_SETTING = session_settings.MAX_SETTING
 ID_PATTERN = r"^[^\x00]*$"
 """Pattern of a thread, group or message id in a body: no database stores a NUL in a text."""
 
@@ -55,55 +55,65 @@ class ThreadBody(BaseModel):
     thread: Annotated[str | None, Field(max_length=64, pattern=ID_PATTERN)] = None
 
 
-@router.get("/settings", openapi_extra=READ, response_model=wire.describe(SessionSettings))
+@router.get("/settings", openapi_extra=READ, response_model=json_answers.describe(SessionSettings))
 async def show_settings(context: SessionContextDep) -> Response:
     """Show the settings of the session. `force` and `ask` are the pending actions of its next request."""
-    return wire.render(await adjusting.load_settings(context.services, context.tenant, context.session))
+    return json_answers.render(await session_settings.load_settings(context.services, context.tenant, context.session))
 
 
-@router.put("/settings", response_model=wire.describe(SessionSettings))
+@router.put("/settings", response_model=json_answers.describe(SessionSettings))
 async def replace_settings(context: SessionContextDep, body: SettingsBody) -> Response:
     """Set all settings: an omitted one is as the policy says."""
-    return wire.render(
-        await adjusting.change_settings(context.services, context.tenant, context.session, body.model_dump())
+    return json_answers.render(
+        await session_settings.change_settings(context.services, context.tenant, context.session, body.model_dump())
     )
 
 
-@router.patch("/settings", response_model=wire.describe(SessionSettings))
+@router.patch("/settings", response_model=json_answers.describe(SessionSettings))
 async def change_settings(context: SessionContextDep, body: SettingsBody) -> Response:
     """Set the named settings, and nothing else."""
     changes = body.model_dump(exclude_unset=True)
-    return wire.render(await adjusting.change_settings(context.services, context.tenant, context.session, changes))
+    return json_answers.render(
+        await session_settings.change_settings(context.services, context.tenant, context.session, changes)
+    )
 
 
-@router.post("/window", response_model=wire.describe(SessionSettings))
+@router.post("/window", response_model=json_answers.describe(SessionSettings))
 async def set_window(context: SessionContextDep, body: WindowBody) -> Response:
     """Keep only the last groups in the prompt."""
-    return wire.render(await adjusting.set_window(context.services, context.tenant, context.session, body.groups))
+    return json_answers.render(
+        await session_settings.set_window(context.services, context.tenant, context.session, body.groups)
+    )
 
 
-@router.post("/prune", response_model=wire.describe(SessionSettings))
+@router.post("/prune", response_model=json_answers.describe(SessionSettings))
 async def prune_prompt(context: SessionContextDep) -> Response:
     """Prune the next prompt as if its budget were smaller than its size. The removed messages stay out."""
-    return wire.render(await pruning.prune_next_prompt(context.services, context.tenant, context.session))
+    return json_answers.render(await prune.prune_next_prompt(context.services, context.tenant, context.session))
 
 
-@router.post("/compress", response_model=wire.describe(SessionSettings))
+@router.post("/compress", response_model=json_answers.describe(SessionSettings))
 async def compress_prompt(context: SessionContextDep) -> Response:
     """Make every edit that the policy proposes with the next request, even an edit that does not pay."""
-    return wire.render(await adjusting.request_compress(context.services, context.tenant, context.session))
+    return json_answers.render(
+        await session_settings.request_compress(context.services, context.tenant, context.session)
+    )
 
 
-@router.post("/undo", response_model=wire.describe(DecisionResult))
+@router.post("/undo", response_model=json_answers.describe(DecisionResult))
 async def undo(context: SessionContextDep, body: ThreadBody | None = None) -> Response:
     """Remove the last group. The state returns to the one before it, or is written again."""
     thread = body.thread if body is not None else None
-    return wire.render(await deciding.undo(context.services, context.tenant, context.session, thread=thread))
+    return json_answers.render(
+        await edit_messages.undo(context.services, context.tenant, context.session, thread=thread)
+    )
 
 
-@router.post("/rebuild", response_model=wire.describe(RebuildResult))
+@router.post("/rebuild", response_model=json_answers.describe(RebuildResult))
 async def rebuild(context: SessionContextDep, body: ThreadBody | None = None) -> Response:
     """Have the state written again from the current prompt. The helper writes it, or the upstream with its own key;
     else it comes with the next request."""
     thread = body.thread if body is not None else None
-    return wire.render(await rebuilding.rebuild(context.services, context.tenant, context.session, thread=thread))
+    return json_answers.render(
+        await rebuild_state.rebuild(context.services, context.tenant, context.session, thread=thread)
+    )

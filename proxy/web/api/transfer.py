@@ -11,16 +11,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
-from proxy.chat import slices
+from proxy.chat import json_spans
 from proxy.errors import BadRequest, Unprocessable
-from proxy.exchange import identify, importing
-from proxy.exchange.importing import ImportedConversation
+from proxy.exchange import import_conversations
+from proxy.exchange.import_conversations import ImportedConversation
 from proxy.replay import stored
 from proxy.replay.read import RecordedConversation as Recorded
 from proxy.replay.stored import StoredSession as Stored
+from proxy.sessions import locate
 from proxy.store.base import Store
-from proxy.web.api.desk import AdminContextDep, SessionContextDep, require_tenant
-from proxy.web.api.problems import ERROR_RESPONSES
+from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, require_tenant
+from proxy.web.api.error_model import ERROR_RESPONSES
 
 router = APIRouter(prefix="/api", tags=["transfer"], responses=ERROR_RESPONSES)
 
@@ -105,7 +106,7 @@ async def import_lines(admin: AdminContextDep, request: Request) -> ImportResult
         raise BadRequest("there is no line to import")
     messages = 0
     for conversation in found:
-        messages += await importing.import_conversation(admin.services, tenant, conversation)
+        messages += await import_conversations.import_conversation(admin.services, tenant, conversation)
     return ImportResult(
         conversations=len(found),
         messages=messages,
@@ -123,18 +124,18 @@ def _read(body: bytes, admin: AdminContextDep) -> Iterable[ImportedConversation]
         except (ValueError, RecursionError):
             raise BadRequest(f"line {number} is not a JSON object") from None
         given, tools = bytes(fields.get("messages", b"")), bytes(fields.get("tools", b""))
-        spans = slices.find_elements(given)
-        if spans is None or (tools not in (b"", b"null", b"[]") and slices.find_elements(tools) is None):
+        spans = json_spans.find_elements(given)
+        if spans is None or (tools not in (b"", b"null", b"[]") and json_spans.find_elements(tools) is None):
             raise Unprocessable(f"line {number}: `messages` is to be a list, and so is `tools` where it is there")
         name = _text(fields, "session") or _text(fields, "id") or f"imported-{number}"
-        session = identify.find_session_name(name, {}, None, admin.services.settings.identity) or f"imported-{number}"
+        session = locate.find_session_name(name, {}, None, admin.services.settings.identity) or f"imported-{number}"
         raws = [given[start:end] for start, end in spans]
         try:
-            yield importing.read_conversation(
+            yield import_conversations.read_conversation(
                 session,
                 raws,
                 None if tools in (b"", b"null", b"[]") else tools,
-                _text(fields, "model") or importing.MODEL,
+                _text(fields, "model") or import_conversations.MODEL,
             )
         except Unprocessable as problem:
             raise Unprocessable(f"line {number}: {problem.message}") from None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.context.branch_state import BranchState
 from proxy.context.plan import View
-from proxy.context.session import BranchState
 from proxy.context.stages.close_window import CloseWindow
 from tests.conversations import Json, assistant, look, result, system, user
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from proxy.chat import key
+from proxy.chat import chain
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
-from proxy.context.evidence import terms
+from proxy.context.analysis import bm25
+from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.context.session import BranchState
 from proxy.context.stage import make_stage
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.compress_levels import CompressLevels
 from proxy.errors import ConfigError
 from tests.context.agent import load
-from tests.context.ranking.test_levels import step
+from tests.context.ranking.test_memory_levels import step
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, system, user
 
 DEFAULT = CompressLevels()
@@ -45,7 +45,7 @@ def play(
 
 
 def touched(plan: Plan, values: Sequence[Json]) -> dict[int, str]:
-    keys = list(key.compute_keys("", request(values).messages))
+    keys = list(chain.compute_keys("", request(values).messages))
     return {keys.index(k): e.action for k, e in plan.edits.items()}
 
 
@@ -276,7 +276,7 @@ def long_talk(count: int) -> list[Json]:
 
 def warm(count: int) -> float:
     asked = request(long_talk(count))
-    keys = key.compute_keys("", asked.messages)
+    keys = chain.compute_keys("", asked.messages)
     weigh, policy = TokenCounter(estimate_text_tokens), load("hierarchical")
     times = [float(n) for n in range(len(keys))]
     spent = []
@@ -294,7 +294,7 @@ def test_e4_planning_grows_linearly_and_reads_no_text_twice() -> None:
 
 def test_no_text_is_read_again_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(long_talk(200))
-    keys = key.compute_keys("", asked.messages)
+    keys = chain.compute_keys("", asked.messages)
     counted: list[int] = []
 
     def count(text: str) -> int:
@@ -311,5 +311,5 @@ def test_no_text_is_read_again_once_it_is_known(monkeypatch: pytest.MonkeyPatch)
 
     assert plan() > sum(len(m.text) for m in asked.messages)
     assert plan() < 5_000
-    monkeypatch.setattr(terms, "count_terms", lambda _text: pytest.fail("read again"))
+    monkeypatch.setattr(bm25, "count_terms", lambda _text: pytest.fail("read again"))
     plan()

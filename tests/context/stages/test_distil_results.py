@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.context.branch_state import BranchState
+from proxy.context.injections.reflect import HEADING, Reflect
 from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
-from proxy.context.session import BranchState
 from proxy.context.stages.distil_results import DistilResults
-from proxy.context.voices.reflect import HEADING, Reflect
 from proxy.errors import ConfigError
 from tests.context.agent import Story, load, stories
 from tests.context.research import plan, step, texts

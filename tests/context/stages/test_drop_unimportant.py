@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.key import compute_keys
+from proxy.chat.chain import compute_keys
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, View
 from proxy.context.policy import Policy, ScheduleName
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user

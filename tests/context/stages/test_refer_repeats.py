@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
+from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.session import BranchState
 from proxy.context.stages.refer_repeats import ReferRepeats, find_dangling_edits, find_referred_lines, is_page_fault
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import Json, assistant, call, look, result, user

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.session import BranchState
 from proxy.context.stages.shorten_results import ShortenResults, classify_call, find_results, is_listing
 from tests.conversations import WEIGH, Json, assistant, call, look, result, user
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.dialects.completions import read_message
-from proxy.context.events import make_events
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Ask, Plan, View
+from proxy.context.plan_events import make_events
 from proxy.context.policy import Policy, ScheduleName
-from proxy.context.prices import Model
-from proxy.context.session import BranchState
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.summarize_old import SummarizeOld
-from proxy.context.wording.summary import HEADING
+from proxy.context.summaries.summary import HEADING
+from proxy.dialects.completions.request import read_message
 from proxy.errors import ConfigError
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat.key import public_id
+from proxy.chat.chain import public_id
+from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.session import BranchState
 from proxy.context.stages.truncate_results import QUERY_HINT, TruncateResults
 from tests.conversations import Json, assistant, look, result, user
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.memos import Memo
-from proxy.tools import notebook
+from proxy.notes.memo_matching import Memo
+from proxy.tools import stored_memos
 from tests.postgres import drop_database, new_database
 from tests.running import Running, running_beside
-from tests.web.test_keys import entry
+from tests.web.test_api_keys import entry
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -114,7 +114,7 @@ class World:
         """A stored memo's id."""
         name = f"memo{next(self.numbers)}"
         memo = Memo(name, "The tests need PostgreSQL 14, since 13 lacks a function.", ("tests",), "talk", 1.0, 1.0)
-        self.proxy.put_beside([notebook.make_memo_row(tenant, memo)])
+        self.proxy.put_beside([stored_memos.make_memo_row(tenant, memo)])
         return name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.context import library
+from proxy.contrib import reploid
 from tests.web.api.calls import HISTORY
 from tests.web.api.conftest import World
 
@@ -47,9 +47,9 @@ def test_an_unknown_model_has_the_sources_limit(world: World) -> None:
 
 
 def test_scores_are_the_librarys(world: World) -> None:
-    assert post(world, "score", {"context": HISTORY})["scores"] == library.score_history(HISTORY)
+    assert post(world, "score", {"context": HISTORY})["scores"] == reploid.score_history(HISTORY)
     one = post(world, "score", {"item": HISTORY[1], "index": 0, "totalItems": 3})
-    assert one["score"] == library.score_context_importance(HISTORY[1], 0, 3)
+    assert one["score"] == reploid.score_context_importance(HISTORY[1], 0, 3)
 
 
 def test_a_summary_stands_for_the_rest(world: World) -> None:

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from proxy.settings import Settings
+from proxy.settings.load import Settings
 from proxy.web.app import ContextProxy
 from tests.web.api.conftest import World
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange import news
+from proxy.events import bus as bus_module
 from proxy.web.api.events import render_frames
 from tests.faulty import ask, connect, faulty, until
 from tests.hearing import Stream, hearing
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted
-from tests.web.test_keys import entry
+from tests.web.test_api_keys import entry
 
 
-def tell(proxy: Running, kind: str = news.FALLBACK, tenant: str = "t", session: str = "s", **data: Any) -> None:
+def tell(proxy: Running, kind: str = bus_module.FALLBACK, tenant: str = "t", session: str = "s", **data: Any) -> None:
     proxy.app.services.event_bus.publish(kind, tenant, data, session=session)
 
 
@@ -26,13 +26,13 @@ async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> 
     async with running("demo") as proxy, hearing(proxy) as stream:
         for n in range(3):
             tell(proxy, n=n)
-        await stream.wait(news.FALLBACK, 3)
+        await stream.wait(bus_module.FALLBACK, 3)
         ids = [number for number, _, _ in stream.told]
         assert ids == sorted(set(ids), key=int)  # type: ignore[arg-type]
         assert b"text/event-stream" in stream.head
         _, _, told = stream.told[0]
         assert set(told) == {"id", "kind", "tenant", "session", "thread", "exchange", "at", "data"}
-        assert (told["id"], told["kind"], told["data"]) == (ids[0], news.FALLBACK, {"n": 0})
+        assert (told["id"], told["kind"], told["data"]) == (ids[0], bus_module.FALLBACK, {"n": 0})
 
 
 @pytest.mark.parametrize("way", ["header", "query"])
@@ -40,44 +40,44 @@ async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> 
     async with running("demo") as proxy:
         async with hearing(proxy) as stream:
             tell(proxy, n=0)
-            await stream.wait(news.FALLBACK)
+            await stream.wait(bus_module.FALLBACK)
             last = stream.told[0][0]
         for n in (1, 2):
             tell(proxy, n=n)
         more = (f"?after={last}", ()) if way == "query" else ("", (f"Last-Event-ID: {last}",))
         async with hearing(proxy, more[0], *more[1]) as stream:
             tell(proxy, n=3)
-            assert await stream.wait(news.FALLBACK, 3) == [{"n": 1}, {"n": 2}, {"n": 3}]
-            assert stream.of(news.GAP) == []
+            assert await stream.wait(bus_module.FALLBACK, 3) == [{"n": 1}, {"n": 2}, {"n": 3}]
+            assert stream.of(bus_module.GAP) == []
 
 
 async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> None:
     async with running("demo", events={"kept": 2}) as proxy:
         async with hearing(proxy) as stream:
             tell(proxy, n=0)
-            await stream.wait(news.FALLBACK)
+            await stream.wait(bus_module.FALLBACK)
             last = stream.told[0][0]
         for n in (1, 2, 3):
             tell(proxy, n=n)
         async with hearing(proxy, f"?after={last}") as stream:
-            assert await stream.wait(news.FALLBACK, 2) == [{"n": 2}, {"n": 3}]
-            assert stream.told[0][:2] == (None, news.GAP)
-            assert len(stream.of(news.GAP)) == 1
+            assert await stream.wait(bus_module.FALLBACK, 2) == [{"n": 2}, {"n": 3}]
+            assert stream.told[0][:2] == (None, bus_module.GAP)
+            assert len(stream.of(bus_module.GAP)) == 1
 
 
 async def test_after_a_restart_ids_go_on_rising_and_what_was_before_is_a_gap() -> None:
     async with running("demo") as proxy, hearing(proxy) as stream:
         tell(proxy)
-        await stream.wait(news.FALLBACK)
+        await stream.wait(bus_module.FALLBACK)
         last = stream.told[0][0]
     async with running("demo") as proxy, hearing(proxy, f"?after={last}") as stream:
         tell(proxy)
-        await stream.wait(news.FALLBACK)
+        await stream.wait(bus_module.FALLBACK)
         number = stream.told[-1][0]
         assert last is not None
         assert number is not None
         assert number > last
-        assert stream.told[0][1] == news.GAP
+        assert stream.told[0][1] == bus_module.GAP
 
 
 async def test_who_does_not_follow_gets_what_is_here_and_an_end() -> None:
@@ -85,19 +85,19 @@ async def test_who_does_not_follow_gets_what_is_here_and_an_end() -> None:
         tell(proxy, n=0)
         async with hearing(proxy, "?follow=false") as stream:
             await until(lambda: stream.ended)
-            assert stream.of(news.FALLBACK) == [{"n": 0}]
+            assert stream.of(bus_module.FALLBACK) == [{"n": 0}]
 
 
 async def test_only_what_is_asked_for_is_heard() -> None:
     async with running("demo") as proxy:
         async with hearing(proxy, "?session=a&kind=memo:saved&kind=context:*") as stream:
             for session in ("a", "b"):
-                for kind in news.EVENT_KINDS:
+                for kind in bus_module.EVENT_KINDS:
                     tell(proxy, kind, session=session)
-            await stream.wait(news.MEMO)
+            await stream.wait(bus_module.MEMO)
             assert {kind for _, kind, _ in stream.told} == {
-                news.MEMO,
-                *(k for k in news.EVENT_KINDS if k[:8] == "context:"),
+                bus_module.MEMO,
+                *(k for k in bus_module.EVENT_KINDS if k[:8] == "context:"),
             }
             assert {told["session"] for _, _, told in stream.told} == {"a"}
         async with hearing(proxy, "?kind=no:such") as stream:
@@ -115,8 +115,8 @@ async def test_a_key_hears_of_its_tenant_alone() -> None:
         ):
             for tenant in ("other", "acme"):
                 await Agent(proxy, (f"x-context-key: cp-{tenant}-data".encode(), b"x-context-off: 1")).say("Hello")
-            await everybody.wait(news.FALLBACK, 2)
-            await acme.wait(news.FALLBACK)
+            await everybody.wait(bus_module.FALLBACK, 2)
+            await acme.wait(bus_module.FALLBACK)
             assert [told["tenant"] for _, _, told in acme.told] == ["acme"]
             assert [told["tenant"] for _, _, told in everybody.told] == ["other", "acme"]
             assert [told["tenant"] for _, _, told in chosen.told] == ["other"]
@@ -131,9 +131,9 @@ async def test_a_listener_that_is_too_slow_loses_the_oldest_and_is_told_how_many
     async with running("demo", events={"queue": 3}) as proxy, hearing(proxy) as stream:
         for n in range(10):  # without a pause: nothing is written meanwhile
             tell(proxy, n=n)
-        assert await stream.wait(news.FALLBACK, 3) == [{"n": 7}, {"n": 8}, {"n": 9}]
-        assert stream.told[0][:2] == (None, news.LOST)
-        assert stream.of(news.LOST) == [{"lost": 7}]
+        assert await stream.wait(bus_module.FALLBACK, 3) == [{"n": 7}, {"n": 8}, {"n": 9}]
+        assert stream.told[0][:2] == (None, bus_module.LOST)
+        assert stream.of(bus_module.LOST) == [{"lost": 7}]
         assert proxy.count("events_lost_total") == 7
 
 
@@ -154,10 +154,10 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
         there.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
         stream = Stream(there)
         try:
-            lost = (await stream.wait(news.LOST))[0]["lost"]
-            await until(lambda: stream.of(news.FALLBACK)[-1]["n"] == n)
+            lost = (await stream.wait(bus_module.LOST))[0]["lost"]
+            await until(lambda: stream.of(bus_module.FALLBACK)[-1]["n"] == n)
             assert lost == proxy.count("events_lost_total")
-            assert len(stream.of(news.FALLBACK)) + lost == n + 1
+            assert len(stream.of(bus_module.FALLBACK)) + lost == n + 1
         finally:
             stream.task.cancel()
             there.writer.transport.abort()
@@ -170,7 +170,7 @@ async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:
     ):
         await asyncio.sleep(0.6)
         tell(proxy)
-        await stream.wait(news.FALLBACK)
+        await stream.wait(bus_module.FALLBACK)
 
 
 async def test_no_more_listen_than_may() -> None:
@@ -178,7 +178,7 @@ async def test_no_more_listen_than_may() -> None:
         async with hearing(proxy) as second:
             assert b" 429 " in second.head
         tell(proxy)
-        await first.wait(news.FALLBACK)
+        await first.wait(bus_module.FALLBACK)
 
 
 async def test_a_client_that_leaves_is_forgotten_within_500_ms() -> None:
@@ -193,13 +193,13 @@ async def test_when_the_proxy_is_told_to_stop_streams_end_as_they_should_within_
         tell(proxy)
         proxy.app.drain()
         assert await until(lambda: stream.ended) < 0.5
-        assert stream.of(news.FALLBACK) == [{}]
+        assert stream.of(bus_module.FALLBACK) == [{}]
 
 
 async def test_silence_is_broken_by_comments() -> None:
     async with running("demo") as proxy:
         bus = proxy.app.services.event_bus
-        listener = bus.subscribe(news.EventFilter())
+        listener = bus.subscribe(bus_module.EventFilter())
         found = [frame async for frame in taken(render_frames(listener, 0.01), 2)]
         assert found == [b": still here\n\n"] * 2
 
@@ -213,18 +213,18 @@ async def test_the_kinds_are_listed() -> None:
     async with running("demo") as proxy:
         asked = b"GET /api/events/kinds HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         answer = await ask(proxy.port, asked)
-        assert {one["kind"] for one in json.loads(answer.partition(b"\r\n\r\n")[2])} == set(news.EVENT_KINDS)
+        assert {one["kind"] for one in json.loads(answer.partition(b"\r\n\r\n")[2])} == set(bus_module.EVENT_KINDS)
 
 
 async def test_a_name_that_no_encoder_takes_is_told_with_a_question_mark() -> None:
     async with running("demo") as proxy, hearing(proxy) as stream:
         tell(proxy, session="a\ud800b")
-        await stream.wait(news.FALLBACK)
+        await stream.wait(bus_module.FALLBACK)
         assert stream.told[0][2]["session"] == "a?b"
 
 
 async def test_a_request_that_goes_out_as_it_came_is_told_of_with_the_reason() -> None:
     async with faulty(Scripted()) as upstream, running(upstream.port) as proxy, hearing(proxy) as stream:
         await Agent(proxy, (b"x-context-session: mine", b"x-context-off: 1")).say("Hello")
-        assert await stream.wait(news.FALLBACK) == [{"reason": "off"}]
+        assert await stream.wait(bus_module.FALLBACK) == [{"reason": "off"}]
         assert stream.told[0][2]["session"] == "mine"

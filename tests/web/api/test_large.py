@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.chat import key
-from proxy.settings import Settings
+from proxy.chat import chain
+from proxy.settings.load import Settings
 from proxy.web.app import create_app
 from tests.running import running_beside
 from tests.web.api.conftest import World
-from tests.web.test_keys import entry
+from tests.web.test_api_keys import entry
 
 SESSIONS, MESSAGES, LONG = 99_990, 10, 100_000
 """Sessions of ten messages; and ten sessions more, of which one has 100,000."""
@@ -29,7 +29,7 @@ PROMISED_MS = 100.0
 
 def named(seq: int) -> bytes:
     """A chain key."""
-    return hashlib.blake2b(str(seq).encode(), digest_size=key.DIGEST_BYTES).digest()
+    return hashlib.blake2b(str(seq).encode(), digest_size=chain.DIGEST_BYTES).digest()
 
 
 async def made(path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
             "/api/sessions/long/messages?limit=200",
             f"/api/sessions/long/messages?limit=200&newest=true&cursor={deep['next']}",
             "/api/sessions/long/messages?limit=200&role=tool",
-            f"/api/sessions/long/messages/{key.public_id(named(SESSIONS * MESSAGES + 5))}",
+            f"/api/sessions/long/messages/{chain.public_id(named(SESSIONS * MESSAGES + 5))}",
             "/api/sessions/long/threads",
             "/api/sessions/long/exchanges",
             "/api/tenants",

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.memory.memos import Memo
-from proxy.tools import notebook
+from proxy.notes.memo_matching import Memo
+from proxy.tools import stored_memos
 from tests.faulty import faulty
 from tests.running import Running, running_beside
 from tests.scripted import Scripted, calls
-from tests.web.test_keys import entry
+from tests.web.test_api_keys import entry
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -124,7 +124,7 @@ class Stage:
     def memo(self, content: str, *tags: str) -> str:
         """A memo that is in the store."""
         memo = Memo(f"memo-{tags[0]}", content, tags, "", 1.0, 1.0)
-        self.proxy.put_beside([notebook.make_memo_row("acme", memo)])
+        self.proxy.put_beside([stored_memos.make_memo_row("acme", memo)])
         return memo.id
 
 

@@ -1,0 +1,146 @@
+"""Settings as TOML: config/default.toml with its comments, and the settings in force for `check`."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from proxy.cli.fields import DocumentedField, read_fields, read_summary
+from proxy.settings.load import (
+    ApiKeySettings,
+    Settings,
+    SettingsSection,
+    UpstreamSettings,
+    WebhookSettings,
+    mask_password,
+)
+
+FILE_HEADER = """\
+# Every setting with its default: this file changes nothing. Written by `context-proxy docs`.
+# Copy what you change into a file of your own and start with --config FILE. The environment overrides the file
+# (CONTEXT_PROXY_PORT, CONTEXT_PROXY_STATE__ASK), flags override both.
+"""
+
+UPSTREAM_HEADER = """\
+
+# Who answers, by name; a request goes to the first whose `models` match. Without any: the built-in demo.
+# [upstreams.main]
+"""
+
+KEYS_HEADER = """\
+
+# Who may ask; without any: whoever reaches this machine's own address, and nobody else. One entry a key.
+# [[keys]]
+"""
+
+KEY_EXAMPLE = {"name": "laptop", "sha256": "0" * 64, "tenant": "acme", "plane": "data"}
+"""The entry of the example: no key has this hash."""
+
+WEBHOOKS_HEADER = """\
+
+# Who is told of events, by a signed POST each (docs/guide/events.md). One entry a receiver.
+# [[webhooks]]
+"""
+
+WEBHOOK_EXAMPLE = {"url": "https://example.com/hooks/context", "secret_env": "CONTEXT_WEBHOOK_SECRET"}
+"""The required values of an entry, for the example."""
+
+TABLE_SETTINGS = frozenset({"upstreams", "keys", "webhooks"})
+"""Settings that are tables of a person's own, without a default to print."""
+
+WIDTH = 118
+
+
+def render_defaults() -> str:
+    """Return the text of config/default.toml."""
+    told_all = read_fields(Settings)
+    parts = [FILE_HEADER]
+    top = [
+        told for told in told_all if told.name not in TABLE_SETTINGS and not isinstance(told.default, SettingsSection)
+    ]
+    parts += ["\n" + _comment(told.text) + _line(told) for told in top]
+    for told in told_all:
+        if isinstance(told.default, SettingsSection):
+            kind = type(told.default)
+            parts.append("\n" + _comment(read_summary(kind)) + f"[{told.name}]\n")
+            parts += ["\n" + _comment(below.text) + _line(below) for below in read_fields(kind)]
+    parts.append(UPSTREAM_HEADER)
+    for told in read_fields(UpstreamSettings):
+        shown = "https://api.openai.com/v1" if told.required else told.default
+        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {render_literal(shown)}\n", "# "))
+    parts.append(WEBHOOKS_HEADER)
+    for told in read_fields(WebhookSettings):
+        value = render_literal(WEBHOOK_EXAMPLE.get(told.name, told.default))
+        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {value}\n", "# "))
+    parts.append(KEYS_HEADER)
+    for told in read_fields(ApiKeySettings):
+        parts.append(
+            textwrap.indent(_comment(told.text) + f"{told.name} = {render_literal(KEY_EXAMPLE[told.name])}\n", "# ")
+        )
+    return "".join(parts)
+
+
+def render_settings(settings: Settings) -> str:
+    """Return all settings with their values, without comments. Secrets are stars."""
+    top: list[str] = []
+    tables: list[str] = []
+    for name in Settings.model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, SettingsSection):
+            tables.append(_table(name, value))
+        elif name == "upstreams":
+            tables += [
+                _table(f"upstreams.{_key(target)}", upstream) for target, upstream in settings.active_upstreams.items()
+            ]
+        elif name == "keys":
+            tables += [_table("[keys]", key.model_copy(update={"sha256": "***"})) for key in settings.keys]
+        elif name == "webhooks":
+            hooks = (hook.model_copy(update={"url": _origin(hook.url)}) for hook in settings.webhooks)
+            tables += [_table("[webhooks]", hook) for hook in hooks]
+        else:
+            top.append(f"{name} = {render_literal(value)}")
+    return "\n\n".join(["\n".join(top), *tables]) + "\n"
+
+
+def render_literal(value: object) -> str:
+    """Return a value in TOML. A secret is written as stars, and so is a password in a URL."""
+    if isinstance(value, SecretStr):
+        return '"***"' if value.get_secret_value() else '""'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON's strings are TOML's basic strings, except for the delete character.
+        return json.dumps(mask_password(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple | list):
+        inner = ", ".join(render_literal(item) for item in value)
+        if len(inner) < WIDTH - 20:
+            return f"[{inner}]"
+        return "[\n" + "".join(f"    {render_literal(item)},\n" for item in value) + "]"
+    return str(value)
+
+
+def _origin(url: str) -> str:
+    """Return a URL with stars for its path, since the path may be a secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/***"
+
+
+def _line(told: DocumentedField) -> str:
+    return f"{told.name} = {render_literal(told.default)}\n"
+
+
+def _table(name: str, section: SettingsSection) -> str:
+    return "\n".join(
+        [f"[{name}]", *(f"{key} = {render_literal(getattr(section, key))}" for key in type(section).model_fields)]
+    )
+
+
+def _key(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}\n" for line in textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))

@@ -1,0 +1,383 @@
+"""The agent's activity record, from its own calls: files, commands with their outcomes, last errors, open items.
+
+No model writes it. The agent needs this record first when the results themselves have left the prompt. It lists the
+files read and changed, the failed commands, and the open items of a plan (FEATURES.md G8). `outcome` says how a call
+ended: an unknown outcome is not reported, and an edit that failed is no edit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from proxy.chat.message import Call, Message
+from proxy.context.analysis import identifiers, moved_files, outcome, shell_commands
+from proxy.context.analysis.outcome import ToolOutcome
+from proxy.context.analysis.shell_commands import ShellCommand
+
+_READS = frozenset({"read", "view", "open", "cat"})
+_CREATES = frozenset({"write", "create"})
+_EDITS = frozenset({"edit", "replace", "insert", "patch", "str", "update", "apply"})
+_SHORT = 80
+"""Maximum number of characters of a reported command or error line."""
+_RUNS = 6
+"""Maximum number of reported commands."""
+_ERRORS = 2
+"""Maximum number of error lines stored for one result."""
+_FINISHED = frozenset(("completed", "complete", "done", "finished", "cancelled", "canceled", "skipped", "deleted"))
+_ITEM = ("content", "task", "step", "title", "text")
+_BRIEF = 300
+"""Maximum number of characters of a result that is a status message of the tool."""
+_CHANGED = re.compile(
+    r"\b(?:updated|edited|created|written|wrote|modified|replaced|applied|saved|inserted|changed|added|patched"
+    r"|overwritten|overwrote|success\w*|done|ok)\b|(?:diff --git|Index:|---|@@) ",
+    re.IGNORECASE,
+)
+"""Words with which a tool reports that it has changed a file, and beginnings of a diff that shows the change."""
+_UNCHANGED = re.compile(
+    r"\b(?:no|not|never|cannot|unable|without|nothing|neither|identical|unchanged|since|unexpectedly|already|permissions?"
+    r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before"
+    r"|will|would|could|pending|awaiting)\b"
+    r"|n['\u2019]t\b"
+    r"|\b(?:nicht|keine?\w?|fehler\w*|verweigert|abgelehnt|ung\u00fcltig\w*|erreur|\u00e9chec|\u00e9chou\w*|impossible|aucune?"
+    r"|introuvable|pas|fall[ao\u00f3]\w*|ning\u00fan\w*|ninguna?|denegad\w*|imposible|erro|falh\w*|nenhuma?|n\u00e3o|errore"
+    r"|nessun\w*|negat\w*|impossibile|non|\u043e\u0448\u0438\u0431\w*|\u043d\u0435|\u043d\u0435\u0442|\u043e\u0442\u043a\u0430\u0437\w*)\b"
+    r"|\u9519\u8bef|\u932f\u8aa4|\u5931\u8d25|\u5931\u6557|\u62d2\u7edd|\u62d2\u7d55|\u62d2\u5426|\u65e0\u6cd5|\u7121\u6cd5|[\u672a\u6ca1\u6c92\u4e0d]"
+    r"|\u30a8\u30e9\u30fc|\u307e\u305b\u3093|\u3067\u304d\u306a|\uc624\ub958|\uc2e4\ud328|\uac70\ubd80|\uc5c6",
+    re.IGNORECASE,
+)
+"""Words with which a tool reports no change, or leaves it open. The words are English, German, French, Spanish,
+Portuguese, Italian, Russian, Chinese, Japanese and Korean."""
+_ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
+"""Words of a tool that asks for other input; they count if no word reports a change of the file."""
+_PATH = re.compile(r"\S*\w[./\\]\w\S*")
+_SENTENCE = re.compile(r"[.!:;](?:\s|$)")
+
+
+class CommandRun(NamedTuple):
+    """A command that was run. text: see `Command`. told: its outcome, empty if it is unknown. open: the command failed,
+    and no later success is known. looks: the command only showed something. place: the working directory, if known.
+    changes: the number of file changes before the run. again: the command was run again since, with an unknown
+    outcome."""
+
+    text: str
+    outcome_text: str
+    unresolved: bool
+    only_shows: bool
+    directory: str = ""
+    changes_before: int = 0
+    again: bool = False
+
+
+class ActivityEntries(NamedTuple):
+    """Entries of one kind, the most important first."""
+
+    name: str
+    entries: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.name}: " + "; ".join(self.entries)
+
+
+@dataclass(slots=True)
+class ActivityRecord:
+    """The activity record. Each list is in the order of the last use, oldest first: an entry that is used again moves
+    to the end."""
+
+    files_read: dict[str, None] = field(default_factory=dict)
+    files_edited: dict[str, None] = field(default_factory=dict)
+    files_created: dict[str, None] = field(default_factory=dict)
+    command_runs: dict[str, CommandRun] = field(default_factory=dict)
+    """Commands, by the identity of the run, so that the newest run of each counts."""
+    error_lines: dict[str, list[str]] = field(default_factory=dict)
+    """Error lines, by the command that printed them."""
+    open_items: tuple[str, ...] = ()
+    change_count: int = 0
+    """Number of file changes."""
+    current_directory: str = ""
+    """The current directory after `cd`, for later commands."""
+
+    def add_call(self, call: Call, result: str | None) -> None:
+        """Add one call and its result; None if there is no result."""
+        command = shell_commands.parse_call(call)
+        if result is None:
+            self.add_parsed_call(call, command, outcome.UNKNOWN_OUTCOME, None)
+        else:
+            self.add_parsed_call(call, command, outcome.read_text_outcome(result, command), outcome.split_lines(result))
+
+    def add_parsed_call(
+        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Sequence[str] | None
+    ) -> None:
+        """Add one call, its command, its outcome, and the lines of its result; None if there is no result."""
+        arguments = identifiers.parse_arguments(call.arguments)
+        words, path, key = _describe_call(call, command, arguments)
+        key, place = self._placed(key, command, arguments)
+        failed = call_outcome.verdict == "failed"
+        passed = call_outcome.verdict == "succeeded"
+        done = self._follow(call, command, call_outcome, lines)
+        if _is_item_list(words):
+            if not failed:
+                self._read_open_items(arguments)
+        elif done is not None:
+            passed = done
+        elif path:
+            passed = self._add_file(words, path, call_outcome, lines)
+        elif command.text:
+            self._add_run(key, command, call_outcome, place)
+        if failed or passed:
+            self.error_lines.pop(key, None)
+        if failed and (said := _failure_lines(call_outcome, lines or ())):
+            self.error_lines[key] = said
+
+    def supersede_call(
+        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Sequence[str] | None
+    ) -> None:
+        """Apply a call whose result is in the prompt: entries of an earlier equal call are outdated and removed."""
+        arguments = identifiers.parse_arguments(call.arguments)
+        words, path, key = _describe_call(call, command, arguments)
+        key, _ = self._placed(key, command, arguments)
+        if (
+            self._follow(call, command, call_outcome, lines, stands=True) is None
+            and path
+            and words & (_CREATES | _EDITS)
+        ):
+            self.change_count += _proves_change(call_outcome, lines)
+        if _is_item_list(words) and call_outcome.verdict != "failed":
+            self._read_open_items(arguments)
+        self.command_runs.pop(key, None)
+        self.error_lines.pop(key, None)
+
+    def _placed(self, key: str, command: ShellCommand, arguments: Mapping[str, Any]) -> tuple[str, str]:
+        """Return (the key of a call with its directory, the directory)."""
+        if command.kind == "call":
+            return key, ""
+        place = moved_files.read_directory(arguments) or self.current_directory
+        return f"{place}\n{key}", place
+
+    def _follow(
+        self, call: Call, command: ShellCommand, end: ToolOutcome, lines: Sequence[str] | None, *, stands: bool = False
+    ) -> bool | None:
+        """Apply a call's changes of recorded files and of the current directory.
+
+        Return True if the call changed files, False if a patch changed none, None if the caller has to classify the
+        call. stands: the result is in the prompt, so that its edits are not recorded.
+        """
+        if changes := moved_files.read_patch_changes(call.arguments):
+            done = _proves_change(end, lines)
+            self._apply(changes if done else (), stands=stands)
+            return done
+        if end.verdict == "failed":
+            return None
+        if command.kind == "call":
+            words, _, _ = _describe_call(call, command, arguments := identifiers.parse_arguments(call.arguments))
+            changes = moved_files.read_tool_changes(words, arguments)
+        else:
+            self.current_directory = moved_files.follow_cd(command.text, self.current_directory)
+            changes = moved_files.read_shell_changes(command.core)
+        self._apply(changes, stands=stands)
+        return True if changes and command.kind == "call" else None
+
+    def _apply(self, changes: Iterable[moved_files.FileChange], *, stands: bool) -> None:
+        for kind, path in changes:
+            if kind in ("gone", "undone"):
+                self.change_count += self._drop(path, gone=kind == "gone") or path == "*"
+                continue
+            told = (*self.files_edited, *self.files_created, *self.files_read)
+            self.change_count += (
+                kind != "placed" or path == "*" or any(moved_files.matches_path(path, name) for name in told)
+            )
+            if not stands and kind != "placed":
+                files = self.files_created if kind == "created" else self.files_edited
+                files.pop(path, None)
+                files[path] = None
+
+    def _drop(self, path: str, *, gone: bool) -> bool:
+        """Remove files that are gone, or only their edits; True if any file was removed.
+
+        The removal of other files, for example logs, changes nothing on which a command depends.
+        """
+        told = False
+        for files in (self.files_edited, self.files_created, self.files_read) if gone else (self.files_edited,):
+            for name in [name for name in files if moved_files.matches_path(path, name)]:
+                del files[name]
+                told = True
+        return told
+
+    def _read_open_items(self, arguments: Mapping[str, Any]) -> None:
+        found = _open_items(arguments)
+        self.open_items = self.open_items if found is None else found
+
+    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Sequence[str] | None) -> bool:
+        """Record the file in its list. True if the call touched the file."""
+        for kinds, files in ((_CREATES, self.files_created), (_EDITS, self.files_edited), (_READS, self.files_read)):
+            if words & kinds:
+                touched = end.verdict != "failed" if files is self.files_read else _proves_change(end, lines)
+                if touched:
+                    files.pop(path, None)
+                    files[path] = None
+                    self.change_count += files is not self.files_read
+                return touched
+        return end.verdict == "succeeded"
+
+    def _add_run(self, key: str, command: ShellCommand, end: ToolOutcome, place: str) -> None:
+        before = self.command_runs.pop(key, None)
+        looks = command.kind == "look"
+        if end.verdict == "failed":
+            told = f"failed ({end.exit_code})" if end.exit_code else "failed"
+            self.command_runs[key] = CommandRun(command.text, told, True, looks, place, self.change_count)
+        elif end.verdict == "unknown" and before is not None and before.unresolved:
+            self.command_runs[key] = before._replace(again=True)
+        else:
+            told = "ok" if end.verdict == "succeeded" and not looks else ""
+            self.command_runs[key] = CommandRun(command.text, told, False, looks, place, self.change_count)
+
+    def list_entries(self) -> list[ActivityEntries]:
+        """Return the entries of each kind, newest first. Failed commands come before all others, and commands that only
+        show something come last."""
+        ran = list(reversed(self.command_runs.values()))
+        ran.sort(key=lambda one: (one.only_shows, not one.unresolved))
+        errors = identifiers.remove_duplicates(line for said in self.error_lines.values() for line in said)
+        found = (
+            ActivityEntries("Edited", _newest(self.files_edited, 12)),
+            ActivityEntries("Created", _newest(self.files_created, 8)),
+            ActivityEntries("Read", _newest([path for path in self.files_read if path not in self.files_edited], 12)),
+            ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count)),
+            ActivityEntries("Last errors", [_quoted(line) for line in _newest(errors, 3)]),
+            ActivityEntries("Open", _newest(self.open_items, 8)),
+        )
+        return [one for one in found if one.entries]
+
+    def render_lines(self) -> list[str]:
+        """Return the entries, one line for each kind."""
+        return [str(one) for one in self.list_entries()]
+
+
+def build_activity_record(messages: Sequence[Message], has_left: Sequence[bool]) -> ActivityRecord:
+    """Return the ledger of the calls whose result has left the prompt. left: true for each message that has left.
+
+    A later call whose result is in the prompt overrules the entries of the same command, and the open items.
+    """
+    found = ActivityRecord()
+    calls: dict[str, Call] = {}
+    ran: Mapping[str, ShellCommand] = {}
+    for message, gone in zip(messages, has_left, strict=True):
+        if message.calls:
+            calls, ran = {call.id: call for call in message.calls}, shell_commands.parse_calls(message)
+        elif message.call_id in calls:
+            call, command = calls[message.call_id], ran[message.call_id]
+            if gone:
+                found.add_parsed_call(
+                    call, command, outcome.read_outcome(message, command), outcome.read_lines(message)
+                )
+            else:
+                found.supersede_call(call, command, outcome.read_outcome(message, command), outcome.read_lines(message))
+    return found
+
+
+def _describe_call(call: Call, command: ShellCommand, arguments: Mapping[str, Any]) -> tuple[set[str], str | None, str]:
+    """Return (the words of the call's action, the file, the key of the call)."""
+    words = identifiers.split_tool_name(call.name)
+    if command.kind != "call":
+        return words, None, command.core or command.text or f"{call.name} {call.arguments}"
+    path = _first(arguments, shell_commands.PATH_ARGUMENTS)
+    does = arguments.get("command")
+    if isinstance(does, str) and does in shell_commands.FILE_COMMANDS:
+        words = identifiers.split_tool_name(does)
+    return words, path, f"{call.name} {' '.join(sorted(words))} {path or call.arguments}"
+
+
+def _is_item_list(words: set[str]) -> bool:
+    return "todo" in words or "plan" in words
+
+
+def _proves_change(end: ToolOutcome, lines: Sequence[str] | None) -> bool:
+    """True if a result proves that a file was changed.
+
+    Its first sentence reports the change, or it is a short message of the tool with no word against it.
+    """
+    if end.verdict != "unknown" or lines is None:
+        return end.verdict == "succeeded"
+    if end.summary_lines:
+        return False  # the result counts no changes
+    opening = outcome.strip_line(lines[end.first_line]) if end.first_line is not None else ""
+    first = _PATH.sub(" ", _SENTENCE.split(opening, maxsplit=1)[0])
+    if _CHANGED.search(first) and not _UNCHANGED.search(first):
+        return True
+    if sum(map(len, lines)) > _BRIEF:
+        return False
+    said = [_PATH.sub(" ", line) for line in lines]
+    return not any(_UNCHANGED.search(line) or _ASKS.search(line) for line in said)
+
+
+def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
+    """Return the commands with their outcomes and the reasons that make an outcome outdated.
+
+    Commands with the same beginning are shown with their ends too. If commands ran in several directories, each has its
+    directory.
+    """
+    shown = [_shown(one.text) for one in ran]
+    places = len({one.directory for one in ran if not one.only_shows}) > 1
+    return [
+        f"`{said if shown.count(said) == 1 else _ends(one.text)}` {one.outcome_text}".rstrip()
+        + (f" in {_shown(one.directory)}" if places and one.directory and not one.only_shows else "")
+        + _outdated_reason(one, changes)
+        for said, one in zip(shown, ran, strict=True)
+    ]
+
+
+def _outdated_reason(one: CommandRun, changes: int) -> str:
+    """Return the reason for which the outcome of a command may be outdated, empty if there is none."""
+    if not one.outcome_text or one.only_shows:
+        return ""
+    return ", run again since" if one.again else ", files changed since" if changes > one.changes_before else ""
+
+
+def _quoted(line: str) -> str:
+    """Quote a line that a tool has printed, so that it is distinct from the proxy's text."""
+    return '"' + line.replace('"', "'") + '"'
+
+
+def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
+    return list(names)[-most:][::-1]
+
+
+def _failure_lines(end: ToolOutcome, lines: Sequence[str]) -> list[str]:
+    """Return the lines that describe the failure."""
+    found = [outcome.strip_line(lines[n]) for n in end.failure_lines or end.summary_lines]
+    return identifiers.remove_duplicates(_shown(line) for line in found if outcome.has_content(line))[-_ERRORS:]
+
+
+def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return next((arguments[n] for n in names if isinstance(arguments.get(n), str) and arguments[n]), None)
+
+
+def _shown(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."
+
+
+def _ends(text: str) -> str:
+    half = (_SHORT - 3) // 2
+    return text if len(text) <= _SHORT else f"{text[:half]}...{text[-half:]}"
+
+
+def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the unfinished items of a list like `{"todos": [{"content", "status"}]}`, None if there is no such
+    list."""
+    lists = [value for value in arguments.values() if isinstance(value, list)]
+    items = [item for value in lists for item in value if isinstance(item, dict) and (_text(item) or "status" in item)]
+    if not items and not any(not value for value in lists):
+        return None
+    return tuple(_shown(_text(item)) for item in items if _text(item) and not _is_finished(item))
+
+
+def _text(item: Mapping[str, Any]) -> str:
+    return next((item[k] for k in _ITEM if isinstance(item.get(k), str)), "")
+
+
+def _is_finished(item: Mapping[str, Any]) -> bool:
+    status = item.get("status")
+    named = isinstance(status, str) and status.lower() in _FINISHED
+    return named or any(item.get(name) is True for name in ("done", "completed"))

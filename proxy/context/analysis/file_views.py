@@ -1,0 +1,102 @@
+"""Sights of a file: results that show lines before an edit, and results that show them after it.
+
+An agent edits by quoting. If the newest sight of a line has left the prompt and an older, different one is still there,
+the agent quotes outdated text. So the old sights leave first, and the newest sight keeps the lines of an edit while an
+old sight remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.message import Call
+from proxy.context.analysis import identifiers, refetch
+from proxy.context.plan import View
+
+_OLD = ("old_string", "old_str", "old", "old_text", "search", "find", "oldString", "old_lines")
+_NEW = ("new_string", "new_str", "new", "new_text", "replace", "replacement", "newString", "new_lines")
+_LINE = 12
+"""Minimum number of characters of a line, without its indentation, that is distinct from other lines."""
+_MOST = 6
+"""Number of an edit's lines, the longest ones, that are searched for."""
+
+
+def find_newest_lines(view: View, shortened: frozenset[int]) -> Mapping[int, frozenset[str]]:
+    """Return, by the index of a result that is being shortened, the lines (without indentation) that have to stay in
+    it.
+
+    The result is the newest sight of these lines, and an older sight of the lines that they replaced remains. gone: the
+    indices of all results that are being shortened.
+
+    Computed once for each batch, in one pass over the results in the prompt.
+    """
+    edits = [(n, *change) for n, call in refetch.pair_results(view.messages) if any(change := read_edit_lines(call))]
+    wanted = {line for _, removed, added in edits for line in (*removed, *added)}
+    shown = _shown(view, wanted) if wanted else {}
+    last = {line: edit for edit, removed, _ in edits for line in removed}
+    before: dict[str, frozenset[str]] = {}  # by line: the earlier lines in its place
+    found: dict[int, frozenset[str]] = {}
+    for edit, removed, added in edits:
+        old = frozenset(removed).union(*(before.get(line, ()) for line in removed)).difference(added)
+        before.update(dict.fromkeys(added, old))
+        if not any(n < edit and n not in shortened for line in old for n in shown.get(line, ())):
+            continue
+        true = frozenset(line for line in added if last.get(line, -1) <= edit)
+        newest = max((n for line in true for n in shown.get(line, ()) if n >= edit), default=-1)
+        if newest in shortened:
+            found[newest] = found.get(newest, frozenset()) | true
+    return found
+
+
+def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
+    """Return, by line, the results that show it now, in full or in a stub."""
+    found: dict[str, list[int]] = {}
+    for n, message in enumerate(view.messages):
+        if not view.is_result[n]:
+            continue
+        edit = view.find_edit(n)
+        text = message.text if edit is None or edit.action == "append" else edit.text or ""
+        for line in text.split("\n"):
+            if len(line) >= _LINE and (said := _known(line, wanted)):
+                found.setdefault(said, []).append(n)
+    return found
+
+
+def _known(line: str, wanted: set[str]) -> str:
+    """Return the wanted line that equals this one without indentation, a listing's number, or a search's file and
+    number. Empty if there is none."""
+    said = identifiers.strip_line_number(line)
+    if said in wanted:
+        return said
+    said = line.split(":", 2)[-1].strip()
+    return said if said in wanted else ""
+
+
+def find_spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:
+    """Return the (start, end) of each of these lines in a text."""
+    return [(k, k + 1) for k, line in enumerate(text.split("\n")) if _known(line, set(lines))]
+
+
+def read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (lines that an edit removes, lines that it adds), the longest of each."""
+    try:
+        arguments: Any = decode_embedded(call.arguments)
+    except (ValueError, RecursionError):
+        return (), ()
+    if not isinstance(arguments, dict):
+        return (), ()
+    old, new = _lines(arguments, _OLD), _lines(arguments, _NEW)
+    if not old:
+        return (), ()
+    return _longest(old - new), _longest(new - old)
+
+
+def _lines(arguments: Mapping[str, Any], names: Sequence[str]) -> set[str]:
+    text = next((arguments[name] for name in names if isinstance(arguments.get(name), str)), "")
+    return {line for line in map(str.strip, text.split("\n")) if len(line) >= _LINE}
+
+
+def _longest(lines: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(lines, key=lambda line: (-len(line), line))[:_MOST])

@@ -1,0 +1,361 @@
+"""Loop detection: an agent thinks, calls or fails in the same way repeatedly. The whole history is examined.
+
+There are two kinds of evidence. The agent's words are a hint: three thoughts of planning, thoughts without action,
+steps without new results (after the source of `progressive`). The agent's actions are exact: the same call with the
+same result, the same error, a cycle of calls done three times, the same words.
+
+An agent has good reasons to repeat itself, and each of them ends the count. The answer was a different one, the agent
+waits for something, or it has changed something in between.
+
+The detection is one pass over facts that are computed once for each message (`Message.derive`). So a request costs one
+look-up for each message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from proxy.chat.chain import canonicalize_arguments
+from proxy.chat.message import Call, Message
+from proxy.context.analysis import outcome, shell_commands
+from proxy.context.analysis.lexicon import GENERAL_THEME, LoopSettings
+from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
+from proxy.context.plan import View
+from proxy.notes.topic_words import find_topic_words
+
+LOOP_KINDS = (
+    "theme_loop",
+    "same_call_still",
+    "cycle",
+    "same_call",
+    "same_error",
+    "same_text",
+    "repeated_planning",
+    "no_progress",
+)
+"""All kinds of loops, in the order in which they are reported: the most informative kind comes first."""
+
+
+class Loop(NamedTuple):
+    """One loop that the newest step continues.
+
+    total: the number of events in loops of this kind so far, earlier loops included; it never decreases. run: the
+    number of events in this loop. what: the theme, the tool's name or the line of the error.
+    """
+
+    kind: str
+    total: int
+    run_length: int
+    subject: str
+
+
+class _Call(NamedTuple):
+    """A call, as compared. key: a hash of name and arguments. name: the tool. polls: the call waits. writes: the call
+    changes something. command: its command."""
+
+    id: str
+    key: int
+    name: str
+    polls: bool
+    writes: bool
+    command: ShellCommand
+
+
+class _AssistantFacts(NamedTuple):
+    """An assistant message: its theme (None without a thought), a hash of its text, its calls."""
+
+    theme: str | None
+    text: int
+    calls: tuple[_Call, ...]
+
+
+class _ResultFacts(NamedTuple):
+    """A result: its hash, and the line that describes the failure, if it failed."""
+
+    key: int
+    error: str | None
+
+
+class _LoopPatterns:
+    """Compiled form of `Signs`. Equal signs share one instance, which is part of the key of the facts stored with a
+    message."""
+
+    def __init__(self, signs: LoopSettings) -> None:
+        self.signs = signs
+        self._themes = [
+            (n, re.compile(r"\b(?:" + "|".join(map(_words, words)) + ")", re.IGNORECASE)) for n, words in signs.themes
+        ]
+        self._polls, self._writes = frozenset(signs.polls), frozenset(signs.writes)
+        self._shell = re.compile(f'"(?:{"|".join(map(re.escape, signs.shell))})"\\s*:\\s*"((?:[^"\\\\]|\\\\.)*)')
+        self._inner = re.compile(f'"(?:{"|".join(map(re.escape, signs.inner))})"\\s*:\\s*"([\\w.-]+)"')
+        self._shell_polls = re.compile(signs.shell_polls, re.MULTILINE)
+        self._shell_writes = re.compile(signs.shell_writes, re.MULTILINE)
+        self._failed, self._error = re.compile(signs.failed, re.IGNORECASE), re.compile(signs.error, re.IGNORECASE)
+
+    def read_assistant(self, message: Message) -> _AssistantFacts:
+        """Return the facts of an assistant message."""
+        thought = f"{message.reasoning}\n{message.text}".strip()
+        return _AssistantFacts(
+            self.find_theme(thought) if thought else None,
+            hash(message.text.strip()) if message.text.strip() else 0,
+            tuple(map(self._call, message.calls)),
+        )
+
+    def find_stems(self, message: Message) -> frozenset[str]:
+        """Return the stems of the words that carry the meaning of a thought."""
+        return frozenset(
+            word[:STEM_CHARS] for word in find_topic_words(f"{message.reasoning}\n{message.text}"[:MAX_EXAMINED_CHARS])
+        )
+
+    def are_similar(self, one: Message, other: Message) -> bool:
+        """True if two thoughts are similar: half of the words of the shorter one occur in the other."""
+        a, b = (message.derive(self.find_stems, (self, "stems")) for message in (one, other))
+        least = min(len(a), len(b))
+        return 2 * len(a & b) >= least if least else one.text.strip() == other.text.strip()
+
+    def find_theme(self, thought: str) -> str:
+        """Return the first theme, in the listed order, with a word that occurs in the thought."""
+        return next((name for name, words in self._themes if words.search(thought)), GENERAL_THEME)
+
+    def _call(self, call: Call) -> _Call:
+        named = self._inner.findall(call.arguments) or [call.name]
+        words = {word.lower() for name in named for word in _NAME_WORDS.findall(name)}
+        shell = (
+            "\n".join(self._shell.findall(call.arguments))[:MAX_EXAMINED_CHARS].replace("\\n", "\n").replace('\\"', '"')
+        )
+        polls = bool(words & self._polls) or bool(shell and self._shell_polls.search(shell))
+        writes = bool(words & self._writes) or bool(shell and self._shell_writes.search(shell))
+        key = hash((call.name, canonicalize_arguments(call.arguments)))
+        return _Call(call.id, key, call.name, polls, writes, shell_commands.parse_call(call))
+
+    def read_result(self, message: Message, command: ShellCommand) -> _ResultFacts:
+        """Return the facts of a result.
+
+        A result with an image is compared by its whole form, and has no error. `outcome` gives the outcome; where that
+        is unknown, the setting `failed` recognises the beginning of a failed result.
+        """
+        text = message.text.strip()
+        if message.media_count:
+            return _ResultFacts(hash(message.form), None)
+        ended = outcome.read_outcome(message, command)
+        error = None
+        if ended.verdict == "failed" or (ended.verdict == "unknown" and self._failed.search(text)):
+            lines = (line.strip()[:MAX_LINE_CHARS] for line in reversed(text.splitlines()))
+            error = next((line for line in lines if self._error.search(line)), None)
+        if error is None and ended.verdict == "failed":
+            telling = (*ended.failure_lines, *ended.summary_lines, *ended.code_lines)
+            error = (
+                outcome.strip_line(outcome.read_lines(message)[telling[0]])[:MAX_LINE_CHARS]
+                if telling
+                else text[:MAX_LINE_CHARS]
+            )
+        return _ResultFacts(hash(text), error)
+
+
+_NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+"""Matches the words of a tool's name: get_page, getPage, HTTPGet."""
+
+MAX_EXAMINED_CHARS = 8000
+"""Maximum number of characters of a command or a thought that are examined."""
+STEM_CHARS = 4
+"""Number of first characters that are equal in two forms of a word: plan, plans, planning."""
+MAX_LINE_CHARS = 300
+"""Maximum number of characters of a line that describes a failure."""
+
+_OF_WORDS = ("theme_loop", "repeated_planning", "same_text")
+"""Kinds of loops in the agent's words: a new prompt of the user does not end them."""
+
+
+def _words(words: str) -> str:
+    return r"\s+".join(map(re.escape, words.split()))
+
+
+@lru_cache(maxsize=64)
+def _compile_patterns(signs: LoopSettings) -> _LoopPatterns:
+    return _LoopPatterns(signs)
+
+
+def find_theme(thought: str, signs: LoopSettings) -> str:
+    """Return the theme of a thought."""
+    return _compile_patterns(signs).find_theme(thought)
+
+
+def find_loops(view: View, signs: LoopSettings) -> list[Loop]:
+    """Return the loops that the newest step continues, in the order of `KINDS`. The View's messages are the client's
+    own, so that messages that have left the prompt are included."""
+    walk = _LoopDetector(signs)
+    for n in range(len(view.messages)):
+        walk.read_message(view.messages, view.is_result, n)
+    return walk.list_loops()
+
+
+def find_loops_by_request(
+    messages: Sequence[Message], is_result: Sequence[bool], signs: LoopSettings
+) -> Iterator[tuple[int, list[Loop]]]:
+    """Yield (n, loops) for each request of a recorded history: the loops before the answer messages[n]. The last pair
+    is for the request that has no answer yet."""
+    walk = _LoopDetector(signs)
+    for n, message in enumerate(messages):
+        if message.role == "assistant":
+            yield n, walk.list_loops()
+        walk.read_message(messages, is_result, n)
+    yield len(messages), walk.list_loops()
+
+
+class _LoopDetector:
+    """The state of one pass over a history."""
+
+    def __init__(self, signs: LoopSettings) -> None:
+        self._signs = signs
+        self._eyes = _compile_patterns(signs)
+        self._totals: dict[str, int] = defaultdict(int)
+        self._now: dict[str, tuple[int, str]] = {}
+        self._theme, self._themed = "", 0
+        self._thought: Message | None = None
+        self._parted = False
+        self._thoughts = self._idle = 0
+        self._open = False
+        self._seen: set[int] = set()
+        self._calls: list[_Call] = []
+        self._same: dict[int, tuple[int, int]] = {}
+        self._errors: dict[str, int] = defaultdict(int)
+        self._errors_now: set[str] = set()
+        self._texts: dict[int, int] = defaultdict(int)
+        self._events: list[tuple[int, int]] = []
+        self._periods = [0] * (signs.cycle + 1)
+
+    def read_message(self, messages: Sequence[Message], is_result: Sequence[bool], n: int) -> None:
+        """Read the next message of the history."""
+        message, eyes = messages[n], self._eyes
+        if is_result[n]:
+            command = next((call.command for call in self._calls if call.id == message.call_id), PLAIN_CALL)
+            brought = message.derive(lambda m: eyes.read_result(m, command), (eyes, "brought", command))
+            self.read_result(message.call_id, brought)
+        elif message.role == "assistant":
+            acts = n + 1 < len(messages) and is_result[n + 1]
+            said = message.derive(eyes.read_assistant, (eyes, "said"))
+            if said.theme is not None:
+                self._read_thought(message)
+            self.read_assistant(said, acts)
+        elif message.role == "user":
+            self.read_prompt()
+
+    def list_loops(self) -> list[Loop]:
+        """Return the loops that the newest step continues."""
+        self._close()
+        return [Loop(kind, self._totals[kind], *self._now[kind]) for kind in LOOP_KINDS if kind in self._now]
+
+    def _tally(self, kind: str, run: int, threshold: int, what: str) -> None:
+        """Count a run that has grown by one into its kind, if it has reached the threshold of a loop."""
+        if run >= threshold:
+            self._totals[kind] += threshold if run == threshold else 1
+            self._now[kind] = run, what
+
+    def _close(self) -> None:
+        """Close a step: only now it is known whether the step had a new result."""
+        if self._open:
+            self._open = False
+            self._tally("no_progress", self._idle, self._signs.no_progress, "")
+
+    def read_prompt(self) -> None:
+        """Read a prompt of the user. The count of steps without progress begins again; earlier words and actions still
+        count."""
+        self._close()
+        self._parted = True
+        self._now = {kind: found for kind, found in self._now.items() if kind in _OF_WORDS}
+        self._idle = 0
+
+    def _read_thought(self, message: Message) -> None:
+        """Read a thought.
+
+        Answers to successive questions of the user are no loop: across a prompt only thoughts that repeat each other
+        count.
+        """
+        if self._parted and self._thought is not None and not self._eyes.are_similar(self._thought, message):
+            self._thoughts = self._themed = 0
+        self._thought, self._parted = message, False
+
+    def read_assistant(self, said: _AssistantFacts, acts: bool) -> None:
+        """Read an assistant message, which is a new iteration. acts: an observation follows, for agents without tool
+        calls."""
+        self._close()
+        signs = self._signs
+        self._now = {}
+        self._calls = list(said.calls)
+        self._errors_now.clear()
+        polls = bool(said.calls) and all(call.polls for call in said.calls)
+        self._idle += not polls
+        self._open = not polls
+        if said.theme is not None and not polls:
+            self._themed = self._themed + 1 if said.theme == self._theme else 1
+            self._theme = said.theme
+            if said.theme in signs.looping:
+                self._tally("theme_loop", self._themed, signs.theme_window, said.theme)
+        if said.calls or acts:
+            self._thoughts = 0
+        elif said.theme is not None:
+            self._thoughts += 1
+            self._tally("repeated_planning", self._thoughts, signs.consecutive_threshold, "")
+        if said.text:
+            self._texts[said.text] += 1
+            self._tally("same_text", self._texts[said.text], signs.repeats, "")
+
+    def read_result(self, call_id: str | None, brought: _ResultFacts) -> None:
+        """Read the result of a call, or an observation."""
+        signs = self._signs
+        call = next((c for c in self._calls if c.id == call_id), None)
+        if call is not None:
+            self._calls.remove(call)
+        wrote = call is not None and call.writes and brought.error is None
+        if wrote or brought.key not in self._seen:
+            self._seen.add(brought.key)
+            self._idle = 0
+            self._texts.clear()
+            if signs.results_end_themes:
+                self._themed = 0
+        if call is not None and call.polls:
+            self._reset_counts()
+            return
+        if call is not None and wrote:
+            self._reset_counts(call.key)
+        if brought.error is not None and brought.error not in self._errors_now:
+            self._errors_now.add(brought.error)  # once for all calls of a step: one failed call may end the others
+            self._errors[brought.error] += 1
+            self._tally("same_error", self._errors[brought.error], signs.repeats, brought.error)
+        if call is not None:
+            self._count_repeats(call, brought)
+
+    def _count_repeats(self, call: _Call, brought: _ResultFacts) -> None:
+        """Count the repeats of a call with the same result, and of cycles of calls."""
+        signs = self._signs
+        before, run = self._same.get(call.key, (0, 0))
+        run = run + 1 if before == brought.key else 1
+        self._same[call.key] = (brought.key, run)
+        self._tally("same_call", run, signs.repeats, call.name)
+        self._tally("same_call_still", run, signs.still, call.name)
+        events = self._events
+        events.append((call.key, brought.key))
+        told = False  # a cycle of two calls is also a cycle of four, with half the count
+        for length in range(2, signs.cycle + 1):
+            same = len(events) > length and events[-1] == events[-1 - length]
+            self._periods[length] = self._periods[length] + 1 if same else 0
+            rounds, rest = divmod(self._periods[length] + length, length)
+            if not told and rounds >= signs.repeats and len(set(events[-length:])) > 1:
+                told = True
+                if rest == 0:
+                    self._tally("cycle", rounds, signs.repeats, call.name)
+
+    def _reset_counts(self, but: int | None = None) -> None:
+        """Reset the counts after a change or a wait: a repeat of earlier actions is then no loop.
+
+        but: the key of a call that made the change itself; its own repeats still count.
+        """
+        self._same = {} if but is None or but not in self._same else {but: self._same[but]}
+        self._errors.clear()
+        self._texts.clear()
+        self._events.clear()
+        self._periods = [0] * len(self._periods)

@@ -1,0 +1,592 @@
+"""The outcome of a tool call, found in its result: succeeded, failed, or unknown.
+
+The activity record, the stubs of shortened results, the iteration records and the loop rules use it. A wrong
+"succeeded" is the worst answer, so unknown is the default. Success needs the exit code of all that ran, or the summary
+of a known runner, and a result without a reported failure. The runners are a table (`runners`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from proxy.chat.checkpoint import checkpoint
+from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.message import Message
+from proxy.context.analysis import runners
+from proxy.context.analysis.shell_commands import MAX_STORED_CHARS, PLAIN_CALL, ShellCommand
+
+Verdict = Literal["succeeded", "failed", "unknown"]
+
+MAX_LAST_LINES = 3
+"""Number of last lines with content that stay."""
+MAX_FAILURES = 8
+"""Maximum number of failures whose first lines stay: half from the front, half from the end."""
+MAX_FAILURE_CHARS = 1600
+"""Maximum number of characters of these lines."""
+MAX_SUMMARIES = 3
+"""Number of summary lines that stay: the last ones."""
+SHORT_LINE_CHARS = 400
+"""Characters of a line above which the line is no exit code and no summary."""
+MAX_LINE_CHARS = 4 * SHORT_LINE_CHARS
+"""Maximum number of characters of a line that are examined."""
+
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
+_TASK = re.compile(
+    r"(?:\[(?!ERROR\])[\w:./-]+\] (?!\$)|(?!(?:ok|FAILED) \| \d)[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?"
+    r"|\d{4}-\d\d-\d\dT[\d:.]+Z )"
+    r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
+    r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
+)
+"""The name of a task, a service or a build step in front of each line, or the time. Also the words with which agents
+that act in plain text begin a result (`chat.observation`)."""
+_CODE = re.compile(
+    r"""<(?:returncode|exit_?code|return_code)> \s* (-?\d{1,10}) \s* </\w+>
+    | \W* (?:(?:the\s)? (?:process|command|script|program|shell|run|task)\s+)?
+      (?:(?:finished|exited|completed|terminated|ended|failed)\s+)? (?:with\s+)? (?:a\s+)? (?:non-zero\s+)?
+      (?:exit(?:[ _-]?(?:code|status))? | return[ _-]?code | (?<=with\s)(?:code|status)) (?:\s+(?:was|is|of))?
+      \W{0,4} (-?\d{1,10}) \W*
+    | \W* (?:rc|returncode|exitcode|EXIT_CODE) \s* [=:] \s* (-?\d{1,10}) \W*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""A line that contains only the exit code."""
+_LABEL = re.compile(
+    r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
+    r"|(?:Wall time|Chunk ID)\b.*",
+    re.IGNORECASE,
+)
+"""A line of the wrapper around an output."""
+_TELLS = re.compile(r"[^\W_]{2}")
+_TIMED_OUT = re.compile(
+    r"\W*(?:error\W+)?(?:the\s+)?(?:last\s+)?(?:tool\s+)?(?:command|call|process|execution|operation|request|script)\b"
+    r".{0,200}?\btimed out\b"
+    r"|\W*(?:error\W+)?(?:timed out|timeout)\b(?: after| \(|:|$)",
+    re.IGNORECASE,
+)
+_CALL_FAILED = re.compile(
+    r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b(?! handling)"
+    r"|[\w.]*[a-z](?:Error|Exception)\b|Traceback \(|"
+    r"(?:could not|cannot|can't|unable to|failed to|invalid)\s"
+    r"|(?:fehler|erreur|errore|erro|\u043e\u0448\u0438\u0431\u043a\u0430|\u9519\u8bef|\u932f\u8aa4|\u30a8\u30e9\u30fc|\uc624\ub958)\s?[:\uff1a])",
+    re.IGNORECASE,
+)
+"""The beginning of the result of a failed call; the last alternatives are `error:` in other languages."""
+_SAYS_NO = re.compile(
+    r"\b(?:not found|does not exist|doesn't exist|no such|denied|has not been|doesn't want|rejected|no changes"
+    r"|not unique|no match|failed|not allowed|timed out)\b",
+    re.IGNORECASE,
+)
+_DONE = re.compile(r"\b(?:has been (?:updated|created|edited|written)|successfully)\b", re.IGNORECASE)
+_EDIT_FAILED = re.compile(
+    r"\W*(?:(?:no|0|none) (?:\w+ ){0,2}(?:changes?|edits?|replacements?|matches|occurrences|hunks?|files?)\b"
+    r"(?! (?:failed|left))"
+    r"|(?:applied|replaced|changed|made) (?:0|no|none)\b"
+    r"|E[A-Z]{3,}: |(?:lint\w*|syntax|parse|parsing|validation|patch) errors?\b"
+    r"|[1-9]\d* out of \d+ hunks? failed|hunk #\d+ failed"
+    r"|(?:(?:the|your|this|proposed|requested|last) )*"
+    r"(?:edit|patch|change|diff|update|replacement|insertion|file|hunk)(?:e?s)?"
+    r" (?:(?:could|can|was|were|is|are|has|have|did|does|do|will)(?: not|n't|not)\b"
+    r"|(?:(?:was|were|has|have|is|are) )?(?:been )?"
+    r"(?:failed|rejected|reverted|refused|denied|discarded|introduced new)\b)"
+    r"|(?:(?:the|your|provided) )*(?:strings?|text|snippet|context|anchor|pattern|(?:old|search)[ _]?\w*)\b.{0,200}?"
+    r" (?:(?:was|were|is|are)(?: not|n't) (?:found|present|unique|in|matched|an?|exact\w*)\b"
+    r"|(?:did|does|could)(?: not|n't) (?:appear|match|occur|exist|be|find)\b"
+    r"|not found|occurs|appears|matche[sd] (?:[2-9]|multiple|more)))",
+    re.IGNORECASE,
+)
+"""The beginning of the result of an edit that changed nothing, or that was reverted."""
+_COUNTED_TESTS = re.compile(r"Ran [1-9]")
+"""The line with which unittest reports that it ran any tests."""
+_HUNK_FAILED = re.compile(r"[1-9]\d* out of \d+ hunks? (?:FAILED|failed)")
+_COUNTER = re.compile(
+    r"(?:num|number|total|count|n|rows?|files?|lines?|edits?|hunks?|records?|documents?|items?)?(?:of)?"
+    r"(?P<what>matched|matches|found|applied|updated?|updates|modified|modifications|changed|changes|replaced|replacements"
+    r"|inserted|upserted|created|deleted|removed|affected|written|edited|edits|saved|patched)(?:count|rows?|files?|lines?)?"
+)
+"""A field that counts the changes of a call, in lower case and without the separators of its words."""
+_OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
+_SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
+_DRY = ("dry_run", "dryRun", "preview")
+_BRIEF = 300
+"""Characters of a call's result above which the result is content and no message."""
+
+_CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
+_OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
+_REASONS = ("reason", "message", "detail", "details")
+HEAD_LINES, TAIL_LINES = 2000, 6000
+"""Numbers of lines at the front and at the end that are examined. A result with more lines never proves success."""
+_PARSED = 400_000
+"""Maximum number of characters of a result that is parsed as JSON, if it does not have too many values."""
+
+
+class ResultLines(NamedTuple):
+    """The lines of a result. code, failed: the values that a JSON object has beside its output. inside: the lines are
+    those of the outputs in such an object. is_object: the result is a JSON object. nothing: fields that count changes,
+    if all counts are 0. dry: the object says that no change was intended."""
+
+    lines: Sequence[str]
+    code: int | None = None
+    failed: bool | None = None
+    inside: bool = False
+    is_object: bool = False
+    zero_counts: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """The outcome of a call, and the evidence. Lines are given by their index in `lines(message)`."""
+
+    verdict: Verdict = "unknown"
+    exit_code: int | None = None
+    """The exit code, if the result shows it."""
+    timed_out: bool = False
+    code_lines: tuple[int, ...] = ()
+    """The lines that show the code."""
+    summary_lines: tuple[int, ...] = ()
+    """The lines in which a runner reports the outcome."""
+    failure_lines: tuple[int, ...] = ()
+    """The first lines on each failure."""
+    kept_lines: tuple[int, ...] = ()
+    """The lines that a shortened result must not lose, in order."""
+    first_line: int | None = None
+    """The first line with content."""
+
+
+UNKNOWN_OUTCOME = ToolOutcome()
+
+
+def read_outcome(message: Message, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
+    """Return the outcome of the call whose result this message is. command: see `commands.of`."""
+    return message.derive(lambda m: _read(_unwrapped(m.text), command), ("outcome", command))
+
+
+def read_lines(message: Message) -> Sequence[str]:
+    """Return the lines of a result to which an outcome's indices refer.
+
+    If the result is a JSON object in which some tools wrap outputs, the lines are those of the outputs. The lines are
+    not stored with the message, because that would double its size.
+    """
+    return split_lines(message.text) if message.text[:200].lstrip()[:1] == "{" else message.text.splitlines()
+
+
+def read_text_outcome(text: str, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
+    """Return the outcome of a result's text."""
+    return _read(_unwrapped(text), command)
+
+
+def split_lines(text: str) -> Sequence[str]:
+    """Return the lines of a result's text."""
+    return _unwrapped(text).lines
+
+
+def _unwrapped(text: str) -> ResultLines:
+    start = text[:200].lstrip()[:1]
+    if start == "{" and len(text) <= _PARSED:
+        try:
+            value = decode_embedded(text)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            return _of_object(value, text)
+    return ResultLines(text.splitlines())
+
+
+def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:
+    """Return the lines of the outputs in an object, if an output has several lines; else those of its text."""
+    metadata = value.get("metadata")
+    codes = [
+        v
+        for holder in (value, metadata)
+        if isinstance(holder, dict)
+        for k in _CODES
+        if (v := _number(holder.get(k))) is not None
+    ]
+    # A lone `code` may be anything (an HTTP status, an id): it counts only if there is an output too.
+    has_output = any(isinstance(value.get(name), str) for name in ("output", "stdout", "stderr"))
+    code = codes[0] if codes and (has_output or "code" not in value) else None
+    failed = True if value.get("error") or value.get("isError") is True or value.get("is_error") is True else None
+    status = value.get("status")
+    # The status may be that of the requested object; a call that failed gives a reason too.
+    if status == "error" or (status in ("failed", "failure") and any(value.get(k) for k in _REASONS)):
+        failed = True
+    for name in ("success", "ok", "succeeded"):
+        if isinstance(value.get(name), bool) and failed is None:
+            failed = not value[name]
+    nothing = _nothing_done(value)
+    plain = ResultLines(text.splitlines(), code, failed, False, True, nothing, any(value.get(name) for name in _DRY))
+    if text.count("\n") > 3:
+        return plain  # the object itself is printed over several lines
+    found: list[str] = []
+    for name in _OUTPUTS:
+        if isinstance(inner := value.get(name), str):
+            found += inner.splitlines()
+    if not found or (len(found) < 2 and not has_output):
+        if not nothing or len(text) <= _BRIEF:
+            return plain
+        counted = msgspec.json.encode(dict.fromkeys(nothing, 0)).decode()  # a long line would be cut in its middle
+        return plain._replace(lines=[counted, *plain.lines])
+    rest = {k: v for k, v in value.items() if k not in _OUTPUTS or not isinstance(v, str)}
+    head = [msgspec.json.encode(rest).decode()] if rest else []
+    return plain._replace(lines=[*head, *found], inside=True)
+
+
+def _nothing_done(value: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields that count changes, at the top or one level below; empty if a count is not 0. Counts of matches
+    may be above 0."""
+    counts: dict[str, int] = {}
+    for holder in (value, *value.values()):
+        for name, number in holder.items() if isinstance(holder, dict) else ():
+            found = _COUNTER.fullmatch(re.sub(r"[\W_]+", "", str(name)[:40]).lower())
+            if found is not None and (count := _number(number)) is not None:
+                counts[name] = count
+    done = [count for name, count in counts.items() if not _SEEN_ONLY.search(name)]
+    return tuple(name for name, count in counts.items() if not count) if done and not any(done) else ()
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def strip_line(line: str) -> str:
+    """Return the beginning of a line, without colours, indentation, and text that a carriage return has overwritten.
+    The name of a task or the label of an observation in front is removed too."""
+    if "\r" in line:
+        line = line.rstrip("\r").rpartition("\r")[2]
+    line = line.lstrip()[:MAX_LINE_CHARS]
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    line = line.strip()
+    found = _TASK.match(line)
+    return line[found.end() :].lstrip() if found is not None else line
+
+
+def has_content(line: str) -> bool:
+    """True if a line (bare) has content: it is no tag, bracket, ruler, label or exit code of a wrapper."""
+    return (
+        _TELLS.search(line) is not None
+        and _LABEL.fullmatch(line) is None
+        and not (len(line) < 80 and _CODE.fullmatch(line))
+    )
+
+
+def find_first_line(text: str) -> str:
+    """Return the first line of a text with content; if there is none, the first line that is not blank."""
+    rows = text.splitlines()
+    found = next((row for row in rows if has_content(strip_line(row))), None)
+    return (next((row for row in rows if row.strip()), "") if found is None else found).strip()
+
+
+def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
+    rows = given.lines
+    first = next((n for n, line in enumerate(rows) if has_content(strip_line(line))), None)
+    if command.kind == "call":
+        return _of_call(given, first, edits=command.edits_file)
+    code, shown = _code(given)
+    tail = _ends(rows, MAX_LAST_LINES if command.kind == "run" else 1)
+    if command.kind == "look":
+        return _of_look(rows, command, code, shown, tail, first)
+    told = _find_outcome_lines(rows, set(shown))
+    last = strip_line(rows[tail[-1]]) if tail else ""
+    patterns = runners.compile_patterns()
+    timed_out = code == 124 or any(
+        _TIMED_OUT.match(strip_line(rows[n])) for n in {*tail, *([] if first is None else [first])}
+    )
+    ends_badly = bool(last) and (
+        patterns.error.match(last) is not None or bool(told.failed and told.failed[-1] == tail[-1])
+    )
+    nothing_found = code == 1 and command.is_search and not told.failed
+    verdict = _verdict(command, code, told, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
+    if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
+        verdict = "unknown"
+    proven = code == 0 and command.exit_code_proves
+    doubtful = verdict == "succeeded" and not proven and _reports_error(rows, told, command)
+    if doubtful:
+        verdict = "unknown"
+    suspicious = doubtful or verdict == "failed" or bool(told.failed) or ends_badly
+    failures = _failures(rows, patterns) if suspicious else ()
+    summary = (
+        told.failed[-MAX_SUMMARIES:] + told.failed[:1] if told.failed else (told.passed or told.part or told.words)[-1:]
+    )
+    keep = sorted({*shown, *summary, *failures, *tail})
+    return ToolOutcome(
+        verdict, code, timed_out, tuple(shown), tuple(sorted(set(summary))), failures, tuple(keep), first
+    )
+
+
+def _verdict(
+    command: ShellCommand,
+    code: int | None,
+    told: _OutcomeLines,
+    *,
+    timed_out: bool,
+    ends_badly: bool,
+    given: bool | None,
+) -> Verdict:
+    if code:
+        return "failed"
+    if timed_out or given:
+        return "failed"
+    if told.failed:
+        # The exit code of all that ran contradicts: a program prints such lines itself, or hides its code.
+        return "unknown" if code == 0 and command.exit_code_proves and command.text else "failed"
+    if ends_badly:
+        return "unknown" if code == 0 and command.exit_code_proves else "failed"
+    if code == 0 and command.exit_code_proves:
+        return "succeeded"
+    passed = bool(told.passed) or (not command.output_cut and bool(told.part or told.last))
+    if not passed or runners.compile_patterns().repeating_command.search(command.text):
+        return "unknown"
+    # Of several commands, the success of one proves nothing of the others. The exception is a chain of `&&`, which
+    # stops at a failure, with the success at its end.
+    chained = command.exit_code_proves or _is_chain(command)
+    return "succeeded" if command.is_single or (chained and told.ends_well) else "unknown"
+
+
+def _is_chain(command: ShellCommand) -> bool:
+    """True if all that ran was joined by `&&`, with at most a pipe after the last command.
+
+    That the last command ran proves the success of the ones before it. The text is on one line, so each command has to
+    be exactly one part of it.
+    """
+    text = command.text.replace("2>&1", "")
+    parts = [part.strip() for part in text.split("&&")]
+    if len(text) >= MAX_STORED_CHARS or any(sign in "".join(parts) for sign in (";", "&", "||", "$(", "`", "<<")):
+        return False
+    runs = command.core.split(" && ")
+    parts[-1] = parts[-1].partition("|")[0].strip()
+    return [part for part in parts if part in runs] == runs
+
+
+def _reports_error(rows: Sequence[str], told: _OutcomeLines, command: ShellCommand) -> bool:
+    """True if a line reports an error that is not the runner's own.
+
+    Lines before the summary of a command that is a runner come from tests that passed. A script may print an error
+    anywhere.
+    """
+    patterns = runners.compile_patterns()
+    start = 0
+    if command.is_single and patterns.runner_command.match(command.core):
+        start = max([*told.passed, *told.part, *told.last], default=-1) + 1
+    logged = False
+    for line in rows[start:]:
+        begins = strip_line(line[:MAX_LINE_CHARS])[:SHORT_LINE_CHARS]
+        if not begins:
+            continue
+        if patterns.console_line.match(begins):
+            logged = True
+        elif not line[:1].isspace():
+            logged = False
+        if logged or patterns.harmless.match(begins):
+            continue
+        if patterns.error.match(begins) or patterns.detail.match(begins):
+            return True
+    return False
+
+
+class _OutcomeLines(NamedTuple):
+    """The lines that report the outcome of a run. failed: of a failure. passed: of full success. part: of a success in
+    part. last: of success as the last line. words: with words of success alone."""
+
+    failed: list[int]
+    passed: list[int]
+    part: list[int]
+    last: list[int]
+    words: list[int]
+    ends: list[int]
+    """The last lines with content."""
+
+    @property
+    def ends_well(self) -> bool:
+        """True if a line of success is among the last lines."""
+        return bool(self.ends) and max([*self.passed, *self.part, *self.last], default=-1) >= self.ends[0]
+
+
+def _find_outcome_lines(rows: Sequence[str], but: set[int]) -> _OutcomeLines:
+    patterns = runners.compile_patterns()
+    told = _OutcomeLines([], [], [], [], [], _ends(rows, MAX_LAST_LINES))
+    final = told.ends[-1] if told.ends else None
+    for n in _candidates(rows):
+        if n in but or HEAD_LINES <= n < len(rows) - TAIL_LINES or len(rows[n]) > MAX_LINE_CHARS:
+            continue
+        line = strip_line(rows[n])
+        if len(line) > SHORT_LINE_CHARS or not line:
+            continue
+        kind = (
+            told.passed if patterns.passed.match(line)
+            else told.part if patterns.part.match(line)
+            else told.last if n == final and patterns.last.match(line)
+            else None
+        )  # fmt: skip
+        if patterns.failed.match(line) or _failed_below(rows, n, line):
+            told.failed.append(n)
+        elif kind is not None:
+            (told.failed if patterns.failure_count.search(line) else kind).append(n)
+        elif patterns.success_words.match(line):
+            told.words.append(n)
+    # `OK` is a line of unittest only after the number of tests that it ran.
+    if told.passed and all(strip_line(rows[n]).startswith("OK") for n in told.passed):
+        counted = any(_COUNTED_TESTS.match(strip_line(line)) for n in told.passed for line in rows[max(0, n - 4) : n])
+        if not counted:
+            told.words[:0] = [n for n in told.passed if "test" not in rows[n]]
+            told.passed[:] = [n for n in told.passed if "test" in rows[n]]
+    return told
+
+
+def _failed_below(rows: Sequence[str], n: int, line: str) -> bool:
+    """True if a line and one above it together report a failure of the run."""
+    return any(
+        below.match(line) and any(above.match(strip_line(row)) for row in rows[max(0, n - 4) : n])
+        for below, above in runners.compile_patterns().below
+    )
+
+
+def _candidates(rows: Sequence[str]) -> list[int]:
+    """Return the lines that may report the outcome of a run: those with one of `runners.TRIGGERS`."""
+    small = "\n".join(rows).lower()
+    starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
+    found: set[int] = set()
+    for word in runners.OUTCOME_WORDS:
+        checkpoint()
+        at = small.find(word)
+        while at >= 0:
+            n = bisect_right(starts, at) - 1
+            found.add(n)
+            at = small.find(word, starts[n + 1])
+    return sorted(found)
+
+
+def _code(given: ResultLines) -> tuple[int | None, list[int]]:
+    """Return the exit code and the lines that show it. The code is searched at both ends, and a code other than 0 has
+    priority over 0."""
+    rows = given.lines
+    said = [n for n, line in enumerate(rows) if line.strip()]
+    found: list[tuple[int, int]] = []
+    for n in dict.fromkeys(said[:3] + said[-3:]):
+        line = rows[n].strip()
+        match = _CODE.fullmatch(_ANSI.sub("", line)) if len(line) < 120 else None
+        if match is not None:
+            found.append((next(int(group) for group in match.groups() if group is not None), n))
+    if given.code is not None and (given.code or not found):
+        return given.code, [n for _, n in found] or ([0] if given.inside else _shown_in(rows))
+    if not found:
+        return None, []
+    return next((code for code, _ in found if code), 0), [n for _, n in found]
+
+
+def _shown_in(rows: Sequence[str]) -> list[int]:
+    return [n for n, line in enumerate(rows) if any(f'"{name}"' in line for name in _CODES)][:1]
+
+
+def _ends(rows: Sequence[str], most: int) -> list[int]:
+    """Return the last `most` lines with content, in order."""
+    found: list[int] = []
+    for n in range(len(rows) - 1, -1, -1):
+        if has_content(strip_line(rows[n])):
+            found.append(n)
+            if len(found) == most:
+                break
+    return found[::-1]
+
+
+def _failures(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[int, ...]:
+    """Return the first lines on each failure; only of the first and last failures if there are many."""
+    groups: list[tuple[int, ...]] = []
+    seen: set[str] = set()
+    until = -1
+    for n in (*range(min(HEAD_LINES, len(rows))), *range(max(HEAD_LINES, len(rows) - TAIL_LINES), len(rows))):
+        if n <= until or len(rows[n]) > MAX_LINE_CHARS:
+            continue
+        told = strip_line(rows[n])
+        match = patterns.detail.match(told) if told else None
+        if match is None or told in seen:
+            continue
+        seen.add(told)
+        follow = patterns.following_lines[(match.lastindex or 1) - 1]
+        group = (n, *_following(rows, n, follow))
+        until = group[-1]
+        groups.append(group)
+    if len(groups) > MAX_FAILURES:
+        groups = groups[: MAX_FAILURES // 2] + groups[-(MAX_FAILURES // 2) :]
+    found: list[int] = []
+    room = MAX_FAILURE_CHARS
+    for group in (*(g[:1] for g in groups), *(g[1:] for g in groups)):  # the first lines have priority
+        for n in group:
+            room -= min(len(rows[n]), SHORT_LINE_CHARS)
+            if room >= 0:
+                found.append(n)
+    return tuple(sorted(found))
+
+
+def _following(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
+    """Yield the next `count` lines with content, among the five lines after `n`."""
+    for k in range(n + 1, min(len(rows), n + 6)):
+        if count <= 0:
+            return
+        if has_content(strip_line(rows[k])):
+            count -= 1
+            yield k
+
+
+def _of_look(
+    rows: Sequence[str], command: ShellCommand, code: int | None, shown: list[int], tail: list[int], first: int | None
+) -> ToolOutcome:
+    """Return the outcome of a command that only shows; the shown text is no outcome of its own."""
+    error = runners.compile_patterns().error
+    said = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
+    starts = [strip_line(rows[n]) for n in said]
+    only_errors = bool(said) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
+    failures = tuple(said[:2]) if only_errors or (code and said) else ()
+    verdict: Verdict = "unknown"
+    if (code and not (code == 1 and command.is_search)) or (only_errors and code != 0):
+        verdict = "failed"
+    elif code == 0 and command.exit_code_proves and not only_errors:
+        verdict = "succeeded"
+    return ToolOutcome(
+        verdict, code, False, tuple(shown), (), failures, tuple(sorted({*shown, *failures, *tail})), first
+    )
+
+
+def _of_call(given: ResultLines, first: int | None, *, edits: bool) -> ToolOutcome:
+    """Return the outcome of a tool that runs no command.
+
+    The call failed if its result is a message of failure, or reports a failure in a field.
+    """
+    rows = given.lines
+    opening = strip_line(rows[first])[:SHORT_LINE_CHARS] if first is not None else ""
+    brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
+    may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in opening
+    begins = may_begin and bool(_CALL_FAILED.match(opening)) and not _DONE.search(opening)
+    says_no = brief and bool(_SAYS_NO.search(opening)) and not _DONE.search(opening)
+    timed_out = brief and bool(_TIMED_OUT.match(opening))
+    unchanged = edits and not given.is_object and _changed_nothing(rows, opening)
+    failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
+    if given.zero_counts and not failed:
+        # An edit without a change has failed. An update without a change may have found the right state already.
+        failed = True if edits and not given.dry_run and any(map(_OF_AN_EDIT.search, given.zero_counts)) else None
+    elif given.code:
+        failed = True
+    done = not given.zero_counts and (failed is False or given.code == 0)
+    verdict: Verdict = "failed" if failed else "succeeded" if done else "unknown"
+    keep = () if first is None or verdict != "failed" else (first,)
+    counted = _counted(rows, given.zero_counts) if given.zero_counts else ()
+    return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, tuple(sorted({*keep, *counted})), first)
+
+
+def _counted(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
+    """Return the lines that show these fields with the value 0."""
+    field = re.compile(rf'"(?:{"|".join(map(re.escape, names))})"\s*:\s*0(?![\d.])')
+    return tuple(n for n, row in enumerate(rows) if len(row) <= MAX_LINE_CHARS and field.search(row))[:MAX_SUMMARIES]
+
+
+def _changed_nothing(rows: Sequence[str], opening: str) -> bool:
+    """True if the beginning of an edit's result reports no change, or a line reports a failed hunk."""
+    return bool(_EDIT_FAILED.match(opening)) or any(
+        _HUNK_FAILED.match(row[:SHORT_LINE_CHARS]) for row in rows[:HEAD_LINES]
+    )

@@ -1,0 +1,166 @@
+"""The origin of a result in the history, its age, and later changes of the same file.
+
+A text that is read again looks current. So the text is shown with its call, its age in steps, and the number of later
+changes. The changes are those of the same file, or of the object with the same identifier.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.message import Call, Message
+from proxy.context.analysis import identifiers, lexicon, moved_files, outcome, refetch, runners, shell_commands
+from proxy.context.analysis.refetch import ResultSource
+from proxy.context.analysis.shell_commands import ShellCommand
+
+_FAILED = re.compile(lexicon.FAILED_PATTERN, re.IGNORECASE)
+_ARGUMENTS = 80
+"""Maximum number of characters of a call's arguments that are shown."""
+_REWRITES = re.compile(r"--(?:fix|write|in-place|update)\b|\bformat\b|\bblack\b|\bprettier (?!.*--check)|\bsnapshot")
+"""Options and commands with which a runner writes files; without them a runner only reads."""
+_LEAVES = re.compile(
+    r"git (?:add|commit|push|fetch|tag|init|clone|worktree)\b"
+    r"|(?:npm|yarn|pnpm|make|tox|nox)(?: run)? (?:test|check|lint)\b"
+    r"|(?:pip|npm|yarn|pnpm|apt-get|brew) (?:install|ci)\b"
+    r"|(?:kubectl|docker|terraform|curl|wget|gh|mkdir|touch|sleep|kill) "
+)
+"""Commands that do not change the files of a project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The origin of a message. call: the call whose result the message is. steps: answers of the model since. edits:
+    later calls that have changed the shown text. file: the text is that of one file. gone: the last of these calls has
+    removed the file. doubtful: other later commands that may have changed the text."""
+
+    call: Call | None
+    steps: int
+    edits: int
+    is_file: bool
+    is_removed: bool = False
+    possible_edits: int = 0
+
+    def describe_origin(self) -> str:
+        """Describe the origin in words, without square brackets and line ends."""
+        ago = f"{self.steps} step{'' if self.steps == 1 else 's'} ago"
+        if self.call is None:
+            return ago
+        arguments = " ".join(self.call.arguments.split())
+        if len(arguments) > _ARGUMENTS:
+            arguments = f"{arguments[: _ARGUMENTS - 23]}...{arguments[-20:]}"
+        said = f"{self.call.name} {arguments}".translate(_NO_BRACKETS)
+        if self.is_removed:
+            return f"the result of {said}, {ago}; no longer current: the file was deleted or moved away"
+        if not self.edits:
+            return f"the result of {said}, {ago}{self._unchanged()}"
+        times = "once" if self.edits == 1 else f"{self.edits} times"
+        if self.is_file:
+            return f"the result of {said}, {ago}; edited {times} since: read it again for its present text"
+        return f"the result of {said}, {ago}; changed {times} since: ask again for what is there now"
+
+    def _unchanged(self) -> str:
+        """Return the words for a text that no call is known to have changed."""
+        if not self.is_file:
+            return ""
+        if not self.possible_edits:
+            return "; no call has changed it since"
+        ran = "a command" if self.possible_edits == 1 else f"{self.possible_edits} commands"
+        return f"; no call is known to have changed it, but {ran} that ran after it may have"
+
+
+_NO_BRACKETS = str.maketrans("[]\n\r", "()  ")
+
+
+def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
+    """Return the provenance of messages[index], as seen by the answer after the last message."""
+    steps = 1 + sum(1 for message in messages[index + 1 :] if message.role == "assistant")
+    call = next((found for n, found in refetch.pair_results(messages[: index + 1], index) if n == index), None)
+    if call is None:
+        return Provenance(None, steps, 0, is_file=False)
+    source = refetch.find_source(call)
+    subject = _subject(messages[index], call, source)
+    edits = doubtful = 0
+    gone = False
+    for n, later in refetch.pair_results(messages, index + 1):
+        command = shell_commands.parse_call(later)
+        failed = outcome.read_outcome(messages[n], command).verdict == "failed"
+        if command.kind == "call" and failed:
+            continue
+        kinds = set() if failed else _find_change_kinds(later, command, subject.path)
+        if kinds or (_FAILED.search(messages[n].text[:200]) is None and _changes(later, subject)):
+            edits += 1
+            gone = kinds == {"gone"}
+        else:
+            doubtful += command.kind == "run" and not _keeps_files(command)
+    is_file = bool(source.path) and source.action in ("shows", "writes")
+    return Provenance(call, steps, edits, is_file, gone, doubtful)
+
+
+def _find_change_kinds(later: Call, command: ShellCommand, path: str) -> set[str]:
+    """Return the kinds of changes of the file by a patch, a move or a deletion in the call."""
+    if not path:
+        return set()
+    changes = moved_files.read_patch_changes(later.arguments)
+    if not changes and command.kind == "call":
+        changes = moved_files.read_tool_changes(
+            identifiers.split_tool_name(later.name), identifiers.parse_arguments(later.arguments)
+        )
+    elif not changes:
+        changes = moved_files.read_shell_changes(command.core)
+    return {one.kind for one in changes if one.path not in ("*", ".") and moved_files.matches_path(one.path, path)}
+
+
+def _keeps_files(command: ShellCommand) -> bool:
+    """True if a command only tests, or changes no file of a project."""
+    direct = runners.compile_patterns().runner_command
+    return bool(command.core) and all(
+        (direct.match(part) and not _REWRITES.search(part)) or _LEAVES.match(part)
+        for part in command.core.split(" && ")
+        if not part.startswith("cd ")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """The subject of a result. path: the path of the shown file. text: the text of a result that shows several files.
+    values: the values in the arguments of the call."""
+
+    path: str
+    text: str
+    values: frozenset[str]
+
+
+def _subject(message: Message, call: Call, source: ResultSource) -> _Subject:
+    if source.path:
+        return _Subject(source.path, "", frozenset())
+    return _Subject("", message.text, frozenset() if source.by_shell else _values(call))
+
+
+def _values(call: Call) -> frozenset[str]:
+    """Return the short values in a call's arguments, which may be identifiers."""
+    try:
+        value = decode_embedded(call.arguments)
+    except (ValueError, RecursionError):
+        return frozenset()
+    return frozenset(leaf for leaf in identifiers.find_leaves(value) if 2 <= len(leaf) <= 60)
+
+
+def _changes(later: Call, subject: _Subject) -> bool:
+    """True if a call writes the shown file, a file that the shown text names, or the object with the same
+    identifier."""
+    source = refetch.find_source(later)
+    if source.action != "writes":
+        return False
+    if subject.path:
+        return bool(source.path) and refetch.is_same_file(source.path, subject.path)
+    if source.path:
+        return source.path in subject.text or _tail(source.path) in subject.text
+    return not subject.values.isdisjoint(_values(later))
+
+
+def _tail(path: str) -> str:
+    """Return the last two parts of a path."""
+    return "/".join(path.rsplit("/", 2)[-2:])

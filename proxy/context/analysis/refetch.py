@@ -1,0 +1,296 @@
+"""Refetches: calls whose result was in the conversation before.
+
+A repeated call, a second read of a file and a recall show one of two things. Something left the prompt too early, or
+the agent does not trust a reference. `source_of` finds the source of a call's result; `refetches` pairs each result
+with the newest earlier result of the same source.
+
+Precision is preferred to recall. A command that does more than look is never a look-up. Nor is a tool whose name says
+that it changes something or waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from proxy.chat.chain import canonicalize_arguments, public_id
+from proxy.chat.checkpoint import checkpoint
+from proxy.chat.message import Call, Message
+from proxy.context.analysis import identifiers, lexicon
+from proxy.context.plan import View
+
+RefetchKind = Literal["repeat", "reread", "recall"]
+"""repeat: the same call with equal arguments. reread: the same file by another call. recall: a message by its id."""
+
+SourceAction = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
+"""shows: the text of one file. writes: a file, or anything by a tool with such a name. looks: a search or listing, or a
+command that changes nothing. runs: any other command. recalls: the proxy's own look-up. other: any other tool."""
+
+PATH_ARGUMENTS = ("file_path", "path", "filename", "file_name", "file", "notebook_path", "target_file", "filepath")
+"""Names of arguments that hold a file's path."""
+COMMAND_ARGUMENTS = ("command", "cmd", "script", "code")
+"""Names of arguments that hold a shell command."""
+_SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
+_SHOWS = frozenset(("read", "view", "open", "cat", "show", "file"))
+_LOOKS = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "get", "lookup", "query", "fetch"))
+_WRITES = frozenset((*lexicon.WRITE_WORDS, "str", "notebook"))
+_POLLS = frozenset(lexicon.POLL_WORDS) - {"output", "key", "job", "next"}
+_RUNS = frozenset(("test", "tests", "build", "lint", "compile", "make", "execute"))
+_INSIDE = frozenset(("cat", "head", "tail", "nl", "less", "more", "bat", "sed"))
+_LOOKING = _INSIDE | {
+    *(
+        "grep",
+        "egrep",
+        "rg",
+        "ag",
+        "find",
+        "ls",
+        "tree",
+        "wc",
+        "file",
+        "stat",
+        "awk",
+        "cut",
+        "sort",
+        "uniq",
+        "tr",
+        "jq",
+    ),
+    *(
+        "diff",
+        "cmp",
+        "echo",
+        "printf",
+        "pwd",
+        "which",
+        "type",
+        "strings",
+        "column",
+        "basename",
+        "dirname",
+        "cd",
+        "true",
+    ),
+}
+_GIT_LOOKING = frozenset(("show", "log", "diff", "status", "blame", "grep", "ls-files", "rev-parse"))
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
+_HARMLESS = re.compile(r"\d?>&\d|\d?>\s*/dev/null")
+_CD = re.compile(r"\s*cd\s+(?P<place>[^\s;&|]+)\s*(?:&&|;)\s*")
+_INTO = re.compile(r"(?:^|[^\d&<>=-])>>?\s*([^\s;&|<>()]+)|\btee\s+(?:-a\s+)?([^\s;&|<>()-][^\s;&|<>()]*)")
+_IN_PLACE = re.compile(r"\b(?:sed|perl)\s[^;&|]*?-\w*i\b[^;&|]*?([\w./~-]+)\s*(?=$|[;&|\n])")
+_PARTS = re.compile(r"&&|\|\||[;|\n]")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSource:
+    """The source of a call's result.
+
+    path: of the file that the call shows or writes, "" if none is known; for a recall the id. call: the tool's name and
+    its arguments in canonical form, equal for equal calls. by_shell: a shell command does it.
+    """
+
+    action: SourceAction
+    path: str
+    canonical_call: str
+    by_shell: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refetch:
+    """A result that was fetched again.
+
+    index: the index of the new result. of: the index of the newest earlier result of the same source. steps: requests
+    between the two. edits: calls between the two that write the same file, so that its text may differ.
+    """
+
+    kind: RefetchKind
+    index: int
+    earlier_index: int
+    steps: int
+    edits: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """The results so far. by_call: by the call. by_file: by the last part of the path. by_id: by public id. found: the
+    refetches, by the index of the new result."""
+
+    by_call: dict[str, int]
+    by_file: dict[str, list[tuple[int, str, SourceAction]]]
+    by_id: dict[str, int]
+    found: dict[int, Refetch]
+
+    def copy(self) -> _Known:
+        by_file = {name: [*held] for name, held in self.by_file.items()}
+        return _Known({**self.by_call}, by_file, {**self.by_id}, {**self.found})
+
+
+def find_refetches(view: View) -> Mapping[int, Refetch]:
+    """Return the refetches of the whole conversation, by the index of the new result."""
+
+    def more(begin: int, known: _Known | None) -> _Known:
+        found = known.copy() if known else _Known({}, {}, {}, {})
+        for n, call in pair_results(view.messages, begin):
+            _add_result(found, view, n, find_source(call))
+        return found
+
+    return view.memo("refetch", more).found
+
+
+def pair_results(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, Call]]:
+    """Yield (index, its call) of each tool result from `begin` on. Call ids are reused within runs: a result belongs to
+    the nearest message with calls in front of it."""
+    at = begin - 1
+    while at > 0 and not messages[at].calls:
+        at -= 1
+    calls: dict[str, Call] = {}
+    for n in range(max(0, at), len(messages)):
+        message = messages[n]
+        if message.calls:
+            calls = {call.id: call for call in message.calls}
+        elif n >= begin and message.is_result and message.call_id in calls:
+            yield n, calls[message.call_id]
+
+
+def _add_result(known: _Known, view: View, n: int, source: ResultSource) -> None:
+    """Store a result and, if it was fetched again, its refetch."""
+    kind, of = _earlier(known, source)
+    if kind is not None and of is not None:
+        steps = view.request_counts[n] - view.request_counts[of]
+        known.found[n] = Refetch(kind, n, of, steps, _edits(known, source.path, of))
+    if source.action in ("shows", "looks", "other"):
+        known.by_call[source.canonical_call] = n
+    if source.path and source.action in ("shows", "writes"):
+        known.by_file.setdefault(_last(source.path), []).append((n, source.path, source.action))
+    if source.action != "recalls":
+        known.by_id[public_id(view.keys[n])] = n
+
+
+def _earlier(known: _Known, source: ResultSource) -> tuple[RefetchKind | None, int | None]:
+    if source.action == "recalls":
+        return "recall", known.by_id.get(source.path)
+    if source.action not in ("shows", "looks", "other"):
+        return None, None
+    same = known.by_call.get(source.canonical_call)
+    if source.action != "shows" or not source.path:
+        return ("repeat", same) if same is not None else (None, None)
+    seen = [n for n, path, action in _of_file(known, source.path) if action == "shows"]
+    if not seen:
+        return None, None
+    return ("repeat", same) if same is not None else ("reread", seen[-1])
+
+
+def _edits(known: _Known, path: str, since: int) -> int:
+    if not path:
+        return 0
+    return sum(1 for n, _, action in _of_file(known, path) if action == "writes" and n > since)
+
+
+def _of_file(known: _Known, path: str) -> list[tuple[int, str, SourceAction]]:
+    return [entry for entry in known.by_file.get(_last(path), ()) if is_same_file(entry[1], path)]
+
+
+def is_same_file(first: str, second: str) -> bool:
+    """True if the paths are equal, or if one is relative and the end of the other."""
+    if first == second:
+        return True
+    short, long = sorted((first, second), key=len)
+    return not short.startswith("/") and long.endswith("/" + short)
+
+
+def find_source(call: Call) -> ResultSource:
+    """Return the source of a call's result, by the words of the tool's name, its arguments and, for a shell, the
+    command."""
+    checkpoint()
+    name, arguments = _inner(call.name, identifiers.parse_arguments(call.arguments))
+    whole = f"{call.name} {canonicalize_arguments(call.arguments)}"
+    words = identifiers.split_tool_name(name)
+    if name == "recall" and isinstance(arguments.get("id"), str):
+        return ResultSource("recalls", arguments["id"].strip(), whole)
+    command = _first(arguments, COMMAND_ARGUMENTS)
+    if command and words & _SHELL:
+        action, path = _of_command(command)
+        return ResultSource(action, path, whole, by_shell=True)
+    path = normalize_path(_first(arguments, PATH_ARGUMENTS))
+    if words & _WRITES:
+        return ResultSource("writes", path, whole)
+    if words & (_RUNS | _SHELL):
+        return ResultSource("runs", "", whole)
+    if words & _POLLS:
+        return ResultSource("runs", "", whole)
+    if path and words & _SHOWS and not words & _LOOKS - {"get", "fetch"}:
+        return ResultSource("shows", path, whole)
+    return ResultSource("looks" if words & _LOOKS else "other", "", whole)
+
+
+def _of_command(command: str) -> tuple[SourceAction, str]:
+    """Return (the action of a shell command, the file that it shows or writes)."""
+    command = command.strip()
+    place = ""
+    while found := _CD.match(command):
+        place = _joined(place, found["place"])
+        command = command[found.end() :]
+    head = command.partition("<<")[0].partition("\n")[0] if "<<" in command else command
+    plain = _HARMLESS.sub(" ", _QUOTED.sub(" Q ", head))
+    checkpoint()
+    into = _INTO.search(plain) or _IN_PLACE.search(plain)
+    if into:
+        return "writes", resolve_path(place, next(group for group in into.groups() if group))
+    if "<<" in command or "$(" in command or "`" in plain:
+        return "runs", ""
+    checkpoint()
+    parts = [part.split() for part in _PARTS.split(plain) if part.strip()]
+    checkpoint()
+    if not parts or not all(map(_looks, parts)):
+        return "runs", ""
+    first = parts[0]
+    if first[0] in _INSIDE:
+        files = [word for word in first[1:] if not word.startswith("-") and word != "Q" and not word.isdigit()]
+        files = [word for word in files if "." in word or "/" in word]
+        if len(files) == 1 and not any(part[0] == "cat" for part in parts[1:]):
+            return "shows", resolve_path(place, files[0])
+    return "looks", ""
+
+
+def _looks(words: Sequence[str]) -> bool:
+    if words[0] == "git":
+        named = [word for word in words[1:] if not word.startswith("-") and word != "Q"]
+        return bool(named) and named[0] in _GIT_LOOKING
+    return words[0] in _LOOKING and not (words[0] == "find" and {"-delete", "-exec", "-execdir"} & set(words))
+
+
+def resolve_path(directory: str, path: str) -> str:
+    """Return the path as seen from a directory; place: that directory, empty if it is not known."""
+    return normalize_path(_joined(directory, path.strip("'\"")))
+
+
+def _joined(place: str, path: str) -> str:
+    return path if not place or path.startswith(("/", "~")) else f"{place}/{path}"
+
+
+def normalize_path(path: str) -> str:
+    """Return the path without empty parts and dots; a double dot removes the part before it."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return ("/" if path.startswith("/") else "") + "/".join(parts)
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _inner(name: str, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return (name, arguments) of the inner tool, if the call is one of a tool for calling tools."""
+    inner = _first(arguments, ("tool_name", "tool"))
+    given = next((arguments[k] for k in ("params", "arguments", "input") if isinstance(arguments.get(k), dict)), None)
+    return (inner, given) if inner and given is not None else (name, arguments)
+
+
+def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str:
+    return next((arguments[n] for n in names if isinstance(arguments.get(n), str) and arguments[n]), "")

@@ -1,0 +1,286 @@
+"""Parser of shell commands: it finds out for which parts of a command an exit code is evidence.
+
+The exit code of `pytest | tail` is that of `tail`, and the text that `cat build.log` shows is no run of the agent's. A
+command is split at the shell's operators; quoted text and here-documents are not split. Nothing is executed. In doubt
+the code proves nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple
+
+from proxy.chat.message import Call, Message
+from proxy.context.analysis import identifiers
+
+CommandKind = Literal["run", "look", "call"]
+"""run: a command or tool that does something. look: a command that only shows files, searches or prints. call: any
+other tool; the conventions of runners do not apply to its result."""
+
+COMMAND_ARGUMENTS = ("command", "cmd", "script")
+"""Names of arguments that hold a shell command."""
+FILE_COMMANDS = frozenset((
+    "view", "read", "create", "write", "str_replace", "insert", "edit", "undo_edit",
+))  # fmt: skip
+"""Values of the argument `command` of file tools, for example `str_replace_editor`."""
+PATH_ARGUMENTS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
+"""Names of arguments that hold a file's path."""
+_HOLDERS = ("params", "arguments", "input")
+_RUNNING = frozenset((
+    "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",
+    "test", "tests", "build", "lint", "compile", "make", "python",
+))  # fmt: skip
+"""Words in the names of tools that run commands or programs."""
+EDITING_WORDS = frozenset(
+    ("edit", "write", "create", "insert", "replace", "str", "patch", "update", "apply", "delete", "move")
+)
+"""Words in the names of tools that make changes."""
+_SHOWING = frozenset((
+    "cat", "head", "tail", "less", "more", "nl", "sed", "awk", "gawk", "ls", "find", "fd", "tree", "wc", "file",
+    "stat", "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "cut", "sort", "uniq", "tr", "jq", "yq", "diff",
+    "cmp", "comm", "column", "echo", "printf", "cd", "pushd", "popd", "pwd", "which", "whereis", "type", "env",
+    "printenv", "date", "true", "false", ":", "test", "[", "[[", "read", "xxd", "od", "hexdump", "strings",
+    "basename", "dirname", "realpath", "readlink", "export", "set", "unset", "source", ".", "sleep", "tee", "bat",
+    "du", "df", "ps", "id", "whoami", "uname", "hostname", "paste", "rev", "tac", "fold", "fmt", "expand", "seq",
+    "yes", "md5sum", "sha256sum", "exit", "history", "man", "alias", "shopt", "ulimit", "umask", "trap", "local",
+    "declare", "wait", "break", "continue", "return",
+))  # fmt: skip
+"""Commands that show, search, filter or print; their exit code is no outcome of a run."""
+_SETTING = frozenset(("cd", "pushd", "popd", "export", "unset", "source", "."))
+"""The commands of `_SHOWING` that affect a later command."""
+_GIT_SHOWING = frozenset((
+    "show", "log", "diff", "status", "blame", "grep", "branch", "ls-files", "rev-parse", "remote", "describe",
+    "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list",
+))  # fmt: skip
+_SEARCHES = frozenset((
+    "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "diff", "cmp", "test", "[", "[[", "which", "type",
+    "pgrep", "git-look",
+))  # fmt: skip
+"""Commands whose exit code 1 means that nothing was found or that two things differ."""
+_PREFIXES = frozenset((
+    "sudo", "time", "nohup", "xargs", "then", "do", "else", "elif", "if", "while", "until", "command", "exec",
+    "builtin", "nice", "stdbuf",
+))  # fmt: skip
+_WORDLESS = frozenset((
+    "for", "done", "fi", "esac", "case", "in", "{", "}", "(", ")", "EOF",
+))  # fmt: skip
+_SHELLS = frozenset((
+    "bash", "sh", "zsh", "dash",
+))  # fmt: skip
+
+_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n(.*?)(?:^[ \t]*\2[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_REDIRECT = re.compile(r"\d?>&\d|&?\d?>>?[ \t]*[^\s;|&]+")
+_COMMENT = re.compile(r"(?:^|(?<=[\s;]))#[^\n]*")
+_PIPES = ("|", "|&")
+_DOCUMENT = "heredoc_"
+"""Prefix of the word that replaces a here-document; a hash of its text follows."""
+_SPLIT = re.compile(r"(&&|\|\||\|&|[;|\n&])")
+_ASSIGNED = re.compile(r"\w+=\S*")
+_STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit|\b(?:ba|z|da)?sh\s+-\w*e")
+_PIPEFAIL = re.compile(r"\bpipefail\b")
+_BRANCHES = re.compile(r"(?:^|[;\n&|])\s*(?:for|while|until|if|case)\s|&\s*\Z(?<!&&)|\$\(|`")
+"""Loops, branches, background jobs and substitutions: the exit code does not cover each command in them."""
+MAX_STORED_CHARS = 200
+"""Maximum number of characters of a command that are stored."""
+MAX_PARSED_CHARS = 20_000
+"""Maximum number of characters of a command that is parsed. The exit code of a longer one proves nothing."""
+
+
+class _Part(NamedTuple):
+    """A simple command. operator: the operator in front. first: its first word. words: all words, with the assignments
+    in front. shows: the command only shows something."""
+
+    operator: str
+    first: str
+    words: str
+    shows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCommand:
+    """A call, as needed to interpret its result.
+
+    text: the beginning of the command on one line, empty if only the tool's name says that it runs something. kind: see
+    `Kind`.
+    """
+
+    text: str
+    kind: CommandKind
+    exit_code_proves: bool = True
+    """An exit code of 0 covers all commands that ran."""
+    output_cut: bool = False
+    """The output was filtered or cut at its end, so that a line on a part of a run does not cover the whole."""
+    is_search: bool = False
+    """Exit code 1 of the last command means that nothing was found."""
+    edits_file: bool = False
+    """The call changes a file, so that the beginning of its result is not text of a file."""
+    is_single: bool = True
+    """The command runs one program."""
+    core: str = ""
+    """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
+    directory, other assignments, or another text as input."""
+
+
+PLAIN_CALL = ShellCommand("", "call")
+EDIT_CALL = ShellCommand("", "call", edits_file=True)
+TOOL_RUN = ShellCommand("", "run")
+
+
+def parse_calls(message: Message) -> Mapping[str, ShellCommand]:
+    """Return the commands of a message's calls, by the ids of the calls."""
+    return message.derive(_parse_calls, "commands")
+
+
+def _parse_calls(message: Message) -> Mapping[str, ShellCommand]:
+    return {call.id: parse_call(call) for call in message.calls}
+
+
+def parse_call(call: Call) -> ShellCommand:
+    """Return the command of a call."""
+    words = identifiers.split_tool_name(call.name)
+    arguments = call.arguments
+    given = identifiers.parse_arguments(arguments)
+    runs = bool(words & _RUNNING)
+    text = _command(given)
+    if (
+        text in FILE_COMMANDS
+        and not runs
+        and (words & EDITING_WORDS or any(given.get(name) for name in PATH_ARGUMENTS))
+    ):
+        return PLAIN_CALL if text in ("view", "read") else EDIT_CALL
+    if text is None and runs and not given and arguments[:1] not in ("{", "["):
+        text = arguments  # a custom tool gets the command as plain text
+    if text is not None:
+        return parse_command(text)
+    return TOOL_RUN if runs else EDIT_CALL if words & EDITING_WORDS else PLAIN_CALL
+
+
+def _command(given: Mapping[str, Any]) -> str | None:
+    inner = (value for name in _HOLDERS if isinstance(value := given.get(name), dict))
+    for holder in (given, *inner):
+        for name in COMMAND_ARGUMENTS:
+            value = holder.get(name)
+            if isinstance(value, str):
+                return value
+            if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+                shell = len(value) > 2 and value[0].rpartition("/")[2] in _SHELLS and value[1].startswith("-")
+                return str(value[2]) if shell else " ".join(value)
+    return None
+
+
+def parse_command(text: str) -> ShellCommand:
+    """Parse a shell command."""
+    shown = _brief(" ".join(text[: 4 * MAX_STORED_CHARS].split()), text if len(text) > 4 * MAX_STORED_CHARS else "")
+    if len(text) > MAX_PARSED_CHARS:
+        return ShellCommand(shown, "run", exit_code_proves=False, output_cut=True, is_single=False)
+    bare = _HEREDOC.sub(lambda found: f" {_DOCUMENT}{_digest(found[4])} {found[3]}\n", text).replace("\\\n", " ")
+    bare = _COMMENT.sub("", _REDIRECT.sub(" ", _QUOTED.sub(_quoted, bare)))
+    strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
+    simple = _BRANCHES.search(bare) is None
+    bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs a command of its own
+    parts = list(_parts(bare))
+    runs = [part for part in parts if not part.shows]
+    if not runs:
+        return ShellCommand(shown, "look", exit_code_proves=bool(parts), is_search=_ends_in_search(parts))
+    proves, cut = strict or simple, False
+    for n, part in enumerate(parts):
+        if part.shows:
+            continue
+        after = n + 1
+        while after < len(parts) and parts[after].operator in _PIPES:
+            proves = proves and pipefail
+            # `tail` leaves the end of a run, which has its summary; any other filter may remove it.
+            cut = cut or parts[after].first not in ("tail", "tee", "cat", "ts")
+            after += 1
+        if after < len(parts):
+            joined = parts[after].operator
+            proves = proves and (joined == "&&" or (strict and joined in (";", "\n")))
+    core = _core(parts) if simple else shown
+    search = parts[-1].first in _SEARCHES
+    return ShellCommand(
+        shown, "run", exit_code_proves=proves, output_cut=cut, is_search=search, is_single=len(runs) == 1, core=core
+    )
+
+
+def _ends_in_search(parts: Sequence[_Part]) -> bool:
+    """True if exit code 1 may come from a search: the last command, or one before it in a chain of `&&`."""
+    for part in reversed(parts):
+        if part.first in _SEARCHES:
+            return True
+        if part.operator != "&&":
+            break
+    return False
+
+
+def _core(parts: Sequence[_Part]) -> str:
+    """Return the run with its directory and inputs, without most parts that only show.
+
+    A part that only shows stays in three cases. A run reads its output, it passes on a text of the command, or it
+    affects a later command.
+    """
+    found: list[str] = []
+    feeds = False  # the loop goes backwards: a run follows the part in the same pipeline
+    for n in range(len(parts) - 1, -1, -1):
+        part = parts[n]
+        feeds = not part.shows or (feeds and parts[n + 1].operator in _PIPES)
+        if feeds or (found and (part.first in _SETTING or _DOCUMENT in part.words)):
+            joined = part.operator if part.operator in ("||", *_PIPES) else "&&"
+            found += [part.words, joined]
+    return _brief(" ".join(found[:-1][::-1]))
+
+
+def _brief(text: str, whole: str = "") -> str:
+    """Return the text or, if it is long, its beginning and a hash: it is stored with every message of a history.
+
+    whole: the text of which `text` is the beginning.
+    """
+    if len(text) <= MAX_STORED_CHARS and not whole:
+        return text
+    return f"{text[: MAX_STORED_CHARS - 8]}{_digest(whole or text)}"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def _quoted(found: re.Match[str]) -> str:
+    """Replace quoted text by a word without operators. Harmless characters stay, so that commands remain distinct."""
+    inner = found[0][1:-1]
+    plain = re.sub(r"[^\w./:=@-]", "_", inner)
+    return (plain if plain == inner else f"{plain}_{_digest(inner)}") or "Q"
+
+
+def _parts(bare: str) -> Iterator[_Part]:
+    pieces = _SPLIT.split(bare)
+    operator = ""
+    assigned: list[str] = []
+    for n in range(0, len(pieces), 2):
+        words = [w for w in pieces[n].strip(" \t(){}!").split() if w not in ("(", ")", "{", "}", "!")]
+        while words and (words[0] in _PREFIXES or words[0] == "timeout" or _ASSIGNED.fullmatch(words[0])):
+            if words[0] == "timeout":
+                while len(words) > 1 and words[1].startswith("-"):
+                    del words[1]
+                del words[1:2]
+            elif words[0] not in _PREFIXES:
+                assigned.append(words[0])
+            del words[0]
+        if words and words[0] not in _WORDLESS:
+            first = words[0].rpartition("/")[2] or words[0]
+            shows = _shows(first, words)
+            named = "git-look" if shows and first == "git" else first
+            yield _Part(operator, named, " ".join([*assigned, *words]), shows)
+            operator, assigned = "", []
+        if n + 1 < len(pieces):
+            # Of several operators in a row, for example after a line with only a comment, the first one counts.
+            operator = pieces[n + 1] if operator in ("", "\n", ";") else operator
+
+
+def _shows(first: str, words: list[str]) -> bool:
+    if first == "git":
+        named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
+        return bool(named) and named[0] in _GIT_SHOWING
+    return first in _SHOWING and not (first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words))

@@ -1,0 +1,146 @@
+"""Plan a conversation as if the messages that the operator has taken out had never been there.
+
+A policy must not see these messages. Its summaries, rankings and counts would bring their content back. So the messages
+leave before the planning, and stand in the plan as edits like any other. The record says what is out, by whom and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeVar
+
+from proxy.chat import chain, group
+from proxy.chat.message import Message, Request
+from proxy.chat.tokens import TokenCounter
+from proxy.context import repair, view
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
+from proxy.context.operator_edits import NAME, OperatorDecisions
+from proxy.context.plan import Edit, Note, Plan
+from proxy.context.policy import Policy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingMessages:
+    """The messages that are left to plan for."""
+
+    request: Request
+    """The request without the messages that are out."""
+    keys: Sequence[bytes]
+    """The chain keys of the messages that are left."""
+    session: BranchState
+    removed_edits: dict[int, Edit]
+    """The edits of the messages that are out, by their index in the original request."""
+    _came: Request
+    _keys: Sequence[bytes]
+    _edits: dict[bytes, Edit]
+
+    def select_values(self, values: Sequence[T]) -> Sequence[T]:
+        """The values of the messages that are left, from one value for each original message."""
+        return (
+            [value for n, value in enumerate(values) if n not in self.removed_edits] if self.removed_edits else values
+        )
+
+    def complete_plan(self, plan: Plan) -> Plan:
+        """The plan for all original messages."""
+        if not self.removed_edits:
+            return plan
+        gone = {edit.key: edit for edit in self.removed_edits.values()}
+        places = [n for n in range(len(self._keys)) if n not in self.removed_edits]
+        notes = plan.notes
+        if plan.refusal:  # then the rest goes out as it came; dropped messages must not
+            notes = (*notes, Note("unmanaged", f"the policy's plan was refused ({plan.refusal})"))
+        return replace(
+            plan,
+            messages=plan.messages or tuple(m.raw for m in self.request.messages),
+            new_edits=(
+                *(edit for edit in plan.new_edits if edit.key not in gone),
+                *(edit for k, edit in gone.items() if self._edits.get(k) != edit),
+            ),
+            edits={**plan.edits, **gone},
+            placed_inserts=tuple((places[n] if n >= 0 else n, insert) for n, insert in plan.placed_inserts),
+            notes=notes,
+            keys=self._keys,
+            before=plan.before + sum(edit.before for edit in gone.values()),
+            refusal=None,
+        )
+
+
+def remove_dropped_messages(
+    request: Request,
+    keys: Sequence[bytes],
+    session: BranchState,
+    policy: Policy,
+    model: Model,
+    weigh: TokenCounter,
+    strategy: str = "openai",
+    hidden: Collection[bytes] = (),
+) -> RemainingMessages:
+    """The rest of the request without the messages that the operator has taken out.
+
+    hidden: the keys of messages that the client does not have. A hidden message belongs to the client's next message.
+    """
+    steering = session.decisions
+    out: dict[int, Edit] = {}
+    edits = dict(session.edits)
+    if steering is not None and steering.dropped:
+        out = _find_removed_edits(request, keys, steering, policy, model, weigh, strategy, hidden)
+        lost = frozenset(chain.public_id(k) for k in steering.dropped)
+        session = replace(session, decisions=replace(steering, dropped={}, dropped_ids=lost))
+    if not out:
+        return RemainingMessages(request, keys, session, {}, request, keys, edits)
+    stay = [n for n in range(len(keys)) if n not in out]
+    left = replace(request, messages=tuple(request.messages[n] for n in stay))
+    return RemainingMessages(left, [keys[n] for n in stay], session, out, request, keys, edits)
+
+
+def _find_removed_edits(
+    request: Request,
+    keys: Sequence[bytes],
+    steering: OperatorDecisions,
+    policy: Policy,
+    model: Model,
+    weigh: TokenCounter,
+    strategy: str,
+    hidden: Collection[bytes],
+) -> dict[int, Edit]:
+    """The edits of the messages that leave: whole steps.
+
+    A system message, the last message and the last user message never leave. A message also stays where two messages
+    that may not follow each other would otherwise meet.
+    """
+    messages = request.messages
+    last_user = max((n for n, m in enumerate(messages) if m.role == "user"), default=-1)
+    edits: dict[bytes, Edit] = {}
+    reason = ""
+    for step in reversed(group.split_steps(messages)):
+        places = range(step.start, step.end)
+        mine = [n for n in places if keys[n] not in hidden]
+        if mine:
+            wanted = all(keys[n] in steering.dropped for n in mine)
+            reason = steering.dropped[keys[mine[0]]] if wanted else ""
+        if not reason or messages[step.start].is_system or step.end == len(messages) or last_user in places:
+            reason = reason if not mine else ""
+            continue
+        for n in places:
+            size = weigh(messages[n])
+            edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
+    lenient = _as_lenient(messages, model)
+    seen = view.build(request, keys, BranchState(), policy, lenient, 0.0, weigh, strategy, [strategy] * len(keys))
+    edits = repair.repair_order(seen, edits, {})
+    return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}
+
+
+def _as_lenient(messages: Sequence[Message], model: Model) -> Model:
+    """The model without those order rules that the client's own history breaks already: its upstream accepts such a
+    history."""
+    pairs = list(pairwise(m.role for m in messages if not m.is_system))
+    if ("tool", "user") in pairs:
+        model = replace(model, after_tool="user")
+    if model.alternate and any(one == other and one in ("user", "assistant") for one, other in pairs):
+        model = replace(model, alternate=False)
+    return model

@@ -1,0 +1,218 @@
+"""The memory of one thread between two requests, and its next value after a request and after an answer.
+
+A Session is a value: planning never changes it; `after_sending` and `after_answer` return the next one. Any replica can
+read its content back from the store, except the marks of the last prompt. These marks only serve to predict the content
+of the provider's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from proxy.chat.chain import DIGEST_BYTES
+from proxy.context.operator_edits import OperatorDecisions
+from proxy.context.plan import Edit, Insert, Plan
+
+MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX = b"\0\0\0\0from", b"\0\0\0\0told"
+"""Ends of the keys of states that a thread begins with. They say who wrote the state in the thread before."""
+CACHE_MISS_LIMIT = 3
+"""Exchanges in a row with fewer than half of the predicted cached tokens reported, after which new edits stop."""
+
+
+def count_cuts(edits: Mapping[bytes, Edit]) -> int:
+    """Number of edits that take something out of the prompt. A note of the model's that was put back does not count."""
+    return sum(edit.action != "append" for edit in edits.values())
+
+
+def count_losses(edits: Mapping[bytes, Edit]) -> int:
+    """Number of edits that take out something that stands nowhere else in the prompt. A note has to make up for
+    these."""
+    return sum(edit.is_lossy for edit in edits.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StateRequest:
+    """The last request that asked the model for its state and got an answer with text."""
+
+    lossy_edits: int = 0
+    """Number of edits that had taken something out by then."""
+    state_count: int = 0
+    """Number of states before that request."""
+    tip: bytes = b""
+    """The chain key of the request's newest message, empty if it is not known."""
+
+    def serialize(self) -> str | None:
+        """The stored form; None if nothing was asked yet."""
+        return f"{self.lossy_edits} {self.state_count} {self.tip.hex()}" if self.tip else None
+
+    @classmethod
+    def parse(cls, text: str | None) -> StateRequest | None:
+        """Read the form that `write` made; None for None."""
+        if text is None:
+            return None
+        losses, states, head = text.split(" ")
+        return cls(int(losses), int(states), bytes.fromhex(head))
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """The memory of a thread that a rewrite may use in addition to the request itself."""
+
+    edits: Mapping[bytes, Edit] = field(default_factory=dict)
+    """Edits in force, by chain key."""
+    states: tuple[tuple[bytes, str], ...] = ()
+    """The model's STATE blocks as (key of the answer, text), oldest first."""
+    sent_marks: tuple[bytes, ...] = ()
+    """A 16-byte mark of each message of the last prompt."""
+    sent_sizes: tuple[int, ...] = ()
+    """Tokens of each message of the last prompt."""
+    sent_at: float | None = None
+    """Time of the last prompt, in seconds."""
+    last_state_request: StateRequest = StateRequest()
+    """The last request that asked the model for its state and got an answer with text."""
+    cache_miss_streak: int = 0
+    """Exchanges in a row in which the cache served less than half of the predicted tokens."""
+    cache_hit_seen: bool = False
+    """True if the upstream has reported cached tokens at least once."""
+    stopped: str | None = None
+    """The reason why this thread is not rewritten any more."""
+    learned_window: int | None = None
+    """A context window that the upstream named, in tokens."""
+    helper_answers: Mapping[str, str] = field(default_factory=dict)
+    """Answers of a helper model, by the id of the Ask."""
+    note_counts: Mapping[str, int] = field(default_factory=dict)
+    """Count of each kind of note when it was last given."""
+    pins: frozenset[bytes] = frozenset()
+    """Chain keys of messages that must stay."""
+    decisions: OperatorDecisions | None = None
+    """The operator's decisions for the session, as far as they are known here."""
+    deferred_inserts: tuple[Insert, ...] = ()
+    """Notes that had no place in the last prompt. They are given in the next prompt that has one."""
+    lasting_edits: Mapping[bytes, Edit] | None = None
+    """While a literal policy's edits are in force: the edits that are in force under any other policy; else None."""
+
+    def for_policy(self, *, literal: bool) -> BranchState:
+        """The session as a policy sees it. Edits of literal policies do not concern other policies."""
+        if literal or self.lasting_edits is None:
+            return self
+        return replace(self, edits=self.lasting_edits, lasting_edits=None)
+
+    def with_edits(self, plan: Plan) -> BranchState:
+        """The session with the plan's edits in force. Edits of a literal policy do not last: the edits that they
+        replace are put aside."""
+        if not plan.literal:
+            return replace(self, edits=plan.edits, lasting_edits=None)
+        return replace(
+            self, edits=plan.edits, lasting_edits=self.edits if self.lasting_edits is None else self.lasting_edits
+        )
+
+    refetched: Mapping[str, int] = field(default_factory=dict)
+    """Cut results that were fetched again, by sort (see `page_faults`)."""
+    exposed: Mapping[str, int] = field(default_factory=dict)
+    """Cut results in the session's requests, summed over these requests, by sort."""
+    counted_messages: int = 0
+    """Number of messages of the history when these were last counted."""
+
+    @property
+    def state(self) -> str | None:
+        """The newest STATE block."""
+        return self.states[-1][1] if self.states else None
+
+    @property
+    def is_state_external(self) -> bool:
+        """True if the newest STATE block was not written in an answer of this thread.
+
+        It was set or rebuilt for the operator, or written in an earlier thread. Then its key is longer than the chain
+        key that it begins with.
+        """
+        return bool(self.states) and len(self.states[-1][0]) > DIGEST_BYTES
+
+    @property
+    def may_edit(self) -> bool:
+        """True if edits may be made because they pay, which needs a provider's cache that behaves as predicted.
+
+        The budget is kept in any case.
+        """
+        return self.stopped is None and (self.cache_miss_streak < CACHE_MISS_LIMIT or self.is_never_cached)
+
+    @property
+    def is_never_cached(self) -> bool:
+        """True if the upstream reports cached tokens and has never had any: then an edit can spoil no cache."""
+        return self.cache_miss_streak >= CACHE_MISS_LIMIT and not self.cache_hit_seen
+
+    def after_sending(self, plan: Plan, now: float) -> BranchState:
+        """The session after the plan's bytes have gone out."""
+        return replace(
+            self.with_edits(plan),
+            deferred_inserts=plan.deferred_inserts,
+            sent_marks=plan.marks,
+            sent_sizes=plan.sizes,
+            sent_at=now,
+            note_counts={**self.note_counts, **dict(i.note_count for _, i in plan.placed_inserts if i.note_count)}
+            if plan.placed_inserts
+            else self.note_counts,
+            refetched=plan.refetched or self.refetched,
+            exposed=plan.exposed or self.exposed,
+            counted_messages=len(plan.keys),
+        )
+
+    def after_answer(
+        self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None, answered_tip: bytes | None = None
+    ) -> BranchState:
+        """The session after an answer has ended.
+
+        cached: None if the upstream reported no count, which proves nothing. settled: the chain key of the request's
+        newest message, if the model was asked for its state and has answered with text. An answer with calls alone
+        leaves the question open.
+        """
+        drift = self.cache_miss_streak
+        if cached is not None and (predicted > 0 or cached > 0):
+            drift = drift + 1 if cached < predicted // 2 else 0
+        return replace(
+            self,
+            cache_miss_streak=drift,
+            cache_hit_seen=self.cache_hit_seen or bool(cached),
+            states=(*self.states, state) if state else self.states,
+            last_state_request=self.last_state_request
+            if answered_tip is None
+            else self._record_state_request(answered_tip),
+        )
+
+    def _record_state_request(self, head: bytes) -> StateRequest:
+        before = self.last_state_request.state_count if head == self.last_state_request.tip else len(self.states)
+        return StateRequest(count_losses(self.edits), before, head)
+
+    def rewind(self, tip: bytes) -> BranchState:
+        """The session as it was before the request, if that request comes again.
+
+        head: the chain key of the request's newest message. The question for a state is open again. States of answers
+        from which the client did not continue are left out.
+        """
+        if self.last_state_request.tip != tip:
+            return self
+        at = self.last_state_request.state_count
+        states = (*self.states[:at], *(state for state in self.states[at:] if len(state[0]) > DIGEST_BYTES))
+        return replace(self, last_state_request=StateRequest(), states=states)
+
+    def fork(self, shared_keys: Sequence[bytes], client_keys: Container[bytes] | None = None) -> BranchState:
+        """The session of a thread that leaves this one, with the facts about the shared messages only.
+
+        others: keys of the client's messages. An edit of a message that is not among them is kept too, because hidden
+        messages stand among the shared ones. None: there are no hidden messages.
+        """
+        shared = set(shared_keys)
+
+        def stays(key: bytes) -> bool:
+            return key in shared or (client_keys is not None and key not in client_keys)
+
+        return replace(
+            self,
+            edits={key: edit for key, edit in self.edits.items() if stays(key)},
+            lasting_edits=None
+            if self.lasting_edits is None
+            else {k: e for k, e in self.lasting_edits.items() if stays(k)},
+            states=tuple(state for state in self.states if state[0][:DIGEST_BYTES] in shared),
+            pins=self.pins & shared,
+            counted_messages=min(self.counted_messages, len(shared_keys)),
+        )

@@ -1,1 +1,0 @@
-"""Analysis of a conversation: facts, terms, loops, iterations, the activity record and reflections."""

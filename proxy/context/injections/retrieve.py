@@ -1,0 +1,274 @@
+"""Retrieve messages that have left the prompt when the user refers to them: an old task, a past topic, an earlier
+error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from proxy.chat.chain import public_id
+from proxy.chat.message import Message
+from proxy.context.analysis import bm25
+from proxy.context.plan import Insert, RetrievedText, View
+from proxy.context.ranking.memory_levels import compile_pattern, find_task
+from proxy.context.summaries import extracts
+from proxy.errors import ConfigError
+
+SOURCE = "retrieve"
+QUOTATION_START = "[retrieved, message "
+"""Beginning of each retrieved text."""
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+_LINE = 240
+"""Maximum number of characters of a quoted line."""
+_SENTENCE = re.compile(r"(?<=[.!?…;])\s+|(?<=[—–])\s*")
+_CLAUSE = re.compile(r"(?<=[,:)])\s+")
+_LEAST = 20
+"""Tokens below which no further quotation is tried."""
+
+
+class Quotation(NamedTuple):
+    """A retrieved text. key: of the source message. what: a description of the text."""
+
+    key: bytes
+    description: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieve:
+    """Quote messages that match the user's message and have left the prompt, with their sources.
+
+    An old task: its summary. A past topic: quotations from its messages. An error that occurred before: the earlier
+    error and the next action. Everything is quoted as data, never in a system message.
+    """
+
+    floor: float = 0.35
+    """Minimum share of the user's words in a retrieved message; rare words count more."""
+    items: int = 3
+    """Maximum number of quoted messages."""
+    tokens: int = 800
+    """Maximum number of tokens of all quotations."""
+    item_chars: int = 800
+    """Maximum number of quoted characters of a message."""
+    least_words: int = 2
+    """Minimum number of words in the user's message: with fewer words the message names no topic."""
+    nothing: tuple[str, ...] = (
+        r"^\W*(?:continue|next|go on|go ahead|proceed|keep going|yes|ok(?:ay)?|sure|thanks?)\W*$",
+    )
+    """Patterns of user messages for which nothing is retrieved."""
+    old_task: tuple[str, ...] = (
+        r"\b(?:earlier|previous(?:ly)?|before|last time|back to|first task|that task|remember|as we did|you did)\b",
+    )
+    """Patterns of user messages that name an old task: its summary is retrieved, in addition to matching messages."""
+    roles: tuple[str, ...] = ()
+    """Roles whose messages are retrieved; empty: all. In a long talk the user's own words are wanted, and the answers
+    only repeat them."""
+    near: float = 0.0
+    """Share of a message's score that is added to its neighbours. A topic goes over several messages, and not each of
+    them has its name."""
+    together: bool = False
+    """Write one text with a line for each message, in place of one text for each: room for dozens of short
+    quotations."""
+    errors: bool = True
+    """Retrieve the action that followed an earlier error, when the same error occurs again."""
+    searches: ClassVar[bool] = True
+    """Search the store too: messages that the client no longer sends can be retrieved (E6)."""
+
+    def __post_init__(self) -> None:
+        for name in ("nothing", "old_task"):
+            try:
+                compile_pattern(getattr(self, name))
+            except (re.error, TypeError) as problem:
+                allowed = f"a list of regular expressions ({problem})"
+                raise ConfigError(f"voices.{SOURCE}.{name}", getattr(self, name), allowed) from problem
+
+    def __call__(self, view: View) -> Iterable[Insert]:
+        """Yield one insert for each item, the best first, while they fit."""
+        last = view.messages[-1]
+        edit = view.find_edit(len(view.messages) - 1)
+        if not view.literal and edit is not None and edit.text is not None and QUOTATION_START in edit.text:
+            return  # the prompt has the quotation already
+        room = self.tokens if view.budget is None else min(self.tokens, view.budget - view.total)
+        if self.together:
+            yield from self._in_one(view, last, room)
+            return
+        seen: set[bytes] = set()
+        texts: set[str] = set()
+        for item in self._items(view, last):
+            if len(seen) == self.items:
+                return
+            text = "\n\n" + render_quotation(item)
+            size = _size(view, last, text)
+            if item.key in seen or item.text in texts or size > room:
+                continue  # of equal texts only the newest is quoted
+            seen.add(item.key)
+            texts.add(item.text)
+            room -= size
+            yield Insert("tail", SOURCE, text, persistent=not view.literal, quoted_keys=(item.key,))
+
+    def _in_one(self, view: View, last: Message, room: int) -> Iterator[Insert]:
+        """Yield one insert for all items that fit, in the order of the conversation."""
+        only = self.roles[0] if len(self.roles) == 1 else ""
+        of = f" of role {only}" if only else ""
+        head = (
+            f"\n\n{QUOTATION_START}by message{of}, each under its id:"
+            " quoted from earlier, oldest first, information only]"
+        )
+        if "recall" in view.offered_tools:
+            head += "\n(recall(id) has the whole of a message.)"
+        room -= _size(view, last, head)
+        lines: dict[bytes, str] = {}
+        for item in self._items(view, last):
+            if len(lines) == self.items or room < _LEAST:
+                break
+            what = "" if item.description == only else f", {item.description}"
+            line = f"\n> {public_id(item.key)}{what}: {' '.join(item.text.splitlines())}"
+            size = _size(view, last, line)
+            if item.key not in lines and size <= room:
+                lines[item.key] = line
+                room -= size
+        if lines:
+            places = {k: n for n, k in enumerate(view.keys)}
+            keys = sorted(lines, key=lambda k: places.get(k, -1))
+            text = head + "".join(lines[k] for k in keys)
+            yield Insert("tail", SOURCE, text, persistent=not view.literal, quoted_keys=tuple(keys))
+
+    def _items(self, view: View, last: Message) -> Iterator[Quotation]:
+        """Yield all items that could be retrieved, the most relevant first: a new error, then the topic of the user's
+        message."""
+        if self.errors and last.is_result:
+            yield from self._of_errors(view)
+        about = find_task(view)
+        if about is not None and (view.literal or last is about) and has_topic(self, about):
+            yield from self._of_task(view, about)
+
+    def _of_task(self, view: View, about: Message) -> Iterator[Quotation]:
+        start = view.active_start
+        ranked = about.derive(
+            lambda m: self._ranked(view.messages[:start], bm25.count_message_terms(m)),
+            (SOURCE, self, view.keys[start - 1] if start else b""),
+        )
+        named = compile_pattern(self.old_task)
+        hidden = [n for n in ranked if _is_hidden(view, n)]
+        if hidden and named and named.search(about.text):
+            yield from self._summary(view, hidden[0])
+        query = bm25.count_message_terms(about)
+        for n in hidden:
+            text = view.messages[n].derive(
+                lambda m: make_excerpt(m.text, query, self.item_chars), (SOURCE, about.form, self.item_chars)
+            )
+            yield Quotation(view.keys[n], view.messages[n].role, text)
+        here = set(view.keys)
+        stored = [
+            f for f in view.retrieved_texts if f.key not in here and (f.kind == "summary" or self._is_asked(f.role))
+        ]
+        for number in self._above([bm25.count_terms(f.text) for f in stored], query, 0.0):
+            one: RetrievedText = stored[number]
+            yield Quotation(one.key, f"stored {one.kind}", make_excerpt(one.text, query, self.item_chars))
+
+    def _is_asked(self, role: str) -> bool:
+        return not self.roles or role in self.roles
+
+    def _ranked(self, messages: Sequence[Message], query: bm25.TermCounts) -> list[int]:
+        asked = [n for n, message in enumerate(messages) if self._is_asked(message.role)]
+        return [asked[n] for n in self._above([bm25.count_message_terms(messages[n]) for n in asked], query, self.near)]
+
+    def _above(self, documents: Sequence[bm25.TermCounts], query: bm25.TermCounts, near: float) -> list[int]:
+        """Return the numbers of the documents above the floor, best first; of equal ones the newer first."""
+        worth = bm25.weigh_terms(query.counts, documents)
+        scores = bm25.score_documents(query.counts, documents)
+        covers = [
+            bm25.measure_coverage(query.counts, documents[n], worth) if s > 0 else 0.0 for n, s in enumerate(scores)
+        ]
+        scores, covers = bm25.spread_scores(scores, near), bm25.spread_scores(covers, near)
+        found = [n for n, score in enumerate(scores) if score > 0 and covers[n] >= self.floor]
+        return sorted(found, key=lambda n: (-scores[n], -n))
+
+    def _summary(self, view: View, n: int) -> Iterator[Quotation]:
+        """Yield the summary of the group of messages[n], if no step of the group is in the prompt."""
+        group = next(g for g in view.groups if g.start <= n < g.end)
+        steps = [s for s in view.steps if group.start <= s.start < group.end and not view.messages[s.start].is_system]
+        if steps and all(view.tokens[s.start] == 0 for s in steps):
+            text = extracts.extract_steps(view, steps, [False] * len(steps), self.item_chars)
+            yield Quotation(view.keys[group.start], "summary of a task", text)
+
+    def _of_errors(self, view: View) -> Iterator[Quotation]:
+        """Yield hidden steps that ended in the same error as the last step, each with the next action."""
+        step = view.steps[-1]
+        errors = {_plain(e) for e in _errors(view, step.start, step.end)}
+        if not errors:
+            return
+        for before, after in zip(reversed(view.steps[:-1]), reversed(view.steps[1:]), strict=True):
+            hidden = any(_is_hidden(view, n) for n in range(before.start, before.end))
+            same = [e for e in _errors(view, before.start, before.end) if _plain(e) in errors] if hidden else []
+            if same:
+                then = extracts.extract_step(view, after)
+                told = [extracts.extract_step(view, before).call, *same, f"then: {then.call} -> {then.first_line}"]
+                yield Quotation(view.keys[before.end - 1], "the same error earlier", "\n".join(filter(None, told)))
+
+
+def has_topic(injection: Retrieve, message: Message) -> bool:
+    """True if a user's message names a topic that can be searched for."""
+    nothing = compile_pattern(injection.nothing)
+    if nothing and nothing.search(message.text):
+        return False
+    return len(bm25.count_message_terms(message).counts) >= injection.least_words
+
+
+def _is_hidden(view: View, n: int) -> bool:
+    edit = view.find_edit(n)
+    return edit is not None and edit.action in ("gone", "text")
+
+
+def _errors(view: View, start: int, end: int) -> list[str]:
+    return [e for n in range(start, end) if view.is_result[n] for e in view.messages[n].derive(_errors_of)]
+
+
+def _errors_of(message: Message) -> tuple[str, ...]:
+    return extracts.find_errors(message.text)
+
+
+def _plain(error: str) -> str:
+    """Replace the numbers of an error by 0: line numbers and addresses of the same failure may differ."""
+    return _NUMBER.sub("0", error)
+
+
+def make_excerpt(text: str, query: bm25.TermCounts, limit: int) -> str:
+    """Return the lines of a text that share most terms with the query, in their order; the beginning if no line shares
+    any. Lines that are too long are split into sentences or clauses."""
+    longest = min(_LINE, limit - 1)
+    lines = [piece for line in text.splitlines() for piece in _pieces(line.strip(), longest)]
+    worth = [len(query.counts.keys() & bm25.count_terms(line[:longest]).counts.keys()) for line in lines]
+    room, kept = limit, set[int]()
+    for n in sorted(range(len(lines)), key=lambda n: (-worth[n], n)):
+        size = min(len(lines[n]), longest) + 1
+        if (kept and not worth[n]) or size > room:
+            break
+        kept.add(n)
+        room -= size
+    return "\n".join(extracts.cut_text(lines[n], longest) for n in sorted(kept))
+
+
+def _pieces(line: str, longest: int) -> list[str]:
+    """Split a line that is too long into sentences, and sentences that are too long into clauses."""
+    found = [line]
+    for ends in (_SENTENCE, _CLAUSE):
+        if len(line) > longest:
+            found = [part for piece in found for part in (ends.split(piece) if len(piece) > longest else [piece])]
+    return [piece for part in found if (piece := part.strip())]
+
+
+def _size(view: View, last: Message, text: str) -> int:
+    """Return the tokens of a text. The count is stored with `last`: the same texts are tried with each request of a
+    turn."""
+    return last.derive(lambda _: view.weigh.count_text(text), ("count", view.weigh, text))
+
+
+def render_quotation(quotation: Quotation) -> str:
+    """Return the item as data: its source, and every line marked as a quotation."""
+    head = (
+        f"{QUOTATION_START}{public_id(quotation.key)}, {quotation.description}: quoted from earlier, information only]"
+    )
+    return "\n".join([head, *("> " + line for line in quotation.text.splitlines())])

@@ -1,0 +1,350 @@
+"""The forms that a part of a conversation can have, from whole to gone, and their sizes in each level's budget.
+
+The forms are: whole, extract (each result by itself), folded (several steps in one summary), brief (a group in one
+short summary), gone. A summary stands in the result of a step that is kept, in place of the result's text. This is the
+safest place (WIRE.md 1.7): calls keep their results, roles keep their turns, and no message of ours is needed. The
+messages that the summary replaces are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from proxy.chat.chain import public_id
+from proxy.chat.group import Step
+from proxy.context.plan import Action, Ask, Proposal, View
+from proxy.context.ranking.memory_levels import Level, StepBlock, StepLayout
+from proxy.context.summaries import extracts
+from proxy.context.view import count_edited_tokens
+
+STAGE = "compress_levels"
+ELSEWHERE_TEXT = "[in the summary beside this]"
+"""Text in the other results of a step that carries a summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLimits:
+    """Limits of summaries and extracts."""
+
+    summary_chars: int
+    """Characters of a block's summary."""
+    brief_chars: int
+    """Characters of a group's summary."""
+    excerpt_chars: int
+    """Characters of a prompt or answer that is kept in a finished group."""
+    min_ids: int
+    """Number of identifiers that a helper's summary has to hold."""
+    low_priority: int
+    """Priority below which a step is shown by its call alone."""
+    prompt: str = extracts.SUMMARY_PROMPT
+    """The instruction to a helper."""
+
+
+class MessageChange(NamedTuple):
+    """The new form of a message."""
+
+    text: str | None
+    """The new text, None if the message is gone."""
+    reason: str
+    since: int
+    """The index of the message with which the change became possible."""
+    needs: int | None
+    """The index of the message that carries the summary of this one."""
+
+
+class CompressionLadder:
+    """The conversation as it will be, changed step by step.
+
+    A fixed step never changes. A change that does not make the prompt smaller is not made.
+    """
+
+    def __init__(self, view: View, layout: StepLayout, priorities: Sequence[int], sizes: SummaryLimits) -> None:
+        self.view = view
+        self.layout = layout
+        self.priorities = priorities
+        self.limits = sizes
+        self.levels = list(layout.levels)
+        self.tokens = list(view.tokens)
+        self.changes: dict[int, MessageChange] = {}
+        self.asks: list[Ask] = []
+        self.folded: set[StepBlock] = set()
+        self.has_recall = "recall" in view.offered_tools
+        self._no_results = not any(m.is_result for m in view.messages)
+        self.level_tokens = [0, 0, 0, 0]
+        self._step_of: list[int] = []
+        for i, step in enumerate(layout.steps):
+            self.level_tokens[self.levels[i]] += sum(view.tokens[step.start : step.end])
+            self._step_of += [i] * (step.end - step.start)
+        self.total = view.prefix_tokens + view.insert_tokens + sum(self.level_tokens)
+        if view.edits:
+            self._mark_folded()
+
+    def _mark_folded(self) -> None:
+        """Mark the blocks as folded that an edit of an earlier request has folded."""
+        for block in self.layout.blocks:
+            ours = any(self._is_ours(i) for i in block.steps)
+            if ours and sum(self.count_step_tokens(i) > 0 for i in block.steps) <= 1:
+                self.folded.add(block)
+                for i in block.steps:
+                    self._move(i, Level.SESSION)
+
+    def _is_ours(self, i: int) -> bool:
+        step = self.layout.steps[i]
+        return any((e := self.view.find_edit(n)) is not None and e.stage == STAGE for n in range(step.start, step.end))
+
+    def build_proposals(self) -> list[Proposal]:
+        """The proposals for all changes, oldest message first."""
+        made = []
+        for n in sorted(self.changes):
+            text, reason, since, needs = self.changes[n]
+            action: Action = "gone" if text is None else "text"
+            carrier = self._find_carrier_message(needs)
+            made.append(Proposal(n, action, STAGE, reason, self.tokens[n], text, since, needs_index=carrier))
+        return made
+
+    def _find_carrier_message(self, needs: int | None) -> int | None:
+        """The index of the message that holds a summary now, None if there is none. The first carrier may have left for
+        another."""
+        while needs is not None and needs in self.changes and self.changes[needs].text is None:
+            needs = self.changes[needs].needs
+        return needs
+
+    def count_step_tokens(self, i: int) -> int:
+        """Tokens of steps[i] as it is now."""
+        step = self.layout.steps[i]
+        return sum(self.tokens[step.start : step.end])
+
+    def extract_results(self, i: int, reason: str) -> None:
+        """Replace each result of a step by its own extract."""
+        step = self.layout.steps[i]
+        for n in range(step.start, step.end):
+            if self._editable(n) and n not in self.changes:
+                message = self.view.messages[n]
+                made = ("extract", self.has_recall)
+                text = message.derive(lambda _, n=n: extracts.extract_result(self.view, step, n), made)  # type: ignore[misc]  # a bound value
+                self._write(n, text, reason, step.end - 1)
+
+    def remove_step(self, i: int, reason: str) -> None:
+        """Remove a whole step if the rest stays valid."""
+        step = self.layout.steps[i]
+        if self._may_leave(i) and self.count_step_tokens(i):
+            for n in range(step.start, step.end):
+                self._gone(n, reason, step.end - 1)
+
+    def summarize_block(self, block: StepBlock, reason: str) -> bool:
+        """Replace a block of steps by one summary in the result that was the longest. Return True if it was done."""
+        steps = [i for i in block.steps if self.count_step_tokens(i)]
+        carrier = self._carrier(steps)
+        if block in self.folded or carrier is None:
+            return False
+        if len(steps) == 1:
+            self.extract_results(carrier, reason)
+            self._move(carrier, Level.SESSION)
+            self.folded.add(block)
+            return True
+        told = [self.layout.steps[i] for i in block.steps]
+        brief = [self.priorities[i] < self.limits.low_priority for i in block.steps]
+        self.folded.add(block)
+        ask = self._ask(told)
+        answer = self.view.helper_answers.get(ask.id, "")
+        if answer.strip():
+            text = extracts.render_answer(self.view, told, answer, 2 * self.limits.summary_chars)
+        else:
+            self.asks.append(ask)
+            name = ("fold", self.view.keys[told[-1].end - 1], tuple(brief), self.limits)
+            first = self.view.messages[told[0].start]
+            text = first.derive(
+                lambda _: extracts.extract_steps(self.view, told, brief, self.limits.summary_chars), name
+            )
+        return self._carry(steps, carrier, text, reason, told[-1].end - 1, again=False)
+
+    def summarize_group(self, group: int, blocks: Sequence[StepBlock], reason: str) -> None:
+        """Replace a group's work by one short summary: a summary of its blocks' summaries if a helper has made one."""
+        steps = [i for block in blocks for i in block.steps if self.count_step_tokens(i)]
+        carrier = self._carrier(steps)
+        if carrier is not None:
+            told = [self.layout.steps[i] for block in blocks for i in block.steps]
+            text, name = "", ("brief", group, len(told), self.view.keys[told[-1].end - 1], self.limits)
+            ask = self._ask_again(group, blocks, told)
+            answer = self.view.helper_answers.get(ask.id, "") if ask is not None else ""
+            first = self.view.messages[told[0].start]
+            if answer.strip():
+                text = extracts.render_answer(self.view, told, answer, 2 * self.limits.brief_chars)
+            else:
+                self.asks += [ask] if ask is not None else []
+                short = [True] * len(told)
+                text = first.derive(
+                    lambda _: extracts.extract_steps(self.view, told, short, self.limits.brief_chars), name
+                )
+            self._carry(steps, carrier, text, reason, told[-1].end - 1, again=True)
+        self.shorten_prompts(group, self.limits.excerpt_chars // 2, reason)
+
+    def shorten_prompts(self, group: int, max_chars: int, reason: str) -> None:
+        """Shorten a finished group's prompts and answer to their beginnings, and move them to the session level."""
+        answer = self.layout.answers[group]
+        for i in (*self.layout.prompts[group], *(() if answer is None else (answer,))):
+            step = self.layout.steps[i]
+            message = self.view.messages[step.start]
+            if self.layout.is_fixed[i]:
+                continue
+            if len(message.text) > max_chars + 40 and message.shape in ("string", "parts"):
+                name = public_id(self.view.keys[step.start]) if self.has_recall else ""
+                text = message.derive(
+                    lambda m, k=name: extracts.shorten_text(m.text, max_chars, k), ("told", max_chars, name)
+                )
+                self._write(step.start, text, reason, self.view.groups[group].end - 1)
+            self._move(i, Level.SESSION)
+
+    def summarize_groups(self, groups: Sequence[int], reason: str) -> bool:
+        """Replace consecutive finished groups by one summary in the first message of the first group. Return True if it
+        was done.
+
+        It is not done if a message in them has to stay. No group leaves without a summary.
+        """
+        inside = [i for i, g in enumerate(self.layout.group_of) if g in groups and self.layout.kinds[i] != "system"]
+        prompts = self.layout.prompts[groups[0]]
+        if not prompts or any(self.layout.is_fixed[i] for i in inside):
+            return False
+        bearer = self.layout.steps[prompts[0]].start
+        if self.view.messages[bearer].shape not in ("string", "parts"):
+            return False
+        told = [self.layout.steps[i] for i in inside]
+        stay = {prompts[0]}
+        if self.view.model.alternate:  # an answer has to stand between two user messages
+            answer = self.layout.answers[groups[0]]
+            if answer is None:
+                return False
+            stay.add(answer)
+        ask = extracts.build_ask(self.view, told, self.limits.brief_chars, self.limits.min_ids, self.limits.prompt)
+        answer_text = self.view.helper_answers.get(ask.id, "")
+        if answer_text.strip():
+            text = extracts.render_answer(self.view, told, answer_text, 2 * self.limits.brief_chars)
+        else:
+            text = extracts.extract_messages(
+                self.view, told, self.limits.brief_chars if len(groups) == 1 else self.limits.summary_chars
+            )
+        leaving = [i for i in inside if i not in stay]
+        if count_edited_tokens(self.view, bearer, text) >= self.count_step_tokens(prompts[0]) + sum(
+            map(self.count_step_tokens, leaving)
+        ):
+            return False
+        mine = {self.view.keys[n] for step in told for n in range(step.start, step.end)}
+        self.asks = [known for known in self.asks if not mine.issuperset(known.message_keys)]
+        if not answer_text.strip():
+            self.asks.append(ask)
+        since = self.view.groups[groups[-1]].end - 1
+        self._write(bearer, text, reason, since, grow=True)
+        for i in leaving:
+            for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
+                self._gone(n, reason, since, needs=bearer)
+        return True
+
+    def _carrier(self, steps: Sequence[int]) -> int | None:
+        """The step whose result can take a summary, None if there is none.
+
+        It is the step with the longest result in its original form, so that it is always the same step.
+        """
+        best, most = None, 0
+        for i in steps:
+            n = self._first_result(i)
+            if n is not None and self.view.original_tokens[n] > most:
+                best, most = i, self.view.original_tokens[n]
+        return best
+
+    def _first_result(self, i: int) -> int | None:
+        step = self.layout.steps[i]
+        return next((n for n in range(step.start, step.end) if self._editable(n)), None)
+
+    def _carry(self, steps: Sequence[int], carrier: int, text: str, reason: str, since: int, *, again: bool) -> bool:
+        """Write a summary of the steps into the carrier's first result; the other steps leave. Return True if it was
+        done.
+
+        again: True if the summary replaces an earlier one.
+        """
+        at = self._first_result(carrier)
+        size = count_edited_tokens(self.view, at, text) if at is not None else 0
+        leaving = [i for i in steps if i != carrier and self._may_leave(i)]
+        if at is None or size >= self.tokens[at] + sum(map(self.count_step_tokens, leaving)):
+            return False
+        there = not again and self._is_ours(carrier)  # an earlier request wrote it: now the others can follow
+        if not (self.view.literal or there) and size >= self.view.tokens[at]:
+            return False  # an edit that stays is only ever superseded by a shorter one
+        if not there:
+            self._write(at, text, reason, since, grow=True)
+        step = self.layout.steps[carrier]
+        for n in range(at + 1, step.end):
+            if self._editable(n):
+                self._write(n, ELSEWHERE_TEXT, reason, since)
+        for i in leaving:
+            for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
+                self._gone(n, reason, since, needs=at)
+        for i in steps:
+            self._move(i, Level.SESSION)
+        return True
+
+    def _ask(self, told: Sequence[Step]) -> Ask:
+        first = self.view.messages[told[0].start]
+        name = ("ask", self.view.keys[told[-1].end - 1], len(told), self.limits)
+        sizes = self.limits
+        return first.derive(
+            lambda _: extracts.build_ask(self.view, told, sizes.summary_chars, sizes.min_ids, sizes.prompt), name
+        )
+
+    def _ask_again(self, group: int, blocks: Sequence[StepBlock], told: Sequence[Step]) -> Ask | None:
+        """The question for a summary of summaries, None until every block of the group has its summary from a
+        helper."""
+        parts = [
+            self.view.helper_answers.get(self._ask([self.layout.steps[i] for i in b.steps]).id, "") for b in blocks
+        ]
+        if not parts or not all(part.strip() for part in parts):
+            return None
+        prompts = [self.layout.steps[i] for i in self.layout.prompts[group]]
+        first = self.view.messages[told[0].start]
+        name = ("ask again", self.view.keys[told[-1].end - 1], tuple(parts), self.limits)
+        limit, asked = self.limits.brief_chars, self.limits.prompt
+        return first.derive(lambda _: extracts.build_merge_ask(self.view, [*prompts, *told], parts, limit, asked), name)
+
+    def _editable(self, n: int) -> bool:
+        message = self.view.messages[n]
+        return bool(self.view.is_result[n] and message.shape in ("string", "parts") and self.tokens[n])
+
+    def _may_leave(self, i: int) -> bool:
+        """True if the prompt stays valid without this step."""
+        if self.layout.is_fixed[i]:
+            return False
+        step, group = self.layout.steps[i], self.view.groups[self.layout.group_of[i]]
+        message = self.view.messages[step.start]
+        if self.layout.kinds[i] == "answer":
+            # Without it a user message could come to stand behind a tool result (WIRE.md 1.7, W6).
+            follower = self.view.messages[step.end] if step.end < len(self.view.messages) else None
+            if not (self._no_results or (follower is not None and follower.role == "assistant")):
+                return False
+        if not self.view.model.alternate:
+            return True
+        # Roles have to take turns: only a whole step of the assistant's may leave, and never the last of its group.
+        return bool(message.calls) and step.end < group.end and self.view.messages[step.end].role == "assistant"
+
+    def _write(self, n: int, text: str, reason: str, since: int, *, grow: bool = False) -> None:
+        after = count_edited_tokens(self.view, n, text)
+        if after < self.tokens[n] or grow:
+            self._set(n, MessageChange(text, reason, since, None), after)
+
+    def _gone(self, n: int, reason: str, since: int, needs: int | None = None) -> None:
+        if self.tokens[n] or n in self.changes:
+            self._set(n, MessageChange(None, reason, since, needs), 0)
+
+    def _set(self, n: int, change: MessageChange, after: int) -> None:
+        self.changes[n] = change
+        more = after - self.tokens[n]
+        self.tokens[n] = after
+        self.total += more
+        self.level_tokens[self.levels[self._step_of[n]]] += more
+
+    def _move(self, i: int, level: Level) -> None:
+        if self.levels[i] is not level and self.levels[i] is not Level.PERMANENT:
+            size = self.count_step_tokens(i)
+            self.level_tokens[self.levels[i]] -= size
+            self.level_tokens[level] += size
+            self.levels[i] = level

@@ -1,0 +1,205 @@
+"""Texts in place of finished work: deterministic extracts, and the questions to a helper model for better ones.
+
+An extract shows the call, the first line of its result, the errors in it, and its identifiers. It is true: everything
+listed was there. It is made once for each step and kept with the step's message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from proxy.chat.chain import public_id
+from proxy.chat.group import Step
+from proxy.context.analysis import identifiers, outcome
+from proxy.context.plan import Ask, View
+from proxy.context.summaries import placeholders
+from proxy.context.summaries.stub import render_recall_call
+
+SUMMARY_PROMPT = (
+    "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
+    "task state. Be concise. At most <CHARACTERS> characters."
+)
+"""The words of the source (hierarchical memory, FEATURES.md E4), and the limit of the summary's length."""
+
+CALL_CHARS, FIRST_LINE_CHARS, ERROR_CHARS, NAME_CHARS = 120, 160, 160, 80
+"""Characters of a call, of a first line, of an error line and of an identifier that are shown."""
+MAX_ERRORS, MAX_IDS = 3, 8
+"""Error lines and identifiers of a step that are shown."""
+ASKED_CHARS = 2_000
+"""Characters of each message that a helper gets."""
+
+_ERROR = re.compile(
+    r"\b(?:[Ee]rrors?|ERRORS?|[A-Z]\w*(?:Error|Exception)|[Ee]xception|Traceback|[Ff]ail(?:ed|ures?|s)?|FAIL(?:ED|URES?)?"
+    r"|[Ff]atal|FATAL|[Pp]anic|[Dd]enied|[Nn]ot found|[Nn]o such)\b"
+)
+
+
+class StepExtract(NamedTuple):
+    """A summary line of a step."""
+
+    call: str
+    """The call, or the beginning of the text if there is no call."""
+    first_line: str
+    """The first line of the first result."""
+    errors: tuple[str, ...]
+    """Error lines of the results."""
+    ids: tuple[str, ...]
+    """Identifiers of the results that the other fields do not have."""
+
+
+def extract_step(view: View, step: Step) -> StepExtract:
+    """The step's line, made once and kept with its first message."""
+    first = view.messages[step.start]
+    return first.derive(lambda _: _extract_step(view, step), ("line", view.keys[step.end - 1]))
+
+
+def _extract_step(view: View, step: Step) -> StepExtract:
+    message = view.messages[step.start]
+    called = "; ".join(f"{c.name}({_flat(c.arguments)[:CALL_CHARS]})" for c in message.calls)
+    results = [view.messages[n].text for n in range(step.start, step.end) if view.is_result[n]]
+    call = (called or ("" if results else _first(message.text, FIRST_LINE_CHARS)))[: 2 * CALL_CHARS]
+    first = _first(results[0], FIRST_LINE_CHARS) if results else ""
+    text = "\n".join(results)
+    errors = find_errors(text, excluded=first)
+    seen = " ".join((call, first, *errors))
+    names = (
+        n
+        for n in identifiers.remove_duplicates(islice(identifiers.find_names(text), 400))
+        if len(n) <= NAME_CHARS and n not in seen
+    )
+    return StepExtract(call, first, errors, tuple(islice(names, MAX_IDS)))
+
+
+def find_errors(text: str, excluded: str = "") -> tuple[str, ...]:
+    """The first lines of a text that tell of an error."""
+    if not _ERROR.search(text):
+        return ()
+    found = (cut_text(row.strip(), ERROR_CHARS) for row in text.splitlines() if _ERROR.search(row))
+    return tuple(islice((e for e in identifiers.remove_duplicates(found) if e != excluded), MAX_ERRORS))
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _first(text: str, limit: int) -> str:
+    return cut_text(outcome.find_first_line(text), limit)
+
+
+def cut_text(text: str, limit: int) -> str:
+    """At most `limit` characters of a text."""
+    return text if len(text) <= limit else text[: max(0, limit - 3)].rstrip() + "..."
+
+
+def extract_result(view: View, step: Step, index: int) -> str:
+    """The extract of one result: its first line, error lines and identifiers, and its length."""
+    message = view.messages[index]
+    first = _first(message.text, FIRST_LINE_CHARS)
+    errors = find_errors(message.text, excluded=first)
+    name = public_id(view.keys[index])
+    whole = f"; {render_recall_call(name)} has all" if "recall" in view.offered_tools else ""
+    rows = [f"[extract of message {name}, {len(message.text)} characters{whole}]"]
+    if first:
+        rows.append(first)
+    rows += errors
+    ids = extract_step(view, step).ids if step.end - step.start <= 2 else ()
+    if ids:
+        rows.append("also there: " + " ".join(ids))
+    return "\n".join(rows)
+
+
+def render_heading(view: View, steps: Sequence[Step]) -> str:
+    """The first line of a summary: the messages that it stands for."""
+    first, last = steps[0].start, steps[-1].end - 1
+    count = sum(step.end - step.start for step in steps)
+    return f"[summary of {count} messages, {public_id(view.keys[first])} to {public_id(view.keys[last])}]"
+
+
+def extract_steps(view: View, steps: Sequence[Step], call_only: Sequence[bool], limit: int) -> str:
+    """Several steps in at most `limit` characters, one line for each; steps that are `brief` show their call alone.
+
+    Every step gets its share of the room, and the unused part goes to the steps after it.
+    """
+    rows = [render_heading(view, steps)]
+    room = limit - len(rows[0])
+    for n, step in enumerate(steps):
+        share = max(16, room // (len(steps) - n) - 3)
+        row = cut_text(_row(extract_step(view, step), short=call_only[n]), share)
+        room -= len(row) + 3
+        if row and room >= 0:
+            rows.append("- " + row)
+    return "\n".join(rows)
+
+
+def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
+    """The messages of several steps in at most `limit` characters, one line for each with its role."""
+    rows = [render_heading(view, steps)]
+    room = limit - len(rows[0])
+    for n, step in enumerate(steps):
+        row = f"{view.messages[step.start].role}: {_row(extract_step(view, step), short=True)}"
+        row = cut_text(row, max(24, room // (len(steps) - n) - 3))
+        room -= len(row) + 3
+        if room >= 0:
+            rows.append("- " + row)
+    return "\n".join(rows)
+
+
+def _row(told: StepExtract, *, short: bool) -> str:
+    if short:
+        return told.call or told.first_line
+    row = " -> ".join(part for part in (told.call, told.first_line) if part)
+    if told.errors:
+        row += " | " + " | ".join(told.errors)
+    return row + (f" ({' '.join(told.ids)})" if told.ids else "")
+
+
+def render_answer(view: View, steps: Sequence[Step], answer: str, limit: int) -> str:
+    """A helper's summary of the steps, with the messages that it stands for."""
+    return cut_text(f"{render_heading(view, steps)}\n{answer.strip()}", limit)
+
+
+def shorten_text(text: str, limit: int, message_id: str = "") -> str:
+    """The beginning of a text, and the number of missing characters. name: the id by which the model can read the whole
+    text."""
+    if len(text) <= limit:
+        return text
+    kept = text[:limit].rsplit(" ", 1)[0].rstrip() or text[:limit]
+    whole = f"; {render_recall_call(message_id)} has all" if message_id else ""
+    return f"{kept}\n[... {len(text) - len(kept)} characters left out{whole}]"
+
+
+def build_ask(view: View, steps: Sequence[Step], max_chars: int, min_ids: int, prompt: str = SUMMARY_PROMPT) -> Ask:
+    """The question for a summary of these steps.
+
+    longest: characters that the summary may have. keep: number of identifiers that the answer has to hold, from those
+    that an extract would show. prompt: the instruction to the helper.
+    """
+    rows, keys = [], []
+    for step in steps:
+        for n in range(step.start, step.end):
+            message = view.messages[n]
+            keys.append(view.keys[n])
+            rows.append(f"{message.role}: {shorten_text(identifiers.read_all_text(message), ASKED_CHARS)}")
+    told = (extract_step(view, step) for step in steps)
+    shown = " ".join(part for one in told for part in (one.first_line, *one.errors, *one.ids))
+    ids = identifiers.remove_duplicates(
+        name for name in identifiers.find_names(shown) if len(name) <= 40 and not name.endswith("...")
+    )
+    text = "\n\n".join((placeholders.fill(prompt, CHARACTERS=max_chars), *rows))
+    return Ask("summary", text, tuple(keys), tuple(ids[:min_ids]), max_chars, urgent=True)
+
+
+def build_merge_ask(
+    view: View, steps: Sequence[Step], summaries: Sequence[str], max_chars: int, prompt: str = SUMMARY_PROMPT
+) -> Ask:
+    """The question for a summary of summaries.
+
+    The steps are those that the summaries stand for. They are more than the steps of any one summary, because the
+    messages that an Ask is about make its id.
+    """
+    keys = tuple(view.keys[n] for step in steps for n in range(step.start, step.end))
+    text = "\n\n".join((placeholders.fill(prompt, CHARACTERS=max_chars), *summaries))
+    return Ask("summary", text, keys, (), max_chars, urgent=True)

@@ -1,0 +1,63 @@
+"""Records: results that are made of labelled fields, and the lines of a record that stay.
+
+JSON on several lines, `key: value` and tables say what each value is. A list of their names without the labels would
+not, so the agent would have to look the record up again. Whole lines of a record stay, from its beginning on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from proxy.chat.checkpoint import checkpoint
+from proxy.chat.message import Message
+from proxy.context.analysis.shell_commands import ShellCommand
+
+MIN_LABELLED_SHARE = 0.6
+"""Share of the lines with text that have to be fields or rows. Most lines of a record are, whatever text stands around
+the record."""
+MIN_LINES = 6
+"""Lines with text from which a result can be a record."""
+MIN_LABELS = 3
+"""Number of different labels that a record needs. Lines that all begin with the same word are messages."""
+ROOM_FACTOR = 2.0
+"""Room for labelled lines, in units of the room for bare names: a label takes as many characters as its value."""
+_LONG = 300
+"""Characters above which a line is a text and no field."""
+_FIELD = re.compile(r"""\s*(?:[-*]\s+)?["']?[A-Za-z_][\w .()/-]{0,40}["']?\s*[:=]\s*(?=\S)(?!//)""")
+_ROW = re.compile(r"\s*\S+(?:(?: {2,}|\t| ?\| ?)\S[^|\t]{0,80}?){2,}\s*\|?\s*$")
+_BRACKETS = re.compile(r"\s*[\[\]{}(),]*\s*$")
+
+
+def is_record(message: Message, command: ShellCommand) -> bool:
+    """True if a tool's result is made of labelled fields or the rows of a table."""
+    if command.kind != "call" or command.edits_file:
+        return False
+    return message.derive(_is_record)
+
+
+def _is_record(message: Message) -> bool:
+    lines = [line for line in message.text.splitlines() if not _BRACKETS.match(line)]
+    if len(lines) < MIN_LINES:
+        return False
+    checkpoint()
+    labels = [found[0] for line in lines if (found := _FIELD.match(line)) is not None]
+    checkpoint()
+    rows = sum(_ROW.match(line) is not None for line in lines)
+    return max(len(labels) if len(set(labels)) >= MIN_LABELS else 0, rows) >= MIN_LABELLED_SHARE * len(lines)
+
+
+def select_lines(lines: Sequence[str], max_chars: int) -> set[int]:
+    """The lines of a record that stay, from the first on, in at most `room` characters.
+
+    These are its fields or rows, and the brackets between them.
+    """
+    found: set[int] = set()
+    for n, line in enumerate(lines):
+        if len(line) > _LONG:
+            continue
+        max_chars -= len(line) + 1
+        if max_chars < 0:
+            break
+        found.add(n)
+    return found

@@ -1,0 +1,340 @@
+"""The short form of a tool result: its source, its outcome, and the content that stands nowhere else in the prompt.
+
+A shortened result has to say which call it belongs to and how it ended. It must not take away the only place of a path,
+an id or a line. Everything else can be had again, from the store or by calling the tool again. All that is listed was
+in the result, in its order; the amount that is missing is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from proxy.chat.checkpoint import checkpoint
+from proxy.chat.message import Message
+from proxy.context.analysis import identifiers, outcome
+from proxy.context.analysis.identifiers import PromptIndex, TextHashes
+from proxy.context.analysis.outcome import ToolOutcome
+from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
+from proxy.context.summaries import labelled_records
+
+_ERROR = re.compile(
+    r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"
+    r"|^E  "
+)
+_IMPORT = re.compile(
+    r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*"
+    r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
+)
+_CONSTANT = re.compile(
+    r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*(?:[A-Za-z#]+\s+){0,4}[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[\w\s:\[\]<>]{0,30}?"
+    r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
+)
+"""A name in capitals with its value, as a definition has it. The name or the value alone would say nothing."""
+_SHORT = 100
+"""Characters above which a line is no such definition."""
+_HEAD = 60
+"""Lines at the front of a file among which import lines stand."""
+_LONG = 400
+"""Characters above which a line is no error line. The estimate of `rough` counts this many for a long line with an
+error."""
+_SHOWN = 300
+"""Characters of a line that are shown."""
+_ERRORS = 8
+"""Error lines that stay if nothing else is set."""
+_NAME = 120
+"""Characters above which a name is a blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class StubLimits:
+    """The amount of a result that stays."""
+
+    max_errors: int = _ERRORS
+    """Number of lines that tell of an error."""
+    max_name_chars: int = 4000
+    """Room for names that stand nowhere else, in characters."""
+    max_name_share: float = 0.25
+    """The same room as a share of the result; the smaller room counts."""
+
+
+def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *, is_view: bool = False) -> int:
+    """Estimate the characters of this result's stub. The estimate is needed often, so it does not look at the prompt.
+
+    Names that stand elsewhere are not known here. Nearly all names are taken to stand nowhere else, which is the
+    careful side.
+    """
+    return message.derive(lambda m: _estimate_stub_chars(m, command, is_view=is_view), ("rough", command, is_view))
+
+
+def _estimate_stub_chars(message: Message, command: ShellCommand, *, is_view: bool) -> int:
+    lines = outcome.read_lines(message)
+    ended = outcome.read_outcome(message, command)
+    stays = _outcome_lines(ended, command, is_view=is_view)
+    telling = [n for n in message.derive(find_error_lines) if n not in stays]
+    fixed = sum(len(lines[n]) for n in _both_ends(telling, _ERRORS - len(ended.failure_lines)))
+    if len(message.text) > _LONG:
+        fixed += _LONG * len(_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
+    if ended.first_line is not None:
+        stays.add(ended.first_line)
+    shown = [lines[n][:_SHOWN] for n in stays]
+    have = set(identifiers.find_names("\n".join(shown)))
+    checkpoint()
+    loose = sum(len(name) + 1 for name in identifiers.list_names(message) if len(name) <= _NAME and name not in have)
+    kept = sum(map(len, shown)) + len(shown)
+    new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
+    room = 0.25 * len(message.text)
+    if labelled_records.is_record(message, command):
+        return int(kept + min(fixed, 1200) + min(8000, labelled_records.ROOM_FACTOR * room)) + 60
+    return int(kept + min(fixed, 1200) + min(new * loose, 4000, room)) + 60
+
+
+def find_error_lines(message: Message) -> tuple[int, ...]:
+    """The numbers of the lines that tell of an error; a long line does not count."""
+    lines = outcome.read_lines(message)
+    return tuple(n for n in _error_lines(message, lines) if len(lines[n]) <= _LONG)
+
+
+def _outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: bool) -> set[int]:
+    """The lines that say how a call ended.
+
+    For a run these are all lines of its outcome. The text of a viewed file says nothing about the call. So for a view,
+    only the lines of a failure stay, and the line that nothing was changed.
+    """
+    if is_view and command.kind != "run":
+        return (
+            {*ended.code_lines, *ended.failure_lines, *ended.summary_lines}
+            if ended.verdict == "failed"
+            else set(ended.summary_lines)
+        )
+    return set(ended.kept_lines)
+
+
+def find_imports(message: Message) -> tuple[int, ...]:
+    """The numbers of the lines at the front of a file that import something."""
+    return tuple(n for n, line in enumerate(message.text.splitlines()[:_HEAD]) if _IMPORT.match(line))
+
+
+def find_constants(message: Message) -> tuple[int, ...]:
+    """The numbers of the lines that give a name in capitals its value. Other places look these values up."""
+    lines = enumerate(outcome.read_lines(message))
+    return tuple(n for n, line in lines if "_" in line and len(line) <= _SHORT and _CONSTANT.fullmatch(line))
+
+
+def _error_lines(message: Message, lines: Sequence[str]) -> list[int]:
+    """The numbers of those lines of a message that tell of an error."""
+    words = identifiers.find_error_words(message)
+    checkpoint()
+    if not words:
+        return []
+    return [n for n, line in enumerate(lines) if any(word in line for word in words) and _ERROR.search(line)]
+
+
+def _both_ends(found: list[int], most: int) -> list[int]:
+    """At most `most` items: the first and the last ones."""
+    half = max(0, most) // 2
+    return found if len(found) <= most else found[:half] + found[len(found) - half :]
+
+
+class StubWriter:
+    """Write the stubs of one batch, newest first: of two copies of a text the older one goes."""
+
+    def __init__(self, prompt_index: PromptIndex, limits: StubLimits) -> None:
+        self._standing = prompt_index
+        self._keep = limits
+
+    def write_stub(
+        self,
+        message: Message,
+        hashes: TextHashes,
+        referred_spans: Sequence[tuple[int, int]] = (),
+        command: ShellCommand = PLAIN_CALL,
+        *,
+        is_view: bool,
+        message_id: str = "",
+    ) -> str:
+        """The stub of one result.
+
+        held: the names and lines that the message holds now. referred: (start, end) of lines that a later result refers
+        to; these lines stay whole. command: the command of the result. is_view: it shows a file or page that may be
+        edited later. name: see `render`.
+        """
+        lines = outcome.read_lines(message)
+        kept = self._fixed_lines(message, lines, hashes, command, is_view=is_view)
+        whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
+        kept |= whole
+        room = min(self._keep.max_name_chars, int(self._keep.max_name_share * len(message.text)))
+        if labelled_records.is_record(message, command):
+            kept.update(labelled_records.select_lines(lines, int(labelled_records.ROOM_FACTOR * room)))
+            room = 0
+        if is_view:
+            room = self._with_constants(message, lines, hashes, kept, room)
+        keep_short_gaps(lines, kept)
+        names, more = self._lost_names(message, lines, hashes, kept, room)
+        text = render_stub(message.text, lines, kept, names, message_id, more, whole)
+        self._standing.remove(hashes)
+        self._standing.add(identifiers.hash_replacement(message, text))
+        return text
+
+    def _fixed_lines(
+        self, message: Message, lines: Sequence[str], held: TextHashes, command: ShellCommand, *, is_view: bool
+    ) -> set[int]:
+        """The lines that always stay: the first line with text, the outcome, unique error lines, the imports of a file.
+
+        A file's constants come after these (`_with_constants`).
+        """
+        ended = outcome.read_outcome(message, command)
+        kept = _outcome_lines(ended, command, is_view=is_view)
+        first = (
+            ended.first_line
+            if ended.first_line is not None
+            else next((n for n, line in enumerate(lines) if line.strip()), None)
+        )
+        if first is not None:
+            kept.add(first)
+        has, most = self._standing.has_line, self._keep.max_errors
+        telling = [
+            n
+            for n in message.derive(find_error_lines)
+            if n not in kept and not has(identifiers.strip_line_number(lines[n]), held.line_set)
+        ]
+        kept.update(_both_ends(telling, most - len(ended.failure_lines)))
+        if is_view:
+            kept.update(message.derive(find_imports))
+        return kept
+
+    def _with_constants(
+        self, message: Message, lines: Sequence[str], held: TextHashes, kept: set[int], room: int
+    ) -> int:
+        """Keep the constants that stand nowhere else, within the room for names. Return the room that is left."""
+        for n in message.derive(find_constants):
+            size = len(lines[n]) + 1
+            if (
+                n not in kept
+                and size <= room
+                and not self._standing.has_line(identifiers.strip_line_number(lines[n]), held.line_set)
+            ):
+                kept.add(n)
+                room -= size
+        return room
+
+    def _lost_names(
+        self, message: Message, lines: Sequence[str], held: TextHashes, kept: set[int], room: int
+    ) -> tuple[list[str], int]:
+        """Return (names of the removed lines that stand nowhere else, how many more such names there are).
+
+        The names are ordered by worth, and have at most `room` characters.
+        """
+        shown = [lines[n] for n in kept]
+        have = set(identifiers.find_names("\n".join([line[:_SHOWN] for line in shown])))
+        if all(len(line) <= _SHOWN for line in shown):
+            names = identifiers.list_names(message)
+        else:  # names in the cut part of a kept line count only if a removed line has them
+            names = identifiers.find_distinct_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))
+        checkpoint()
+        counted, own = self._standing.name_counts.get, held.name_set
+        # Names that stand in another message, as `Standing.has_name` says, and blobs stay out.
+        lost = [
+            name
+            for name in names
+            if name not in have and counted(h := hash(name), 0) <= (h in own) and len(name) <= _NAME
+        ]
+        checkpoint()
+        sizes = find_listing_sizes(lines) if any(map(_NUMBER.fullmatch, lost)) else frozenset()
+        ranks = {name: rank_name(name, sizes) for name in lost}
+        checkpoint()
+        loose: list[str] = []
+        # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
+        # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
+        for name in sorted(lost, key=lambda name: ranks[name] == _LOWEST_RANK):
+            if len(name) > room:
+                break
+            loose.append(name)
+            room -= len(name) + 1
+        loose.sort(key=ranks.__getitem__)
+        return loose, len(lost) - len(loose)
+
+
+_DATE = re.compile(
+    r"(?:\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4})(?:T.*)?|T?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?Z?|[+-]\d{4}"
+)
+_NUMBER = re.compile(r"[\d.,:%]+(?:[a-zA-Z%]{1,3})?")
+_FILE = re.compile(r"[\w.~-]*[a-zA-Z][\w-]*\.[a-zA-Z]\w{0,5}(?::\d+)*")
+_LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s*)?([\d.,]+[KMGTP]?)\s")
+
+
+_LOWEST_RANK = 3
+
+
+def rank_name(name: str, sizes: frozenset[str] = frozenset()) -> int:
+    """The rank of a name's worth to an agent, 0 the most: paths, then identifiers, numbers, and last dates and sizes in
+    a listing."""
+    if name in sizes or _DATE.fullmatch(name):
+        return _LOWEST_RANK
+    if _NUMBER.fullmatch(name):
+        return 2
+    return 0 if "/" in name or _FILE.fullmatch(name) else 1
+
+
+def find_listing_sizes(lines: Sequence[str]) -> frozenset[str]:
+    """The sizes in lines like those of `ls -l`."""
+    return frozenset(found[1] for line in lines if (found := _LISTED.match(line)) is not None)
+
+
+def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:
+    """Keep lines that are no longer than the mark that would replace them: mostly one blank line."""
+    start = 0
+    for n in (*sorted(kept), len(lines)):
+        if n > start:
+            longest = len(render_gap(n - start))
+            if n - start - 1 <= longest and sum(map(len, lines[start:n])) + n - start - 1 <= longest:
+                kept.update(range(start, n))
+        start = n + 1
+
+
+def render_gap(count: int) -> str:
+    """The mark that replaces missing lines."""
+    return f"[... {count} lines]"
+
+
+def render_stub(
+    text: str,
+    lines: Sequence[str],
+    kept: set[int],
+    names: Sequence[str],
+    message_id: str = "",
+    omitted_names: int = 0,
+    whole_lines: Collection[int] = (),
+) -> str:
+    """The stub: the amount kept, the kept lines in their order, a mark where lines are missing, and the names.
+
+    name: the id by which the model can read the whole result again; empty if it cannot. more: number of names that had
+    no room. whole: lines that are shown to their end, however long.
+    """
+    out: list[str] = []
+    start = 0
+    for n in sorted(kept):
+        if n > start:
+            out.append(render_gap(n - start))
+        line = lines[n]
+        out.append(
+            line
+            if len(line) <= _SHOWN or n in whole_lines
+            else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}"
+        )
+        start = n + 1
+    if len(lines) > start:
+        out.append(render_gap(len(lines) - start))
+    if names:
+        out.append("[also there: " + " ".join(names) + (f"; {omitted_names} more]" if omitted_names else "]"))
+    body = "\n".join(out)
+    again = (
+        f"; {render_recall_call(message_id)}" if message_id else ""
+    )  # as short as it can be: it stands in every stub
+    return f"[shortened: {len(body)} of {len(text)} characters{again}]\n{body}"
+
+
+def render_recall_call(message_id: str) -> str:
+    """The call by which the model reads a message by its id."""
+    return f'recall("{message_id}")'

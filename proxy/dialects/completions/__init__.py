@@ -1,0 +1,1 @@
+"""OpenAI's Chat Completions: requests, and the chunks of streamed answers. Pure."""

@@ -1,0 +1,398 @@
+"""OpenAI's Chat Completions: reading a request into Messages, and writing one back slice by slice.
+
+Only the fields named here are read; everything else travels in its slice. A value of an unexpected type makes a message
+`none`-shaped or the request unmanaged, never an error: upstream decides (WIRE.md 0.1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.chat import chain, json_spans
+from proxy.chat.message import Call, ContentShape, Message, PrefixCache, Request
+from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.errors import NotManaged
+
+CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
+"""The client's cache marks inside a message: they stay where they are."""
+_REASONING = ("reasoning_content", "reasoning")
+_MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY = msgspec.json.Decoder()
+_MEDIA = {"image_url": "url", "input_audio": "data", "file": "file_data"}
+
+MessageReader = Callable[[bytes], Message]
+"""Reader of one message; a cache in front of `read_message` has the same signature."""
+
+
+def read_message(raw: bytes) -> Message:
+    """The message in these bytes. Raises NotManaged if it is no object with a role, or if its content is unreadable."""
+    try:
+        fields = _MESSAGE.decode(raw)
+        role = _plain(fields, "role")
+        if not isinstance(role, str) or not role:
+            raise NotManaged("shape", "a message without a role")
+        content = _plain(fields, "content")
+        text, shape, media, marked = _content(content)
+        calls = _calls(_plain(fields, "tool_calls"), _plain(fields, "function_call"))
+        call_id = _plain(fields, "tool_call_id")
+        if role == "function":
+            call_id = _plain(fields, "name")
+        call_id = call_id if isinstance(call_id, str) else None
+        reasoning = next((r for r in (_plain(fields, name) for name in _REASONING) if isinstance(r, str) and r), "")
+        marked = marked or any(mark in fields for mark in CACHE_MARKS)
+    except (ValueError, RecursionError) as problem:
+        raise NotManaged("unreadable", f"a message that cannot be read: {problem}") from problem
+    named = chain.digest_message(role, text, calls, call_id, media)
+    parts = len(content) if isinstance(content, list) else 0
+    return Message(
+        raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, chain.compute_form(raw), parts
+    )
+
+
+def _plain(fields: dict[str, msgspec.Raw], name: str) -> Any:
+    found = fields.get(name)
+    return None if found is None else _ANY.decode(found)
+
+
+def _content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
+    """(text, shape, a digest of each part that is not text, True if a part bears a cache mark). Raises NotManaged if
+    `content` is of another type."""
+    if content is None:
+        return "", "none", [], False
+    if isinstance(content, str):
+        return content, "string", [], False
+    if not isinstance(content, list):
+        raise NotManaged("shape", "content that is neither text nor a list of parts")
+    texts, media, marked = [], [], False
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+            media.append(b"")  # a bare string in a list: readable, but not a form that the proxy writes
+        elif not isinstance(part, dict):
+            raise NotManaged("shape", "a content part that is no object")
+        elif isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            media.append(_medium(part))
+        marked = marked or (isinstance(part, dict) and any(mark in part for mark in CACHE_MARKS))
+    return "".join(texts), "mixed" if media else "parts", media, marked
+
+
+def _medium(part: dict[str, Any]) -> bytes:
+    kind = str(part.get("type", ""))
+    inner = part.get(kind)
+    data = inner.get(_MEDIA.get(kind, ""), inner) if isinstance(inner, dict) else part
+    if data is part:
+        data = {name: part[name] for name in part if name not in CACHE_MARKS}
+    return chain.compute_form(kind.encode() + msgspec.json.encode(data, order="sorted"))
+
+
+def _calls(tool_calls: Any, function_call: Any) -> tuple[Call, ...]:
+    found = []
+    for call in tool_calls if isinstance(tool_calls, list) else ():
+        inner = call.get("function") or call.get("custom") if isinstance(call, dict) else None
+        if not isinstance(inner, dict):
+            raise NotManaged("shape", "a tool call of an unknown kind")
+        found.append(
+            Call(_text(call.get("id")), _text(inner.get("name")), _text(inner.get("arguments", inner.get("input"))))
+        )
+    if isinstance(function_call, dict):
+        name = _text(function_call.get("name"))
+        found.append(Call(name, name, _text(function_call.get("arguments"))))
+    return tuple(found)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def read_request(
+    body: bytes,
+    read: MessageReader = read_message,
+    prefix: PrefixCache | None = None,
+    *,
+    is_prefix_checked: bool = False,
+    limits: SizeLimits | None = None,
+) -> Request:
+    """The request in this body. Raises NotManaged: `unreadable` or `shape` if the body is not understood, `size` if it
+    is over the limits.
+
+    front: the prefix of an earlier body of the same history; if this body begins with it, only the rest is read.
+    begins: the caller has already checked that the body begins with `front`.
+    """
+    if prefix is not None and (is_prefix_checked or body.startswith(prefix.body_prefix)):
+        longer = _read_rest(body, read, prefix, limits)
+        if longer is not None:
+            return _checked(
+                _request(body, *longer, len(prefix.messages), len(prefix.body_prefix), prefix.memo_values), limits
+            )
+    members = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
+    if members is None:
+        raise NotManaged("unreadable", "the body's members cannot be told apart")
+    spans = {m.key: (m.start, m.end) for m in members}
+    if "messages" not in spans:
+        raise NotManaged("shape", "no messages")
+    start, end = spans["messages"]
+    inside = json_spans.find_elements(body[start:end], None if limits is None else limits.messages)
+    if not inside:
+        raise NotManaged("shape", "messages is no list, or an empty one")
+    messages = tuple(read(body[start + a : start + b]) for a, b in inside)
+    return _checked(_request(body, spans, messages, 0, 0, {}), limits)
+
+
+def _checked(request: Request, limits: SizeLimits | None) -> Request:
+    if limits is not None:
+        limits.check_request(request)
+    return request
+
+
+_OPEN = b'{"messages":['
+
+
+def _read_rest(
+    body: bytes, read: MessageReader, front: PrefixCache, limits: SizeLimits | None
+) -> tuple[dict[str, tuple[int, int]], tuple[Message, ...]] | None:
+    """(spans, messages) of a body that begins with `front`; None if the rest does not continue from there."""
+    rest = body[len(front.body_prefix) :].lstrip(b" \t\r\n")
+    more = rest[:1] == b","
+    if more:
+        rest = rest[1:]
+    elif rest[:1] != b"]":
+        return None
+    # Everything after the known messages is made a body of its own. Its spans, moved by `by`, are the wanted spans.
+    members = json_spans.find_members(_OPEN + rest, None if limits is None else MAX_TOP_LEVEL_KEYS)
+    most = None if limits is None else limits.messages - len(front.messages)
+    inside = json_spans.find_elements((_OPEN + rest)[members[0].start : members[0].end], most) if members else None
+    if members is None or inside is None or more != bool(inside):
+        return None  # for example a comma with nothing after it
+    by = len(body) - len(rest) - len(_OPEN)
+    spans = dict(front.spans)
+    spans["messages"] = (front.messages_start, members[0].end + by)
+    for member in members[1:]:
+        if member.key in spans:
+            return None  # a duplicate key: the caller then reads the whole body, and refuses it there
+        spans[member.key] = (member.start + by, member.end + by)
+    at = members[0].start + by
+    messages = (*front.messages, *(read(body[at + a : at + b]) for a, b in inside))
+    return spans, messages
+
+
+_PREFIX = re.compile(rb'"prefix"\s*:\s*true')
+"""Mark of a message that the model is to continue (Mistral, DeepSeek)."""
+
+
+def _request(
+    body: bytes,
+    spans: dict[str, tuple[int, int]],
+    messages: tuple[Message, ...],
+    shared: int,
+    rest: int,
+    notes: dict[Hashable, Any],
+) -> Request:
+    plain = _Fields(body, spans)
+    tools = plain.raw("tools")
+    tools = None if tools in (None, b"null", b"[]") else tools
+    choices = plain.get("n")
+    format_ = plain.get("response_format")
+    model = plain.get("model")
+    options = plain.get("stream_options")
+    return Request(
+        body=body,
+        spans=spans,
+        messages=messages,
+        model=model if isinstance(model, str) else "",
+        stream=plain.get("stream") is True,
+        tools=tools,
+        tool_names=_tool_names(tools),
+        is_free_text=choices in (None, 1)
+        and (format_ is None or (isinstance(format_, dict) and format_.get("type") == "text"))
+        and plain.get("tool_choice") in (None, "auto", "none")
+        and plain.get("modalities") in (None, ["text"]),
+        usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
+        choices=choices if isinstance(choices, int) else 1,
+        reasoning_effort=str(plain.get("reasoning_effort") or ""),
+        is_continuation=plain.get("continue_final_message") is True
+        or plain.get("add_generation_prompt") is False
+        or (messages[-1].role == "assistant" and _PREFIX.search(messages[-1].raw) is not None),
+        max_tokens=_limit(plain.get("max_completion_tokens")) or _limit(plain.get("max_tokens")),
+        prefix_messages=shared,
+        prefix_bytes=rest,
+        memo_values=notes,
+    )
+
+
+def _limit(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 and value is not True else None
+
+
+def build_prefix_cache(request: Request) -> PrefixCache:
+    """The prefix with which the next request of the same history is expected to begin."""
+    start, end = request.spans["messages"]
+    spans = {name: span for name, span in request.spans.items() if span[1] <= start}
+    end -= 1
+    while request.body[end - 1] in b" \t\r\n":
+        end -= 1
+    return PrefixCache(memoryview(request.body)[:end], start, spans, request.messages, request.memo_values)
+
+
+class _Fields:
+    """Reader of top-level values, decoded one at a time: most requests need five short values of a large body."""
+
+    def __init__(self, body: bytes, spans: dict[str, tuple[int, int]]) -> None:
+        self._body = body
+        self._spans = spans
+
+    def raw(self, name: str) -> bytes | None:
+        span = self._spans.get(name)
+        return self._body[span[0] : span[1]] if span else None
+
+    def get(self, name: str) -> Any:
+        raw = self.raw(name)
+        try:
+            return None if raw is None else _ANY.decode(raw)
+        except (ValueError, RecursionError) as problem:
+            raise NotManaged("unreadable", f"{name} cannot be read: {problem}") from problem
+
+
+def _tool_names(tools: bytes | None) -> tuple[str, ...]:
+    try:
+        found = _ANY.decode(tools) if tools else []
+    except (ValueError, RecursionError) as problem:
+        raise NotManaged("unreadable", f"tools cannot be read: {problem}") from problem
+    if not isinstance(found, list):
+        raise NotManaged("shape", "tools is no list")
+    names = []
+    for tool in found:
+        inner = tool.get(tool.get("type")) if isinstance(tool, dict) and isinstance(tool.get("type"), str) else None
+        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
+            names.append(inner["name"])
+    return tuple(names)
+
+
+def write_request(request: Request, messages: Sequence[bytes] | None = None, *, request_usage: bool = False) -> bytes:
+    """The body to send: the client's own body with a new messages array (None: the request's), and usage requested in a
+    stream.
+
+    Every other top-level value stays the same slice, in the same order. The body is written in one go: unchanged bytes
+    are copied once. Raises ValueError if the stream's options are no object.
+    """
+    body, spans = request.body, request.spans
+    new: list[tuple[int, int, Sequence[bytes]]] = []
+    if messages is None and request.is_spliced:
+        messages = [m.raw for m in request.messages]
+    if messages is not None:
+        new.append((*spans["messages"], _array(messages)))
+    tools = spans.get("tools")
+    if request.tools is not None and tools is not None and request.tools != body[tools[0] : tools[1]]:
+        new.append((*tools, (request.tools,)))
+    if request_usage and request.stream and not request.usage_wanted:
+        new.append(_asking_for_usage(body, spans.get("stream_options")))
+    return _spliced(body, new) if new else body
+
+
+def _array(members: Sequence[bytes]) -> list[bytes]:
+    pieces = [b","] * (2 * len(members))
+    pieces[::2] = members
+    pieces[-1:] = [b"]"]
+    return [b"[", *pieces]
+
+
+def _asking_for_usage(body: bytes, span: tuple[int, int] | None) -> tuple[int, int, Sequence[bytes]]:
+    if span is None:
+        end = body.rindex(b"}")
+        return end, end, (b',"stream_options":{"include_usage":true}',)
+    options = body[span[0] : span[1]]
+    return *span, (json_spans.set_member(b"{}" if options == b"null" else options, "include_usage", b"true"),)
+
+
+def _spliced(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
+    """The body with some of its values replaced. new: (start, end, pieces) of each replacement."""
+    pieces: list[bytes | memoryview] = []
+    came, at = memoryview(body), 0
+    for start, end, instead in sorted(new):
+        pieces.append(came[at:start])
+        pieces += instead
+        at = end
+    pieces.append(came[at:])
+    return b"".join(pieces)
+
+
+def replace_text(raw: bytes, text: str) -> bytes:
+    """The message with its text replaced: the client's key order, unknown fields and cache marks stay in place.
+
+    In a list, one part keeps its place and gets the new text, and the other text parts are dropped. That part is the
+    last one with a cache mark, or else the first. Images and the like stay. Raises ValueError if the message has no
+    text to replace.
+    """
+    found = json_spans.find_member(raw, "content")
+    if found is None:
+        raise ValueError("a message without content")
+    content = raw[found.start : found.end]
+    new = msgspec.json.encode(text)
+    if content[:1] == b'"':
+        return raw[: found.start] + new + raw[found.end :]
+    spans = json_spans.find_elements(content)
+    if not spans:
+        raise ValueError("content that holds no text")
+    parts = [content[a:b] for a, b in spans]
+    holders = [n for n, part in enumerate(parts) if part[:1] == b"{" and json_spans.find_member(part, "text")]
+    if not holders:
+        raise ValueError("content that holds no text")
+    # The last part with a mark ends the client's cached prefix, so that part is kept.
+    marked = [n for n in holders if any(json_spans.find_member(parts[n], mark) for mark in CACHE_MARKS)]
+    keep = marked[-1] if marked else holders[0]
+    parts[keep] = json_spans.set_member(parts[keep], "text", new)
+    kept = [part for n, part in enumerate(parts) if n == keep or n not in holders]
+    return raw[: found.start] + b"[" + b",".join(kept) + b"]" + raw[found.end :]
+
+
+def append_text(raw: bytes, text: str) -> bytes:
+    """The message with text added at its end: to the string, or as one more text part. Raises ValueError as
+    `with_text`."""
+    found = json_spans.find_member(raw, "content")
+    if found is None:
+        raise ValueError("a message without content")
+    content = raw[found.start : found.end]
+    if content[:1] == b'"':
+        # Both are JSON strings: the end of one and the start of the other meet without decoding either.
+        return raw[: found.end - 1] + msgspec.json.encode(text)[1:] + raw[found.end :]
+    if content[:1] != b"[":
+        raise ValueError("content that holds no text")
+    part = msgspec.json.encode({"type": "text", "text": text})
+    inside = content[: content.rindex(b"]")]
+    comma = b"," if inside[1:].strip() else b""
+    return raw[: found.start] + inside + comma + part + b"]" + raw[found.end :]
+
+
+def remove_calls(raw: bytes) -> bytes:
+    """The assistant message with its text alone, for an upstream that cannot read its calls."""
+    for name in ("tool_calls", "function_call"):
+        if json_spans.find_member(raw, name):
+            raw = json_spans.remove_member(raw, name)
+    return raw
+
+
+def make_user_message(text: str) -> bytes:
+    """A user message of the proxy's, for upstreams that accept one after a tool result."""
+    return msgspec.json.encode({"role": "user", "content": text})
+
+
+def erase_content(raw: bytes, text: str) -> bytes:
+    """The message with `text` in place of its content. The role stays, and the ids and names of its calls or of the
+    call that it answers."""
+    message = read_message(raw)
+    made: dict[str, Any] = {"role": message.role, "content": text}
+    if message.call_id is not None and message.role == "tool":
+        made["tool_call_id"] = message.call_id
+    if message.calls:
+        made["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": "{}"}}
+            for call in message.calls
+        ]
+    return msgspec.json.encode(made)

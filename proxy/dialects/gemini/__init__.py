@@ -1,0 +1,1 @@
+"""Gemini's `generateContent`: contents of stored messages in that form. Pure."""

@@ -1,0 +1,1 @@
+"""Events of conversations: the bus that listeners subscribe to, and webhooks."""

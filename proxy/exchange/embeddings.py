@@ -1,0 +1,110 @@
+"""Vectors of messages, each made once: read from the store, else made by the upstream's /v1/embeddings, in batches.
+
+Off by default. A caller gets the vectors that are available. A text whose vector could not be made is left out, and its
+relevance is then judged by words.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+from proxy.context.models import find_model
+from proxy.errors import StoreUnavailable
+from proxy.exchange.services import Services
+from proxy.helper.helper_client import EmbeddingAnswer, embed_texts, pick_credential_headers
+from proxy.store.derived import EmbeddingRow
+from proxy.upstream.client import Target
+from proxy.upstream.headers import Headers
+
+KIND = "embedding"
+"""The kind under which embeddings are counted, among the kinds of questions."""
+
+MAX_CHARS = 16_000
+"""Characters of a text that are embedded: models take some 8,000 tokens, and the beginning shows the subject."""
+
+
+async def load_vectors(
+    services: Services, tenant: str, session: str, texts_by_form: Mapping[bytes, str], headers: Headers | None = None
+) -> dict[bytes, tuple[float, ...]]:
+    """Return the vectors of these texts by the form of their message, for as many as are available. Never raises on
+    purpose.
+
+    It waits for the upstream, up to `helper.timeout_s` for each batch, so a request runs it in a task of its own.
+    headers: those of the request that it is done for, used where the upstream has no key of its own.
+    """
+    settings = services.settings.embeddings
+    target = next((t for t in services.client.targets if t.name == settings.upstream), None)
+    wanted = {form: text[:MAX_CHARS] for form, text in texts_by_form.items() if text.strip()}
+    if not settings.enabled or target is None or not wanted:
+        return {}
+    try:
+        stored = await services.store.read_embeddings(tenant, session, settings.model, list(wanted))
+    except StoreUnavailable:
+        _count(services, "store")
+        return {}
+    found = {form: _unpacked(raw) for form, raw in stored.items()}
+    missing = [form for form in wanted if form not in found]
+    patience = services.embeddings_breaker
+    if missing and (patience.is_open or patience.open_calls >= services.settings.helper.concurrency):
+        _count(services, "resting" if patience.is_open else "queue_full")
+        return found
+    patience.open_calls += 1
+    try:
+        for at in range(0, len(missing), settings.batch):
+            batch = missing[at : at + settings.batch]
+            made = await _embed_batch(services, target, [wanted[form] for form in batch], headers or [])
+            patience.record_call(made.outcome)
+            if made.outcome != "answered":
+                break  # the next batch would fare no better, and nobody should wait for it
+            # Unpack the stored form, so that a relevance does not depend on the process that made the vector.
+            packed = {form: _packed(vector) for form, vector in zip(batch, made.vectors, strict=True)}
+            found.update((form, _unpacked(raw)) for form, raw in packed.items())
+            now = services.now()
+            services.store.put(
+                [EmbeddingRow(tenant, session, settings.model, form, raw, now) for form, raw in packed.items()]
+            )
+    finally:
+        patience.open_calls -= 1
+    return found
+
+
+async def _embed_batch(services: Services, target: Target, texts: Sequence[str], headers: Headers) -> EmbeddingAnswer:
+    """Embed one batch, paid from the helper's budget and counted."""
+    name = services.settings.embeddings.model
+    model = find_model(services.models, name)
+    # No tokenizer makes more tokens than there are bytes.
+    worst = sum(len(text.encode("utf-8", "replace")) for text in texts) * (model.input or 0) / 1e6
+    try:
+        if not await services.helper_budget.reserve(services.store, worst):
+            return _counted(services, EmbeddingAnswer("over_budget"))
+    except StoreUnavailable:
+        return _counted(services, EmbeddingAnswer("store"))
+    made = EmbeddingAnswer("cancelled", dollars=worst)
+    try:
+        shown = [] if target.key is not None else pick_credential_headers(headers)
+        timeout_s = services.settings.helper.timeout_s
+        made = await embed_texts(services.client, target, name, model, texts, shown, timeout_s=timeout_s)
+    finally:
+        services.store.put([services.helper_budget.settle_reserve(KIND, worst, (made.prompt_tokens, 0), made.dollars)])
+        _counted(services, made)
+    return made
+
+
+def _counted(services: Services, made: EmbeddingAnswer) -> EmbeddingAnswer:
+    _count(services, "kept" if made.outcome == "answered" else made.outcome)
+    services.metrics.helper_dollars_total.labels(kind=KIND).inc(made.dollars)
+    services.metrics.helper_tokens_total.labels(kind=KIND).inc(made.prompt_tokens)
+    return made
+
+
+def _count(services: Services, outcome: str) -> None:
+    services.metrics.helper_total.labels(kind=KIND, outcome=outcome).inc()
+
+
+def _packed(vector: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(vector)}f", *vector)
+
+
+def _unpacked(raw: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(raw) // 4}f", raw)

@@ -1,0 +1,412 @@
+"""Rows to store of an exchange: every message once, and of every exchange enough to rebuild it.
+
+Rows are made here, with the ids and times that the caller gave; the store inserts them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from proxy.chat import chain
+from proxy.chat.message import Message
+from proxy.context.plan import Edit
+from proxy.exchange import cost
+from proxy.exchange.turn import Turn
+from proxy.sessions import side_calls
+from proxy.sessions import tool_offer as offers
+from proxy.sessions.branch import Node
+from proxy.sessions.hidden_rounds import encode_round
+from proxy.sessions.live import LiveSessions
+from proxy.sessions.tool_offer import ToolOffer
+from proxy.store.base import BranchRow, EditRow, ExchangeRow, FormRow, MessageRow, Row, SessionRow, StateRow
+from proxy.store.session_notes import HiddenRoundRow, ToolOfferRow
+
+
+class MessageForms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Data that rebuild the client's messages of an exchange from the chain, as JSON in its row.
+
+    system: [index, form] of each system message. other: [position, form] of messages that came in another form than the
+    first stored one; "" for the first stored one. base: the exchange before it in its thread, whose forms hold for all
+    messages that are not listed here. An agent rewords each answer of ours in its own way. Listing all of them with
+    every request would grow with the square of their number. gap: the text between two messages. whole: the form of the
+    messages array where it cannot be rebuilt from these fields.
+    """
+
+    system: list[tuple[int, str]] = []
+    other: list[tuple[int, str]] = []
+    gap: str = ","
+    whole: str = ""
+    base: str = ""
+
+
+class SentTexts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Texts of ours in the prompt of an exchange, as JSON in its row.
+
+    inserts: [index or -1, place, form of the text]. usage: upstream was asked for usage. original: the messages went
+    out as they came. rounds: number of hidden rounds that were put back first. tools: the form of the definitions that
+    were added, "" for none. limit: tokens above which the prompt is over its budget, 0 for no budget. refetched: cut
+    results that the request shows to have been fetched again, by kind.
+    """
+
+    inserts: list[tuple[int, str, str]] = []
+    usage: bool = False
+    original: bool = False
+    rounds: int = 0
+    tools: str = ""
+    limit: int = 0
+    refetched: dict[str, int] = {}
+
+
+def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
+    """Put the rows of the new parts of a request on the turn, and note them in memory.
+
+    Memory is updated before the store has answered, and before any wait. So a second request that arrives meanwhile
+    does not store the same rows again. If storing fails, the session is forgotten and read back.
+    """
+    thread, memory = turn.located.thread, turn.located.thread.live_session
+    rows = turn.rows
+    if not memory.stored:
+        rows.append(SessionRow(turn.tenant, memory.session, memory.explicit, now))
+        memory.stored = True
+    if not thread.stored:
+        rows.append(
+            BranchRow(
+                turn.tenant,
+                memory.session,
+                thread.name,
+                thread.parent,
+                thread.fork_key,
+                thread.kind,
+                thread.system,
+                now,
+            )
+        )
+        rows += _make_inherited_rows(turn, now)
+        thread.stored = True
+        if thread.tool_offer is not None:
+            add_offer_row(turn, thread.tool_offer)
+    elif turn.located.relation == "continuation" and side_calls.is_first_continuation(turn.request, thread):
+        rows += side_calls.mark_working(thread)
+    if thread.tip_key is None and not memory.explicit:
+        live_sessions.record_first_tip(thread, turn.tip_key)
+    thread.tip_key = turn.tip_key
+    thread.answer_key = None
+    thread.answer_call_ids = frozenset()
+    thread.failed = thread.read_back = False
+    return _add_new_messages(live_sessions, turn, now)
+
+
+def add_edit_rows(turn: Turn, now: float) -> None:
+    """Put three kinds of rows on the turn: new edits, edits that come back behind a literal policy's, and withdrawn
+    edits."""
+    new = {edit.key: edit for edit in turn.plan.new_edits}
+    turn.rows += make_edit_rows(turn, [*turn.plan.new_edits, *_returning(turn, new)], now)
+    turn.rows += _make_returned_rows(turn, now)
+
+
+def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
+    """Put the row on the turn that says which tools its thread offers from now on; memory is updated."""
+    thread, array = turn.located.thread, offers.encode_offer(offer)
+    thread.tool_offer = offer
+    name = _add_form(turn, chain.compute_form(array), array) if array else ""
+    turn.rows.append(ToolOfferRow(turn.tenant, thread.session, thread.name, name))
+
+
+def record_hidden_round(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
+    """Return the row of the hidden round behind the answer; memory is updated, so that the next request has the
+    round."""
+    thread = turn.located.thread
+    if thread.tool_offer is None or not thread.tool_offer.names:
+        return []
+    known = thread.live_session.hidden_rounds.setdefault(turn.tip_key, ())
+    if turn.hidden_round is None or any(one.answer_key == answer_key for one in known):
+        return []
+    made = replace(turn.hidden_round, answer_key=answer_key, request_tip=turn.tip_key, stored_at=now)
+    thread.live_session.put_rounds(turn.tip_key, (*known, made))
+    return [HiddenRoundRow(turn.tenant, thread.session, answer_key, turn.tip_key, turn.id, encode_round(made), now)]
+
+
+def add_undone_rows(turn: Turn, edits: Sequence[Edit], now: float) -> None:
+    """Put rows on the turn that take back the edits that were stored too late to be used."""
+    before = turn.located.thread.state.edits
+    for edit in edits:
+        if turn.plan.edits.get(edit.key) == edit:
+            continue
+        old = before.get(edit.key)
+        row = make_edit_rows(turn, [old or edit], now)[0]
+        turn.rows.append(row if old else msgspec.structs.replace(row, action="withdrawn", text=None))
+
+
+def add_exchange_rows(turn: Turn, forms: MessageForms, now: float) -> None:
+    """Put two rows on the turn: the exchange, and the new position of its thread."""
+    thread = turn.located.thread
+    turn.rows.append(_exchange_row(turn, forms, now))
+    turn.rows.append(thread.record_position(turn.tip_key, None, now))
+
+
+def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
+    """Return copies of the edits and states that a fork inherits: the old branch and the new one are independent from
+    here."""
+    thread, memory = turn.located.thread, turn.located.thread.live_session
+    state = thread.state
+    lasting = state.edits if state.lasting_edits is None else state.lasting_edits
+    rows: list[Row] = [_edit_row(turn, e, thread.edit_versions.setdefault(k, 1), now) for k, e in lasting.items()]
+    if turn.policy.literal:
+        # No exchange under a literal policy has made an edit that lasts. The edits that do not last are copied as its
+        # own.
+        rows = [msgspec.structs.replace(row, exchange="") for row in rows if isinstance(row, EditRow)]
+        rows += make_edit_rows(turn, [e for k, e in state.edits.items() if lasting.get(k) != e], now)
+        rows += _take_back(turn, [e for k, e in lasting.items() if k not in state.edits], now)
+    thread.edit_number = len(rows)
+    rows += [StateRow(turn.tenant, memory.session, thread.name, k, text, now) for k, text in thread.state.states]
+    mine, turn.rows = turn.rows, []
+    for k in sorted(thread.state.pins):
+        add_pin_row(turn, k, 0, now)
+    rows += turn.rows
+    turn.rows = mine
+    return rows
+
+
+def add_pin_row(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
+    """Put the row on the turn that pins a message. size: its tokens."""
+    edit = Edit(chain_key, "append", None, "pin", "asked for by the client", size, size)
+    turn.rows += [msgspec.structs.replace(row, action="pin") for row in make_edit_rows(turn, [edit], now)]
+
+
+class _Ingested(NamedTuple):
+    """Facts about the prefix of a request that has been stored.
+
+    system: its system messages as [index, form]. other: by position, the messages that came in another form than the
+    first stored one. parent, position: the key and number of the last message in the chain. reached: an answer of ours
+    is among the messages.
+    """
+
+    system: list[tuple[int, str]]
+    other: dict[int, bytes]
+    parent: bytes
+    position: int
+    reached: bool
+
+
+def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
+    thread, memory = turn.located.thread, turn.located.thread.live_session
+    found = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), memory.serial)
+    turn.chain_length, other = found.position, found.other
+    gap, whole = _find_gap(turn)
+    changed = [(n, form.hex()) for n, form in other.items() if thread.other_forms.get(n) != form]
+    changed += [(n, "") for n in thread.other_forms if n not in other]
+    base, thread.last_exchange, thread.other_forms = thread.last_exchange, turn.id, other
+    return MessageForms(found.system, changed, gap, whole, base)
+
+
+def _add_message_rows(
+    live_sessions: LiveSessions, turn: Turn, now: float, begin: int, known: _Ingested | None
+) -> _Ingested:
+    """Put the rows of messages that are not stored yet on the turn, from index `begin` on."""
+    memory = turn.located.thread.live_session
+    messages, keys = turn.request.messages, turn.keys
+    system, other, parent, position, reached = known or _Ingested([], {}, chain.derive_root_key(turn.tenant), 0, False)
+    system, other = list(system), dict(other)
+    for n in range(begin, len(messages)):
+        message = messages[n]
+        if message.is_system:
+            system.append((n, _add_form(turn, message.form, message.raw)))
+            continue
+        node = memory.nodes.get(keys[n])
+        if node is None:
+            group_id = turn.find_group_id(n)
+            turn.rows.append(make_message_row(turn, message, keys[n], parent, position, group_id, now, reached=reached))
+            live_sessions.add_node(memory, keys[n], make_node(turn, message, now, reached=reached))
+        else:
+            reached = reached or node.reached
+            if node.form != message.form:
+                other[position] = message.form
+                _add_form(turn, message.form, message.raw)
+        parent, position = keys[n], position + 1
+    return _Ingested(system, other, parent, position, reached)
+
+
+def make_node(turn: Turn, message: Message, now: float, *, reached: bool) -> Node:
+    """Return the memory node of a message that is stored now."""
+    thread, memory = turn.located.thread, turn.located.thread.live_session
+    memory.token_counter = memory.token_counter or turn.weigh
+    tokens = turn.weigh(message) if memory.token_counter is turn.weigh else 0
+    return Node(message.form, thread.name, reached, turn.strategy, now, tokens)
+
+
+def make_message_row(
+    turn: Turn,
+    message: Message,
+    chain_key: bytes,
+    parent: bytes,
+    position: int,
+    group_id: str,
+    now: float,
+    *,
+    answer: bool = False,
+    reached: bool = False,
+) -> MessageRow:
+    """Return the row of one message."""
+    return MessageRow(
+        tenant=turn.tenant,
+        session=turn.located.thread.session,
+        key=chain_key,
+        parent=parent,
+        position=position,
+        thread=turn.located.thread.name,
+        role=message.role,
+        group_id=group_id,
+        body=message.raw,
+        form=message.form,
+        call_id=message.call_id,
+        status="tool_call" if message.calls else "completed",
+        strategy=turn.strategy,
+        tokens=turn.weigh(message),
+        answer=answer,
+        reached=reached,
+        created_at=now,
+    )
+
+
+def _find_gap(turn: Turn) -> tuple[str, str]:
+    """Return (the text between two messages, the form of the whole array where that text does not rebuild it)."""
+    request, front = turn.request, turn.prefix_cache
+    start, end = request.spans["messages"]
+    gap = front.separator if front is not None and request.prefix_messages else None
+    if gap is not None:
+        rest = request.messages[request.prefix_messages :]
+        fits = request.body[request.prefix_bytes : end] == b"".join([gap + m.raw for m in rest]) + b"]"
+    else:
+        raws = [m.raw for m in request.messages]
+        blank = end - start - 2 - sum(map(len, raws))
+        gap = b"," if blank < len(raws) else b", "
+        fits = request.body[start:end] == b"[" + gap.join(raws) + b"]"
+    if front is not None:
+        front.separator = gap if fits else None
+    return (
+        (gap.decode(), "")
+        if fits
+        else (",", _add_form(turn, chain.compute_form(request.body[start:end]), request.body[start:end]))
+    )
+
+
+def _add_form(turn: Turn, form: bytes, body: bytes) -> str:
+    """Return the form's name in hex; its row is added where the form is not known to be stored."""
+    forms = turn.located.thread.live_session.forms
+    if form not in forms:
+        forms.add(form)
+        turn.rows.append(FormRow(turn.tenant, turn.located.thread.session, form, body))
+    return form.hex()
+
+
+def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
+    plan, thread = turn.plan, turn.located.thread
+    start, end = turn.request.spans["messages"]
+    envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
+    inserts: list[tuple[int, str, str]] = [
+        (at, i.place, _add_form(turn, chain.compute_form(i.text.encode()), i.text.encode()))
+        for at, i in plan.placed_inserts
+    ]
+    tools = (
+        _add_form(turn, chain.compute_form(turn.spliced.added_tools), turn.spliced.added_tools)
+        if turn.spliced.added_tools
+        else ""
+    )
+    return ExchangeRow(
+        tenant=turn.tenant,
+        session=thread.session,
+        exchange=turn.id,
+        thread=thread.name,
+        head=turn.tip_key,
+        messages=len(turn.keys),
+        envelope=bytes.fromhex(_add_form(turn, chain.compute_form(envelope), envelope)),
+        forms=msgspec.json.encode(forms),
+        edits=thread.edit_number,
+        inserts=msgspec.json.encode(
+            SentTexts(
+                inserts,
+                turn.usage_added,
+                plan.messages is None or turn.observed,
+                turn.spliced.round_count,
+                tools,
+                max(0, plan.limit or 0),
+                {kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
+            )
+        ),
+        policy=turn.policy.name,
+        schedule=turn.policy.schedule,
+        model=turn.request.model,
+        upstream=turn.upstream,
+        strategy=turn.strategy,
+        tokens_before=plan.before,
+        tokens_after=plan.after,
+        predicted=cost.count_expected_cached(turn),
+        started_at=now,
+    )
+
+
+def make_edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
+    """Return rows of new edits, each with the next version of its message."""
+    thread = turn.located.thread
+    rows = []
+    for edit in edits:
+        version = thread.edit_versions.get(edit.key, 0) + 1
+        thread.edit_versions[edit.key] = version
+        rows.append(_edit_row(turn, edit, version, now))
+    thread.edit_number += len(rows)
+    return rows
+
+
+def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
+    """Return the lasting edits that are in force again, and were not while a literal policy planned."""
+    state, edits = turn.located.thread.state, turn.plan.edits
+    if state.lasting_edits is None or turn.plan.literal:
+        return []
+    return [
+        e for k in turn.spliced.keys if k not in new and (e := edits.get(k)) is not None and state.edits.get(k) != e
+    ]
+
+
+def _make_returned_rows(turn: Turn, now: float) -> list[EditRow]:
+    """Return rows that take edits back, where a message comes back into the prompt. Literal policies do that; all
+    others do it where the message had been kept from another upstream."""
+    thread = turn.located.thread
+    gone = [e for k, e in thread.state.edits.items() if k not in turn.plan.edits]
+    if not gone:
+        return []
+    here = set(turn.spliced.keys)
+    return _take_back(turn, [e for e in gone if e.key in here], now)
+
+
+def make_withdrawn_rows(turn: Turn, now: float) -> list[EditRow]:
+    """Return rows that take back all edits of the turn's thread."""
+    state = turn.located.thread.state
+    return _take_back(turn, list({**(state.lasting_edits or {}), **state.edits}.values()), now)
+
+
+def _take_back(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
+    return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in make_edit_rows(turn, edits, now)]
+
+
+def _edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
+    thread = turn.located.thread
+    return EditRow(
+        tenant=turn.tenant,
+        session=thread.session,
+        thread=thread.name,
+        key=edit.key,
+        version=version,
+        stage=edit.stage,
+        reason=edit.reason,
+        action=edit.action,
+        text=edit.text,
+        before=edit.before,
+        after=edit.after,
+        exchange=turn.id,
+        created_at=now,
+    )

@@ -1,0 +1,461 @@
+"""One request from end to end: plan, send, relay, store.
+
+The promise that shapes this file: a request never fails because of the proxy. If anything goes wrong before the first
+byte has reached the client, its original bytes go upstream. A header and a counter give the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from proxy.chat.size_limits import find_model
+from proxy.errors import (
+    AnswerTooLong,
+    ClientGone,
+    NotManaged,
+    StoreUnavailable,
+    Unavailable,
+    UpstreamBroken,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from proxy.exchange import (
+    idle,
+    inband,
+    iteration_records,
+    learned_windows,
+    publish_events,
+    record_outcome,
+    splice_rounds,
+)
+from proxy.exchange.plan_request import LARGE, find_simulated_state, prepare_request, replan_refused
+from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
+from proxy.exchange.turn import Turn
+from proxy.notes import state_block as grammar
+from proxy.notes.state_block import NoteBlock
+from proxy.sessions import locate
+from proxy.store.base import ExchangeStatus, GapRow
+from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.block_filter import remove_blocks
+from proxy.stream.relay import Relay
+from proxy.upstream.client import Reply, Target
+
+log = logging.getLogger(__name__)
+
+ERROR_BODY_BYTES = 1 << 20
+"""Bytes of an upstream's error that are read, so that the error can still be passed on."""
+TOO_LONG_STATUSES = (400, 413, 422)
+"""Statuses with which upstreams refuse a prompt that does not fit."""
+
+
+class _Model(msgspec.Struct):
+    model: str = ""
+
+
+async def handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
+    """Answer one chat request. Raises UpstreamError while nothing has been sent to the client yet; after that the
+    answer is ended here. Cancelled when the client leaves."""
+    services.open_requests += 1
+    try:
+        await _handle_chat(services, incoming, out)
+    finally:
+        services.open_requests -= 1
+
+
+async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
+    began = services.now()
+    if _is_off(incoming):
+        await forward_original(services, incoming, out, "off")
+        return
+    if incoming.unmanaged_reason:
+        await forward_original(services, incoming, out, incoming.unmanaged_reason)
+        return
+    if services.settings.commands.in_band:
+        taken = await inband.extract_command(services, incoming)
+        if taken.command_line is not None:
+            await inband.answer_command(services, taken, out)
+            return
+        incoming = taken.incoming
+    try:
+        turn, target = await prepare_request(services, incoming)
+    except NotManaged as reason:
+        await forward_original(services, incoming, out, reason.reason)
+        return
+    except StoreUnavailable as problem:
+        if services.settings.store.persist == "required":
+            raise Unavailable("the store is not available", hint="Try again later.") from problem
+        _record_gap(services, incoming)
+        await forward_original(services, incoming, out, "store")
+        return
+    except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
+        services.metrics.swallowed_total.labels(where="prepare").inc()
+        log.exception("planning failed; the request goes on as it came")
+        await forward_original(services, incoming, out, "error")
+        return
+    own = services.now() - began
+    await _send_and_relay(services, turn, target, incoming, out)
+    services.metrics.request_seconds.labels(route="chat").observe(own)
+    idle.schedule_compression(services, turn, incoming.headers)
+
+
+def _record_gap(services: Services, incoming: Incoming) -> None:
+    """Record that nothing of this request will be stored; the row is written as soon as the store can be reached."""
+    tenant, session = locate.find_owner(incoming.headers, incoming.tenant, incoming.session, services.settings.identity)
+    services.store.put_deferred([GapRow(tenant, session, "", len(incoming.body), "store not readable", services.now())])
+
+
+def _is_off(incoming: Incoming) -> bool:
+    return any(name == b"x-context-off" and value.strip() not in (b"", b"0") for name, value in incoming.headers)
+
+
+async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: str) -> None:
+    """Send the client's bytes upstream and upstream's bytes back, with the reason in a header."""
+    services.metrics.bypasses_total.labels(reason=reason).inc()
+    incoming.log_fields["fallback"] = reason
+    publish_events.publish_fallback(services, incoming, reason)
+    target = services.client.select_target(await _read_model(services, incoming.body) or None)
+    headers, body = incoming.encoded or (incoming.headers, incoming.body)
+    reply = await services.client.send(
+        target, incoming.method, incoming.path, incoming.query, headers, body, identity=False
+    )
+    try:
+        await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])
+        async for data in reply.iter_bytes():
+            await out.write(data)
+        await out.end()
+    except (UpstreamBroken, UpstreamTimeout) as problem:
+        _record_truncated(services, target.name, problem.code)
+        await out.abort()
+    finally:
+        await reply.close()
+
+
+def _record_truncated(services: Services, upstream: str, code: str) -> None:
+    """Count and log that an upstream's answer ended before it was complete."""
+    services.metrics.upstream_truncated_total.inc()
+    log.warning("upstream %s broke off its answer: %s", upstream, code)
+
+
+async def _read_model(services: Services, body: bytes) -> str:
+    """Return the model by which a body is routed; "" where the body names none, or there is only one upstream."""
+    if len(services.client.targets) == 1:
+        return ""
+    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other thread can run
+        found = await asyncio.get_running_loop().run_in_executor(services.workers, find_model, body)
+        body = b'{"model":%b}' % (found or b"null")
+    try:
+        return msgspec.json.decode(body, type=_Model).model
+    except (ValueError, RecursionError):
+        return ""  # no model can be read: the first upstream, as for any other path
+
+
+async def _send_and_relay(
+    services: Services, turn: Turn, target: Target, incoming: Incoming, out: ResponseWriter
+) -> None:
+    """Send the plan and relay the answer; the end of the exchange is recorded in every case."""
+    sent_at = services.now()
+    try:
+        reply = await _send(services, turn, target, incoming)
+    except UpstreamError as problem:
+        record_outcome.store_in_background(
+            services,
+            turn,
+            record_outcome.record_outcome(services, turn, None, (), "failed", problem.status, note=problem.code),
+        )
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _record_client_gone(services, turn, None, ())
+        raise
+    waited = services.now() - sent_at
+    publish_events.publish_plan(services, turn)
+    services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
+        waited
+    )
+    rounds = ToolLoop(services, turn, target, incoming) if turn.tool_offer.names else None
+    try:
+        if not (reply.content_type.startswith("text/event-stream") and not reply.encoding and reply.status == 200):
+            await _relay_body(services, turn, reply, out, waited * 1000, rounds)
+        elif rounds is None:
+            await _relay_stream(services, turn, reply, out, waited * 1000)
+        else:
+            async with keep_alive(out) as heard:
+                await _relay_stream(services, turn, reply, heard, waited * 1000, rounds)
+    finally:
+        await reply.close()
+
+
+async def _send(services: Services, turn: Turn, target: Target, incoming: Incoming) -> Reply:
+    """Send the plan's bytes upstream. A 400 to rewritten bytes is answered with one resend of the original."""
+
+    async def ask(body: bytes) -> Reply:
+        return await services.client.send(
+            target, incoming.method, incoming.path, incoming.query, incoming.headers, body
+        )
+
+    reply = await ask(turn.sent_body)
+    _record_sent(services, turn, incoming)
+    if (
+        reply.status in TOO_LONG_STATUSES
+        and await _is_too_long(services, turn, incoming, reply)
+        and await _replan_too_long(services, turn)
+    ):
+        await reply.close()
+        reply = await ask(turn.sent_body)
+        _record_sent(services, turn, incoming)
+    if reply.status == 400 and turn.sent_body != incoming.body:
+        await reply.close()
+        turn.usage_added = False
+        splice_rounds.strip_tools(turn)
+        reply = await ask(incoming.body)
+        turn.fallback = "upstream_reject"
+        services.metrics.bypasses_total.labels(reason="upstream_reject").inc()
+        if reply.status < 400:
+            record_outcome.stop_rewriting(services, turn, "upstream_reject")
+    return reply
+
+
+def _record_sent(services: Services, turn: Turn, incoming: Incoming) -> None:
+    """Update the thread's state once the plan's bytes have gone out."""
+    thread = turn.located.thread
+    thread.body_sizes = len(incoming.body), len(turn.sent_body)
+    if turn.policy.mode == "rewrite":
+        before = thread.state
+        thread.state = before.after_sending(turn.plan, services.now())
+        services.tenant_faults.add_counts(turn.tenant, before, thread.state)
+    if turn.is_simulated:
+        thread.simulated_state = find_simulated_state(thread).after_sending(turn.plan, services.now())
+
+
+async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
+    """True if an error says that the prompt does not fit its window; the window is remembered. The error can still be
+    passed on."""
+    if reply.encoding:
+        return False
+    try:
+        body = await reply.peek_body(ERROR_BODY_BYTES)
+    except AnswerTooLong:
+        return False
+    except UpstreamError:
+        if turn.sent_body == incoming.body:
+            raise
+        return False  # the status alone decides what is done next
+    return learned_windows.learn_window(services, turn, body)
+
+
+async def _replan_too_long(services: Services, turn: Turn) -> bool:
+    """True if there is a shorter prompt to send, now that the window is known."""
+    if turn.policy.mode != "rewrite":
+        return False
+    try:
+        return await replan_refused(services, turn)
+    except StoreUnavailable:
+        return False  # storing is required and fails: the client gets the upstream's error
+    except Exception:  # P4: as for any other plan
+        services.metrics.swallowed_total.labels(where="replan").inc()
+        log.exception("planning once more failed; the client gets the upstream's error")
+        return False
+
+
+def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
+    kept = [(n, v) for n, v in reply.headers if not (changed and n in (b"content-length", b"content-encoding"))]
+    return kept + record_outcome.make_context_headers(turn)
+
+
+async def _relay_stream(
+    services: Services,
+    turn: Turn,
+    reply: Reply,
+    out: ResponseWriter,
+    first_byte_ms: float,
+    tool_loop: ToolLoop | None = None,
+) -> None:
+    """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
+    frame waits for the store."""
+    kept = iteration_records.find_withheld_headings(services, turn)
+
+    def make(after: Relay | None) -> Relay:
+        limit, names = (
+            services.settings.limits.capture_mb << 20,
+            tool_loop.tool_names if tool_loop is not None else frozenset(),
+        )
+        return Relay(
+            withhold_state=bool(kept),
+            drop_usage=turn.usage_added,
+            limit=limit,
+            headings=kept,
+            hidden_tools=names,
+            previous=after,
+            hold_text=services.settings.tools.hold_text,
+        )
+
+    relay = make(None)
+    try:
+        await out.start(
+            reply.status, _make_response_headers(turn, reply, changed=bool(kept or tool_loop) or turn.usage_added)
+        )
+        broken = await relay_stream(reply, relay, out)
+        if tool_loop is not None and broken is None:
+            relay, broken = await tool_loop.run_stream(relay, out, make)
+    except (asyncio.CancelledError, ClientGone):
+        _record_client_gone(services, turn, relay.answer, relay.blocks)
+        raise
+    answer = relay.answer
+    blocks = relay.blocks
+    if turn.plan.asks_for_state and grammar.HEADING not in kept:  # the block is shown to the client then
+        blocks = [block.body for block in grammar.find_blocks(answer.text)]
+    if broken is not None or answer.is_truncated:
+        code = broken.code if broken is not None else "upstream_broken"
+        record_outcome.store_in_background(
+            services,
+            turn,
+            record_outcome.record_outcome(services, turn, answer, blocks, "partial", reply.status, note=code),
+        )
+        _record_truncated(services, turn.upstream, code)
+        message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
+        await out.write((b"\n\n" if relay.is_unfinished else b"") + record_outcome.make_error_event(message, code))
+        await out.abort()
+        return
+    rows = record_outcome.record_outcome(
+        services, turn, answer, blocks, "complete", reply.status, first_byte_ms=first_byte_ms
+    )
+    rows += iteration_records.make_iteration_rows(services, turn, relay.other_blocks)
+    stored = await record_outcome.store_and_wait(services, turn, rows)
+    await out.end((b"" if stored else b": persist deferred\n\n") + relay.terminal)
+
+
+def _record_failure(services: Services, turn: Turn, status: ExchangeStatus, http_status: int, note: str) -> None:
+    rows = record_outcome.record_outcome(services, turn, None, (), status, http_status, note=note)
+    record_outcome.store_in_background(services, turn, rows)
+
+
+async def _relay_body(
+    services: Services,
+    turn: Turn,
+    reply: Reply,
+    out: ResponseWriter,
+    first_byte_ms: float,
+    tool_loop: ToolLoop | None = None,
+) -> None:
+    """Bring back an answer that is one body. The whole body waits for the store, so that its headers can report the
+    outcome."""
+    try:
+        body = await reply.read_body(services.settings.limits.body_mb << 20)
+    except UpstreamTimeout:
+        _record_failure(services, turn, "failed", 504, "upstream_timeout")
+        raise
+    except AnswerTooLong:
+        await _relay_unread(services, turn, reply, out)
+        return
+    except UpstreamBroken as problem:
+        _record_failure(services, turn, "partial", reply.status, problem.code)
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _record_client_gone(services, turn, None, ())
+        raise
+    readable = reply.status == 200 and not reply.encoding
+    kept = iteration_records.find_withheld_headings(services, turn) if readable else ()
+    visible, found = remove_blocks(body, kept)
+    if tool_loop is not None and readable:
+        joined = await _join_rounds(services, turn, tool_loop, visible, kept)
+        if joined is None:
+            await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
+            return
+        visible, found = joined[0], [*found, *joined[1]]
+    blocks = [block.body for block in found if block.heading == grammar.HEADING]
+    if (
+        readable
+        and turn.plan.asks_for_state
+        and turn.fallback != "upstream_reject"
+        and not services.settings.state.withhold
+    ):
+        blocks = [block.body for block in remove_blocks(visible)[1]]
+    changed = visible != body
+    answer = AssembledAnswer.from_body(visible) if readable else None
+    complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
+    status: ExchangeStatus = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
+    note = None if complete else f"http {reply.status}"
+    rows = record_outcome.record_outcome(
+        services, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note
+    )
+    if complete:
+        reflections = [block.body for block in found if block.heading != grammar.HEADING]
+        rows += iteration_records.make_iteration_rows(services, turn, reflections)
+    stored = await record_outcome.store_and_wait(services, turn, rows)
+    headers = _make_response_headers(turn, reply, changed=changed)
+    if changed:
+        headers.append((b"content-length", b"%d" % len(visible)))
+    if not stored:
+        headers.append((b"x-context-persist", b"deferred"))
+    await out.start(reply.status, headers)
+    await out.end(visible)
+
+
+async def _join_rounds(
+    services: Services, turn: Turn, tool_loop: ToolLoop, body: bytes, kept: tuple[str, ...]
+) -> tuple[bytes, list[NoteBlock]] | None:
+    """Return (all rounds as one body, the blocks that were taken out of the later rounds); None where the rounds
+    failed."""
+    found: list[NoteBlock] = []
+
+    def clean(one: bytes) -> bytes:
+        visible, blocks = remove_blocks(one, kept)
+        found.extend(blocks)
+        return visible
+
+    try:
+        joined = await tool_loop.run_body(body, clean)
+    except (asyncio.CancelledError, ClientGone):
+        _record_client_gone(services, turn, None, ())
+        raise
+    return None if joined is None else (joined, found)
+
+
+async def _answer_with_original(
+    services: Services, turn: Turn, tool_loop: ToolLoop, out: ResponseWriter, first_byte_ms: float
+) -> None:
+    """Send the client's own request again and relay its answer, where a round of ours failed."""
+    try:
+        reply = await tool_loop.send_original()
+    except UpstreamError as problem:
+        record_outcome.store_in_background(
+            services,
+            turn,
+            record_outcome.record_outcome(services, turn, None, (), "failed", problem.status, note=problem.code),
+        )
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _record_client_gone(services, turn, None, ())
+        raise
+    try:
+        await _relay_body(services, turn, reply, out, first_byte_ms)
+    finally:
+        await reply.close()
+
+
+async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter) -> None:
+    """Pass on an answer that is larger than the proxy holds: as it comes, without reading it."""
+    record_outcome.store_in_background(
+        services,
+        turn,
+        record_outcome.record_outcome(services, turn, None, (), "partial", reply.status, note="too long to be stored"),
+    )
+    await out.start(reply.status, _make_response_headers(turn, reply, changed=False))
+    try:
+        async for data in reply.iter_bytes():
+            await out.write(data)
+        await out.end()
+    except (UpstreamBroken, UpstreamTimeout) as problem:
+        _record_truncated(services, turn.upstream, problem.code)
+        await out.abort()
+
+
+def _record_client_gone(services: Services, turn: Turn, answer: AssembledAnswer | None, blocks: Sequence[str]) -> None:
+    """Record the exchange of a client that left, with nobody waiting for the write."""
+    record_outcome.store_in_background(
+        services, turn, record_outcome.record_outcome(services, turn, answer, blocks, "client_gone", 499)
+    )

@@ -1,0 +1,79 @@
+"""Compress a thread ahead of its next request, while the process is idle (FEATURES.md E9).
+
+The stages of a policy may have `ages`, in seconds. When an age has passed and no request is being answered, the thread
+is planned again. The helper model is asked for its summaries then, and the extracts are made. Nothing is sent and
+nothing is decided. The next request plans for itself and finds the work done. The number of waiting threads and their
+memory are bounded, and the tasks end with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from proxy.exchange.plan_request import find_current_state, make_plan
+from proxy.exchange.services import Headers, IdleCompression, Services
+from proxy.exchange.turn import Turn
+from proxy.helper.helper_client import pick_credential_headers
+
+log = logging.getLogger(__name__)
+
+MOST = 64
+"""Threads that wait to be compressed. The one that has waited longest is dropped first."""
+BYTES = 64 << 20
+"""Limit in bytes on the requests that the waiting threads hold in memory."""
+LOOK_S = 0.2
+"""Seconds between two looks at whether the process is idle, once an age has passed."""
+AFTER_S = 0.05
+"""Seconds added to an age, so that the age has passed by any clock."""
+
+
+def schedule_compression(services: Services, turn: Turn, headers: Headers) -> None:
+    """Schedule the compression of the turn's thread as of this request. A task that waits for an earlier request of it
+    ends."""
+    name = turn.located.thread.id
+    if (old := services.idle_compressions.pop(name, None)) is not None:
+        old.task.cancel()
+    ages = sorted({age for stage in turn.policy.stages for age in getattr(stage, "ages", ())})
+    if turn.policy.mode != "rewrite" or not ages:
+        return
+    size = len(turn.spliced.request.body)
+    task = asyncio.create_task(_wait(services, turn, pick_credential_headers(headers), ages))
+    services.idle_compressions[name] = IdleCompression(task, size)
+    services.background_tasks.add(task)
+    task.add_done_callback(services.background_tasks.discard)
+    while len(services.idle_compressions) > MOST or (
+        sum(one.size for one in services.idle_compressions.values()) > BYTES and services.idle_compressions
+    ):
+        services.idle_compressions.pop(next(iter(services.idle_compressions))).task.cancel()
+        services.metrics.ahead_total.labels(outcome="dropped").inc()
+
+
+async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int]) -> None:
+    name, task = turn.located.thread.id, asyncio.current_task()
+    began = asyncio.get_running_loop().time()
+    try:
+        for age in ages:
+            await asyncio.sleep(began + age + AFTER_S - asyncio.get_running_loop().time())
+            while services.open_requests:  # noqa: ASYNC110  # an Event would wake all that wait at once, at the worst moment
+                await asyncio.sleep(LOOK_S)
+            await _compress(services, turn, headers)
+    except Exception:  # nobody awaits this task: counted and logged, and the next request does the work itself
+        services.metrics.swallowed_total.labels(where="ahead").inc()
+        log.exception("a thread cannot be compressed ahead")
+    finally:
+        mine = services.idle_compressions.get(name)
+        if mine is not None and mine.task is task:
+            del services.idle_compressions[name]
+
+
+async def _compress(services: Services, turn: Turn, headers: Headers) -> None:
+    thread = turn.located.thread
+    again = replace(turn, started_at=services.now(), rows=[])
+    again.spliced = turn.spliced
+    plan = await make_plan(services, again, find_current_state(services, again), frozen=True)
+    asked = services.helper_queue is not None and bool(plan.asks)
+    if services.helper_queue is not None:
+        services.helper_queue.submit_asks(thread, plan.asks, headers)
+    services.metrics.ahead_total.labels(outcome="asked" if asked else "planned").inc()

@@ -1,0 +1,142 @@
+"""Import of conversations from elsewhere, stored as if the proxy had carried them.
+
+An imported conversation is a session whose last request has been answered. Its agent can continue it through the proxy,
+and it is shown, steered and replayed as any other. Messages in Gemini's form become chat messages, since the next
+request will bring that form. They keep the mark of the format that they were made for (FEATURES.md A3, A5).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from proxy.chat import chain
+from proxy.dialects.completions.request import read_message
+from proxy.dialects.gemini import request as gemini
+from proxy.errors import Conflict, NotManaged, Unprocessable
+from proxy.exchange import exchange_rows, plan_request, record_outcome
+from proxy.exchange.services import Services
+from proxy.exchange.turn import Turn
+from proxy.sessions import locate
+from proxy.store.base import ExchangeStatus
+from proxy.stream.assemble import AssembledAnswer
+
+NOTE = "imported"
+"""The note of an exchange that no upstream of ours has answered."""
+MODEL = "imported"
+"""The model of a conversation that does not name one."""
+POLICY = "passthrough"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedConversation:
+    """A conversation to be imported. messages: the raw JSON of each message. tools: the raw JSON of the tools array,
+    None for none."""
+
+    session: str
+    messages: tuple[bytes, ...]
+    tools: bytes | None = None
+    model: str = MODEL
+    strategy: str = "openai"
+
+
+def read_conversation(
+    session: str, messages: Sequence[bytes], tools: bytes | None = None, model: str = MODEL
+) -> ImportedConversation:
+    """Make a conversation from chat messages or from Gemini's contents. Raises Unprocessable for any other input."""
+    if not messages:
+        raise Unprocessable("a conversation without a message")
+    try:
+        if _is_gemini(messages[0]):
+            return ImportedConversation(session, tuple(_from_gemini(messages)), tools, model, "gemini")
+        for raw in messages:
+            read_message(raw)
+    except NotManaged as problem:
+        raise Unprocessable(f"a message cannot be read: {problem.message}") from None
+    return ImportedConversation(session, tuple(messages), tools, model)
+
+
+def _is_gemini(raw: bytes) -> bool:
+    try:
+        return "parts" in msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):
+        return False
+
+
+def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
+    """Convert Gemini's contents to chat messages. Gemini's calls have no ids: a result belongs to the oldest open call
+    of its name."""
+    waiting: dict[str, deque[str]] = defaultdict(deque)
+    made: list[bytes] = []
+    count = 0
+    for raw in contents:
+        message = gemini.read_message(raw)
+        said: dict[str, Any] = {"role": message.role, "content": message.text}
+        calls = []
+        for call in message.calls:
+            count += 1
+            waiting[call.name].append(name := f"call_{count}_{call.name}")
+            calls.append({"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
+        if calls:
+            said["tool_calls"] = calls
+        if message.role == "tool" and message.call_id is not None:
+            known = waiting[message.call_id]
+            said["tool_call_id"] = known.popleft() if known else message.call_id
+        made.append(msgspec.json.encode(said))
+    return made
+
+
+async def import_conversation(services: Services, tenant: str, conversation: ImportedConversation) -> int:
+    """Store a conversation; return the number of its messages. Raises Conflict if it is there already; StoreUnavailable
+    passes through."""
+    raws = list(conversation.messages)
+    last = raws.pop() if read_message(raws[-1]).role == "assistant" and len(raws) > 1 else None
+    body = b'{"model":%b,"messages":[%b]%b}' % (
+        msgspec.json.encode(conversation.model),
+        b",".join(raws),
+        b',"tools":' + conversation.tools if conversation.tools else b"",
+    )
+    request, front = services.message_cache.get_request(body)
+    keys = chain.compute_keys(tenant, request.messages)
+    place = await locate.locate_request(
+        services.live_sessions, tenant, conversation.session, request, keys, retry=False
+    )
+    memory = place.thread.live_session
+    if place.known_until == len(keys) - 1:
+        raise Conflict(f"the conversation {conversation.session!r} is there already")
+    target = services.client.select_target(conversation.model)
+    model = plan_request.look_up_model(services, conversation.model)
+    turn = Turn(
+        id=locate.make_id(),
+        tenant=tenant,
+        located=place,
+        request=request,
+        keys=keys,
+        policy=services.policies[POLICY],
+        model=model,
+        upstream=target.name,
+        strategy=conversation.strategy,
+        weigh=services.find_token_counter(model),
+        started_at=services.now(),
+        prefix_cache=front,
+    )
+    try:
+        forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
+        await plan_request.plan_request(services, turn)
+        exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
+        answer = _make_answer(last) if last is not None else None
+        status: ExchangeStatus = "complete" if answer is not None else "partial"
+        rows = record_outcome.record_outcome(services, turn, answer, (), status, 200, note=NOTE)
+        await services.store.put([*turn.rows, *rows])
+    finally:
+        # Memory may hold more than the store has: the next request reads the session from the store.
+        services.live_sessions.forget_session(memory)
+    return len(conversation.messages)
+
+
+def _make_answer(raw: bytes) -> AssembledAnswer:
+    return AssembledAnswer.from_body(b'{"choices":[{"index":0,"message":%b,"finish_reason":"stop"}]}' % raw)

@@ -1,0 +1,151 @@
+"""Commands in the conversation itself: taken out of the request, and answered by the proxy in the client's wire format.
+
+The client resends commands with its history, so every request is checked for them. A command and its reply are removed
+before anything is identified, stored or planned. To the conversation they do not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from proxy.chat import chain
+from proxy.chat.message import Message, Request
+from proxy.dialects.completions.request import write_request
+from proxy.errors import NotManaged, StoreUnavailable
+from proxy.exchange.command_syntax import COMMAND_WORDS, REPLY_MARK, is_reply, parse_command
+from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.sessions import locate
+
+LARGE_BYTES = 256 * 1024
+"""Bytes of a body from which it is read in a worker thread."""
+PIECE_CHARS = 400
+"""Characters of a streamed reply in one event."""
+_HEADS = tuple(head.encode() for head in COMMAND_WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedCommand:
+    """A request without commands. line: the command with which it ends, None where it ends with none. request: the
+    request as read, where there is a command. messages: those that are left."""
+
+    incoming: Incoming
+    command_line: str | None = None
+    request: Request | None = None
+    messages: tuple[Message, ...] = ()
+
+
+async def extract_command(services: Services, incoming: Incoming) -> ExtractedCommand:
+    """Return the request without its commands and their replies; the request itself where it has none, or cannot be
+    read."""
+    if not any(head in incoming.body for head in _HEADS):
+        return ExtractedCommand(incoming)
+    try:
+        if len(incoming.body) < LARGE_BYTES:
+            request, _ = services.message_cache.get_request(incoming.body)
+        else:
+            request, _ = await asyncio.to_thread(services.message_cache.get_request, incoming.body)
+    except NotManaged:
+        return ExtractedCommand(incoming)  # the planner meets the same error, and passes the request through
+    left = list(drop_commands(request.messages))
+    line = _last(request.messages)
+    if line is not None:
+        return ExtractedCommand(incoming, line, request, tuple(m for m in left if m is not request.messages[-1]))
+    if len(left) == len(request.messages):
+        return ExtractedCommand(incoming)
+    return ExtractedCommand(replace(incoming, body=write_request(request, [m.raw for m in left])))
+
+
+def drop_commands(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the messages that are neither commands nor replies to them. A line that the model answered was no command:
+    the user wrote it to the model, before commands were switched on."""
+    skip = False
+    for n, message in enumerate(messages):
+        if skip and message.role == "assistant":
+            skip = False
+            continue
+        if _is_command(message):
+            after = next((m for m in messages[n + 1 :] if not m.is_system), None)
+            if after is None or after.role == "user":
+                continue
+            if after.role == "assistant" and is_reply(after.text):
+                skip = True
+                continue
+        yield message
+
+
+def _is_command(message: Message) -> bool:
+    return message.role == "user" and not message.media_count and message.derive(_parsed)
+
+
+def _parsed(message: Message) -> bool:
+    return parse_command(message.text) is not None
+
+
+def _last(messages: Sequence[Message]) -> str | None:
+    """Return the command with which the request ends."""
+    last = messages[-1] if messages else None
+    return last.text if last is not None and _is_command(last) else None
+
+
+async def answer_command(services: Services, extracted: ExtractedCommand, out: ResponseWriter) -> None:
+    """Run the command, and answer the client in the form that it asked for."""
+    request, incoming = extracted.request, extracted.incoming
+    if request is None or extracted.command_line is None:
+        return
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    settings = services.settings.identity
+    tenant = incoming.tenant or locate.derive_tenant(headers, settings.salt.get_secret_value())
+    named = locate.find_session_name(incoming.session, headers, request, settings)
+    keys = chain.compute_keys(tenant, extracted.messages)
+    session = ""
+    try:
+        found = await locate.find_session_and_branch(services.live_sessions, tenant, named, extracted.messages, keys)
+    except StoreUnavailable as problem:
+        text = f"{REPLY_MARK} {problem}"
+    else:
+        if found is None:
+            text = f"{REPLY_MARK} Nothing was said in this conversation yet."
+        else:
+            session, thread = found
+            text = await services.run_command(services, tenant, session, extracted.command_line, thread=thread)
+    await _reply(services, request, session, text, out)
+
+
+async def _reply(services: Services, request: Request, session: str, text: str, out: ResponseWriter) -> None:
+    told: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
+    name, created = f"chatcmpl-{locate.make_id()}", int(services.now())
+    head = {"id": name, "created": created, "model": request.model}
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    if not request.stream:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        body = msgspec.json.encode({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+        length = (b"content-length", b"%d" % len(body))
+        await out.start(200, [(b"content-type", b"application/json"), length, *told])
+        await out.end(body)
+        return
+    await out.start(200, [(b"content-type", b"text/event-stream; charset=utf-8"), *told])
+    for event in _events(head, text, usage if request.usage_wanted else None):
+        await out.write(event)
+    await out.end(b"data: [DONE]\n\n")
+
+
+def _events(head: dict[str, object], text: str, usage: dict[str, int] | None) -> Iterator[bytes]:
+    """Yield the reply as a stream: role, text in pieces, the end, and usage where it was asked for."""
+
+    def event(choices: list[dict[str, object]], **more: object) -> bytes:
+        body = {**head, "object": "chat.completion.chunk", "choices": choices, **more}
+        return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+    silent = {} if usage is None else {"usage": None}
+    yield event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}], **silent)
+    for at in range(0, len(text), PIECE_CHARS):
+        delta = {"content": text[at : at + PIECE_CHARS]}
+        yield event([{"index": 0, "delta": delta, "finish_reason": None}], **silent)
+    yield event([{"index": 0, "delta": {}, "finish_reason": "stop"}], **silent)
+    if usage is not None:
+        yield event([], usage=usage)

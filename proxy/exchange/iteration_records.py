@@ -1,0 +1,182 @@
+"""Record of an iteration when its answer has come, with the model's own reflection on it.
+
+A reflection that the model wrote is stored like a helper's answer, under the name of the question that it answers. So
+planning finds both in one place. Nothing here can fail an exchange: a fault in recording is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from proxy.chat import group
+from proxy.chat.chain import public_id
+from proxy.chat.group import Step
+from proxy.context.analysis import call_batches
+from proxy.context.analysis.call_batches import REFLECTION_KIND
+from proxy.context.injections.reflect import ASK_SOURCE, Reflect
+from proxy.context.plan import Ask
+from proxy.exchange.services import Services
+from proxy.exchange.turn import Turn
+from proxy.helper.queue import remember_answer
+from proxy.notes import reflection, state_block
+from proxy.notes.reflection import IterationReport, Relevance
+from proxy.sessions.branch import BranchId
+from proxy.sessions.locate import make_id
+from proxy.store.base import Row, Store
+from proxy.store.derived import HelperAnswerRow, IterationRow
+from proxy.store.session_notes import NoteRow
+
+log = logging.getLogger(__name__)
+
+RANKED = 200
+"""Limit on the steps with which the newest step is ranked: a record does not justify another pass over a long
+history."""
+
+
+def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
+    """The keys of the results that the sent prompt asked the model to reflect on; () where it did not ask."""
+    if turn.observed or turn.fallback == "upstream_reject":
+        return ()
+    return next((insert.quoted_keys for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE), ())
+
+
+def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
+    """Headings of the blocks that are withheld from the client."""
+    if turn.fallback == "upstream_reject":
+        return ()
+    mine = (state_block.HEADING,) if turn.plan.asks_for_state and services.settings.state.withhold else ()
+    return (*mine, reflection.HEADING) if find_reflected_keys(turn) else mine
+
+
+def make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:
+    """Return the rows of the iteration whose results this exchange has brought upstream, and of the reflection on it;
+    memory is updated. written: the REFLECTION blocks of the answer. Empty for policies that do not reflect."""
+    voice = next((one for one in turn.policy.voices if isinstance(one, Reflect)), None)
+    if voice is None:
+        return []
+    try:
+        return [*_reflection(services, turn, reflections), *_iteration(turn, voice)]
+    except Exception:  # P4: the answer is there, and a fault in its record must not lose it
+        services.metrics.swallowed_total.labels(where="reflection").inc()
+        log.exception("an iteration cannot be recorded")
+        return []
+
+
+async def store_feedback(services: Services, branch_id: BranchId, text: str) -> NoteRow:
+    """Store the user's feedback on the iterations so far, beside the user's messages in the conversation itself. Raises
+    ValueError for an empty text, StoreUnavailable if it cannot be stored."""
+    said = text.strip()[: reflection.MAX_RESULT_CHARS]
+    if not said:
+        raise ValueError("feedback without a text")
+    row = NoteRow(*branch_id, make_id(), "feedback", said, services.now())
+    await services.store.put([row])
+    return row
+
+
+async def read_iterations(store: Store, branch_id: BranchId) -> list[IterationReport]:
+    """Return the whole records of a thread's iterations, oldest first. Each has its reflection, and the feedback that
+    came after it and before the next. StoreUnavailable passes through."""
+    rows = await store.read_iterations(*branch_id)
+    notes = [note for note in await store.read_notes(*branch_id) if note.kind == "feedback"]
+    made = []
+    for n, row in enumerate(rows):
+        one = msgspec.json.decode(row.body, type=IterationReport)
+        if row.reflection is not None:
+            one = reflection.add_reflection(one, row.reflection)
+        until = rows[n + 1].created_at if n + 1 < len(rows) else float("inf")
+        since = row.created_at if n else 0.0
+        said = [note.text for note in notes if since <= note.created_at < until]
+        if said:
+            said = [one.user_feedback, *said] if one.user_feedback else said
+            one = msgspec.structs.replace(one, user_feedback="\n".join(said))
+        made.append(one)
+    return made
+
+
+def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]:
+    about = find_reflected_keys(turn)
+    if not about:
+        return []
+    tokens = services.metrics.reflection_tokens_total
+    tokens.labels(kind="asked").inc(
+        sum(turn.weigh.count_text(insert.text) for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE)
+    )
+    text = written[-1][: reflection.MAX_CHARS].strip() if written else ""
+    outcome = "missing" if not text else "text" if reflection.parse_reflection(text) is None else "json"
+    services.metrics.reflections_total.labels(outcome=outcome).inc()
+    if not text:
+        return []
+    size = turn.weigh.count_text(written[-1])
+    tokens.labels(kind="written").inc(size)
+    thread, name = turn.located.thread, Ask(REFLECTION_KIND, "", about).id
+    remember_answer(thread, name, text)
+    return [
+        HelperAnswerRow(
+            turn.tenant, thread.session, name, REFLECTION_KIND, turn.request.model, 0, size, 0.0, services.now(), text
+        )
+    ]
+
+
+def _iteration(turn: Turn, voice: Reflect) -> list[Row]:
+    """Return the record of the newest step, where only the user has spoken since. The steps that were reflected on
+    together with it are recorded again: only now the name of their reflection is known."""
+    messages, keys = turn.request.messages, turn.keys
+    steps = group.split_steps(messages)
+    step = next((s for s in reversed(steps) if messages[s.start].role == "assistant"), None)
+    if step is None or step.end - step.start == 1:
+        return []
+    ranks = _ranks(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
+    if voice.read_mode(turn.options) == "off":
+        return [_row(turn, step, "", {}, ranks)]
+    batches = call_batches.find_batches(messages, keys, steps, voice)
+    batch = batches[-1] if batches and batches[-1].calls[-1].call_index == step.start else None
+    told = {one.call_index for one in batch.calls} if batch is not None else set()
+    places = call_batches.number_newest_calls(messages, steps, voice)
+    name = batch.ask_id if batch is not None else ""
+    mine = [s for s in steps if s is step or s.start in told]
+    return [_row(turn, s, name if s.start in told else "", places, ranks) for s in mine]
+
+
+def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
+    """Rank the results of these steps by their relevance to the goal, by words and compared with each other."""
+    messages = turn.request.messages
+    found = [one for step in steps for one in call_batches.find_answered_calls(messages, step)]
+    wanted = call_batches.find_goal(turn.located.thread.state.state, messages)
+    return {
+        one.result_index: rank
+        for one, rank in zip(found, call_batches.rank_calls(wanted, messages, found), strict=True)
+    }
+
+
+def _row(turn: Turn, step: Step, name: str, places: Mapping[int, int], ranks: Mapping[int, Relevance]) -> IterationRow:
+    messages, keys, thread = turn.request.messages, turn.keys, turn.located.thread
+    node = thread.live_session.nodes.get(keys[step.start])
+    came = node.seen_at if node is not None else 0.0
+    prompt = max((n for n in range(step.start) if messages[n].role == "user"), default=-1)
+    number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
+    record = reflection.build_report(
+        number,
+        turn.started_at,
+        turn.request.reasoning_effort,
+        messages[step.start],
+        [
+            (
+                one.call,
+                m,
+                public_id(keys[n]),
+                ranks.get(n),
+                places.get(n, 0),
+                call_batches.read_call_outcome(one.call, m),
+            )
+            for one in call_batches.find_answered_calls(messages, step)
+            for n, m in ((one.result_index, messages[one.result_index]),)
+        ],
+        seconds=turn.started_at - came if 0 < came < turn.started_at else None,
+        weigh=turn.weigh.count_text,
+        feedback="\n".join(m.text for m in messages[step.end :] if m.role == "user"),
+    )
+    body = msgspec.json.encode(record)
+    return IterationRow(turn.tenant, thread.session, thread.name, keys[step.start], number, name, turn.started_at, body)

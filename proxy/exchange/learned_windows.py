@@ -1,0 +1,87 @@
+"""The context windows that upstreams name: learned from a refusal, kept by upstream and model, stored.
+
+A refusal can name the window of an unknown model. It can also name a smaller window than config/models.toml has: a
+self-hosted server is started with the window that its memory allows. It also reports how many tokens the upstream
+counts where we count fewer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+
+from proxy.errors import StoreUnavailable
+from proxy.exchange.services import LearnedWindow, Services
+from proxy.exchange.turn import Turn
+from proxy.store.derived import NO_CONVERSATION, ContextWindowRow
+from proxy.stream.overflow_errors import read_overflow
+
+log = logging.getLogger(__name__)
+
+KEPT_S = 7 * 86400.0
+"""Seconds for which a window is believed: an upstream may be started again with a larger one, and does not report
+that."""
+GUESS_KEPT_S = 60.0
+"""Seconds for which the size of a prompt is believed that was refused without a number."""
+MOST = 1000
+"""Limit on the windows that are remembered."""
+MAX_RATIO = 2.0
+"""Factor by which the upstream's count may be above ours. A named window that exceeds the prompt by more than this
+factor was not named because of this prompt."""
+
+
+def find_window(services: Services, upstream: str, model: str) -> int | None:
+    """The window that an upstream has named for a model, in tokens of our count; None where it has not."""
+    found = services.learned_windows.get((upstream, model))
+    if found is None or services.now() - found.seen_at > KEPT_S:
+        return None
+    return int(found.tokens / found.ratio)
+
+
+async def load_windows(services: Services) -> None:
+    """Read back the windows that were learned before. Without the store they are learned again."""
+    try:
+        rows = await services.store.read_context_windows(services.now() - KEPT_S)
+    except StoreUnavailable:
+        services.metrics.swallowed_total.labels(where="windows").inc()
+        log.warning("the context windows that upstreams have named cannot be read; they are learnt again")
+        return
+    for row in rows:
+        services.learned_windows[row.upstream, row.model] = LearnedWindow(row.tokens, row.seen_at)
+
+
+def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
+    """Remember the window of the turn's model that an error names. True if the error says that the prompt is too
+    long."""
+    found = read_overflow(body)
+    if found is None:
+        return False
+    sent = max(1, turn.sent_tokens)
+    now, place = services.now(), (turn.upstream, turn.request.model)
+    if found.window_tokens is None:
+        known = find_window(services, *place)
+        if known is None or known > sent:  # so many tokens are too many; the real limit is not reported
+            _remember(services.learned_windows, place, LearnedWindow(sent, now - KEPT_S + GUESS_KEPT_S))
+        return True
+    if found.window_tokens > MAX_RATIO * (sent + (turn.request.max_tokens or 0)):
+        return False
+    before = services.learned_windows.get(place)
+    ratio = min(MAX_RATIO, max(1.0, (found.prompt_tokens or 0) / sent, before.ratio if before is not None else 1.0))
+    _remember(services.learned_windows, place, LearnedWindow(found.window_tokens, now, ratio))
+    if before is None or before.tokens != found.window_tokens:
+        log.info(
+            "upstream %s names a window of %d tokens for %r", turn.upstream, found.window_tokens, turn.request.model
+        )
+    services.store.put_deferred(
+        [ContextWindowRow(*NO_CONVERSATION, turn.upstream, turn.request.model, found.window_tokens, now)]
+    )
+    return True
+
+
+def _remember(
+    limits: MutableMapping[tuple[str, str], LearnedWindow], place: tuple[str, str], window: LearnedWindow
+) -> None:
+    limits.pop(place, None)
+    limits[place] = window
+    if len(limits) > MOST:
+        del limits[next(iter(limits))]

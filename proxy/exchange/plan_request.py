@@ -1,0 +1,464 @@
+"""Make a plan of a request, off the event loop where it takes long. New edits are on disk before they are used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from proxy.chat import chain
+from proxy.chat.checkpoint import cancellation_check
+from proxy.chat.message import PrefixCache, Request
+from proxy.chat.tokens import TokenCounter
+from proxy.context.apply_decisions import remove_dropped_messages
+from proxy.context.branch_state import BranchState
+from proxy.context.models import Model, find_model
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Edit, Plan
+from proxy.context.policy import Policy
+from proxy.context.token_budget import compute_token_budget
+from proxy.dialects.completions.request import write_request
+from proxy.errors import NotManaged, StoreUnavailable
+from proxy.exchange import (
+    cost,
+    exchange_rows,
+    header_warnings,
+    history_lookups,
+    learned_windows,
+    opening,
+    prompt_notes,
+    record_outcome,
+    refresh_decisions,
+    splice_rounds,
+)
+from proxy.exchange.erased_rows import erase_resent
+from proxy.exchange.exchange_rows import MessageForms
+from proxy.exchange.inherit_state import inherit_state
+from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
+from proxy.exchange.services import Headers, Incoming, Services
+from proxy.exchange.turn import UNPLANNED, Turn
+from proxy.sessions import locate
+from proxy.sessions.branch import Branch, adopt_stored_edits
+from proxy.upstream.client import Target
+
+log = logging.getLogger(__name__)
+
+LARGE = 256 * 1024
+"""Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
+UNCOUNTED = 16 * 1024
+"""Characters not counted yet from which counting goes to a worker thread."""
+UNREAD = 384 * 1024
+"""Bytes of a prompt in which edits can be made, from which planning goes to a worker thread. They are the bytes that
+went out last time and the new ones. An old edit is only repeated, which takes a microsecond a message."""
+NEW = 64 * 1024
+"""Bytes that no plan has read yet, from which planning goes to a worker thread: dense text takes 0.2 ms a KB, once."""
+MANY = 1000
+"""New messages from which a body is read in a worker thread, however short they are."""
+NEW_MESSAGES = 200
+"""Messages that no plan has read yet, from which planning goes to a worker thread."""
+
+NAMES = 1000
+"""Model names whose entry is remembered."""
+
+
+async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
+    """Prepare everything up to the bytes that go upstream, stored as far as it must be.
+
+    Raises NotManaged if the request has to go on as it came, StoreUnavailable if the store cannot tell its session.
+    """
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
+    request, front, keys = await _read_request(services, incoming.body, tenant)
+    target = services.client.select_target(request.model)
+    model = look_up_model(services, request.model)
+    named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
+    weigh = services.find_token_counter(model)
+    await _count_tokens(services, weigh, request, keys, tenant, named)
+    retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
+    place = await locate.locate_request(services.live_sessions, tenant, named, request, keys, retry=retry)
+    asked = read_options(headers)
+    warnings = header_warnings.find_warnings(asked, services.policies)
+    header_warnings.log_once(warnings, services.logged_warnings)
+    turn = Turn(
+        id=locate.make_id(),
+        tenant=tenant,
+        located=place,
+        request=request,
+        keys=keys,
+        policy=find_policy(services, headers, target),
+        model=model,
+        upstream=target.name,
+        strategy=target.strategy,
+        weigh=weigh,
+        started_at=services.now(),
+        prefix_cache=front,
+        log_fields=incoming.log_fields,
+        warnings=warnings,
+        options=asked,
+    )
+    try:
+        turn.cached_without_proxy = cost.count_cached_without_proxy(turn)
+        new = not place.thread.stored
+        forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
+        steered = await refresh_decisions.refresh(services, place.thread.live_session)
+        erase_resent(turn, steered.removed)
+        turn.policy = refresh_decisions.choose_policy(
+            services, turn.policy, steered, headers.get("x-context-policy", "")
+        )
+        await inherit_state(services, turn, steered.dropped, is_new_branch=new)
+        history_lookups.pin_task(turn)
+        await history_lookups.search_store(services, turn)
+        turn.relevance = history_lookups.find_relevance(services, turn, incoming.headers)
+        await splice_rounds.add_rounds_and_tools(services, turn, first=new and place.relation == "main")
+        await prompt_notes.load_notes(services, turn, prompt_notes.find_project(services.settings, headers))
+        await plan_request(services, turn)
+        await _ask_helper(services, turn, incoming.headers)
+        turn.rows += refresh_decisions.clear_one_time_settings(turn)
+        await _commit(services, turn, forms)
+        history_lookups.record_plan_metrics(services.metrics, turn.plan)
+    except BaseException:
+        # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
+        services.live_sessions.forget_session(place.thread.live_session)
+        raise
+    return turn, target
+
+
+def read_options(headers: Mapping[str, str]) -> dict[str, str]:
+    """The x-context-* headers of a request, by the rest of their names; without those that name its key, session or
+    user."""
+    start = "x-context-"
+    own = {name.removeprefix(start): value.strip() for name, value in headers.items() if name.startswith(start)}
+    return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
+
+
+async def _read_request(
+    services: Services, body: bytes, tenant: str
+) -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
+    """Read the request, its remembered beginning, and the chain keys of its messages. Keys that are known from an
+    earlier request are reused."""
+
+    def read() -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
+        request, front = services.message_cache.get_request(body)
+        if front is None:
+            return request, None, chain.compute_keys(tenant, request.messages)
+        keys = chain.compute_keys(tenant, request.messages, front.keys if front.keys_tenant == tenant else ())
+        front.keys_tenant, front.keys = tenant, tuple(keys)
+        return request, front, front.keys
+
+    new = services.message_cache.count_unread_bytes(body)
+    if new < NEW or (new < LARGE and body.count(b'"role"', -new) < MANY):
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(services.workers, read)
+
+
+async def _count_tokens(
+    services: Services,
+    weigh: TokenCounter,
+    request: Request,
+    keys: Sequence[bytes],
+    tenant: str,
+    named_session: str | None,
+) -> None:
+    """Count the tokens of every message, in a worker thread where there is much to count, or a vocabulary to be read
+    first. A count that the session has is reused, even if the messages were dropped from the cache meanwhile."""
+    begin, _ = request.read_memo("counted", id(weigh))
+    new = [n for n in range(begin, len(keys)) if not weigh.has_count(request.messages[n])]
+    memory = locate.find_live_session(services.live_sessions, tenant, named_session, request, keys) if new else None
+    if memory is not None:
+        new = [n for n in new if not memory.restore_token_count(keys[n], request.messages[n], weigh)]
+    uncounted = [request.messages[n] for n in new]
+    if uncounted and (id(weigh) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > UNCOUNTED):
+        await asyncio.to_thread(lambda: [weigh(m) for m in uncounted])
+        services.warm_counters.add(id(weigh))
+    request.memo("counted", lambda *_: True, id(weigh))  # now, since others begin with the same messages meanwhile
+
+
+def find_policy(services: Services, headers: Mapping[str, str], target: Target) -> Policy:
+    """The policy that the request names, else its upstream's, else the one of the settings."""
+    wanted = headers.get("x-context-policy", "")
+    if wanted and wanted not in services.policies:
+        services.metrics.swallowed_total.labels(where="unknown_policy").inc()
+    return services.policies.get(wanted) or services.policies[target.policy or services.settings.policy]
+
+
+def look_up_model(services: Services, name: str) -> Model:
+    """The entry of the model. Patterns are tried once for each name; clients choose the names, so 1,000 are
+    remembered."""
+    found = services.models_by_name.get(name)
+    if found is None:
+        if len(services.models_by_name) >= NAMES:
+            services.models_by_name.clear()
+        found = services.models_by_name[name] = find_model(services.models, name)
+    return found
+
+
+async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> None:
+    """Plan the turn and make the body to send. If planning fails, the turn goes on with the body as it came, and is
+    stored as any other."""
+    state = find_current_state(services, turn)
+    # A stopped thread goes on as it comes while it fits its window. The upstream may have refused its old edits, or the
+    # request for usage.
+    stopped = state.stopped is not None
+    rewriting = turn.policy.mode == "rewrite"
+    try:
+        if turn.policy.mode == "passthrough":
+            turn.plan = _make_passthrough_plan(turn, state)
+        else:
+            turn.plan = await make_plan(services, turn, state, frozen=frozen)
+            rewriting = rewriting and not (stopped and turn.plan.messages is None)
+    except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
+        turn.fallback = problem.reason if isinstance(problem, NotManaged) else "error"
+        services.metrics.bypasses_total.labels(reason=turn.fallback).inc()
+        if not isinstance(problem, NotManaged):
+            services.metrics.swallowed_total.labels(where="plan").inc()
+            log.exception("planning failed; the request goes on as it came")
+        turn.plan, rewriting = _make_passthrough_plan(turn, state), False
+    if not rewriting:
+        room = compute_token_budget(turn.request, turn.policy, turn.model, state.learned_window)
+        turn.plan = replace(turn.plan, limit=room.limit if room is not None else None)
+        turn.observed, turn.sent_body = True, turn.request.body
+        turn.is_simulated = turn.policy.mode == "observe" and turn.fallback is None and not turn.plan.refusal
+        splice_rounds.strip_tools(turn)
+        return
+    plan = turn.plan
+    if plan.refusal:
+        turn.fallback = f"rule {plan.refusal}"
+        services.metrics.refusals_total.labels(rule=plan.refusal).inc()
+        splice_rounds.strip_tools(turn)
+    splice_rounds.offer_pending_tools(services, turn)
+    turn.observed = False
+    turn.usage_added = turn.request.stream and not (turn.request.usage_wanted or stopped)
+    try:
+        turn.sent_body = write_request(turn.spliced.request, plan.messages, request_usage=turn.usage_added)
+    except ValueError:  # stream_options is no object: upstream will report it, in its own words
+        turn.usage_added = False
+        turn.sent_body = write_request(turn.spliced.request, plan.messages)
+
+
+def find_current_state(services: Services, turn: Turn) -> BranchState:
+    """The state of the turn's thread, with the operator's decisions and the window that its upstream has named."""
+    thread = turn.located.thread
+    state = find_simulated_state(thread) if turn.policy.mode == "observe" else thread.state
+    state = state.for_policy(literal=turn.policy.literal).rewind(turn.tip_key)
+    if thread.live_session.stored_decisions is not None and state.stopped is None:
+        state = thread.live_session.stored_decisions.apply_to(state, side=thread.kind == "side")
+    if (limit := learned_windows.find_window(services, turn.upstream, turn.request.model)) is not None:
+        state = replace(state, learned_window=limit)
+    return state
+
+
+def find_simulated_state(branch: Branch) -> BranchState:
+    """A thread's state as it would be if the prompts that were only planned had gone out."""
+    state, played = branch.state, branch.simulated_state
+    if played is None or state.stopped is not None:
+        return state
+    return replace(
+        played,
+        pins=state.pins,
+        states=state.states,
+        helper_answers=state.helper_answers,
+        cache_miss_streak=state.cache_miss_streak,
+        cache_hit_seen=state.cache_hit_seen,
+    )
+
+
+async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> None:
+    """Ask the plan's questions in the background. If an answer is needed now, wait as long as the settings allow, and
+    plan again with it."""
+    asking = services.helper_queue
+    if asking is None or not turn.plan.asks or turn.policy.mode != "rewrite":
+        return
+    thread = turn.located.thread
+    waiting = asking.submit_asks(thread, turn.plan.asks, headers)
+    if not waiting or not services.settings.helper.wait_ms:
+        return
+    if turn.rows and services.settings.store.persist != "required":
+        _store_rows(services, turn)  # stored even if the client leaves meanwhile: a later request takes them for stored
+    if await asking.wait_for_answer(waiting):
+        await plan_request(services, turn)
+        asking.submit_asks(thread, turn.plan.asks, headers)
+
+
+async def make_plan(services: Services, turn: Turn, state: BranchState, *, frozen: bool) -> Plan:
+    """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
+    woven = turn.spliced
+    coming = turn.pending_tool_offer or turn.tool_offer
+    toll = turn.weigh.count_tools(coming.definitions) if turn.pending_tool_offer else 0
+    (times, strategies), found = history_lookups.find_origins(turn), turn.located.thread.search_hits
+    dropped = state.decisions.dropped if state.decisions is not None else {}
+    hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
+    told = prompt_notes.find_prompt_notes(turn)
+    question = opening.collect_plan_inputs(turn, state, hits, told) if not frozen else None
+    known = opening.find_known_plan(turn, question)
+    if known is not None:
+        return known
+
+    def plan() -> Plan:
+        left = remove_dropped_messages(
+            woven.request, woven.keys, state, turn.policy, turn.model, turn.weigh, turn.strategy, hidden=woven.hidden_at
+        )
+        made = rewrite(
+            left.request, left.session, turn.policy, turn.model, turn.started_at,
+            weigh=turn.weigh, keys=left.keys, strategy=turn.strategy,
+            strategies=left.select_values(strategies), frozen=frozen,
+            offered_tools=frozenset(coming.names), tool_tokens=toll,
+            guarded_keys=splice_rounds.find_guarded_results(turn),
+            options=turn.options, times=left.select_values(times), retrieved_texts=hits, relevance=turn.relevance,
+            tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state),
+            **told,
+        )  # fmt: skip
+        return left.complete_plan(made)
+
+    made = await _plan_in_time(services, plan) if _takes_long(turn) else plan()
+    opening.remember_plan(turn, question, made)
+    return made
+
+
+def _is_as_it_came(turn: Turn) -> bool:
+    return turn.observed or turn.fallback is not None
+
+
+async def replan_refused(services: Services, turn: Turn) -> bool:
+    """Plan a refused turn once more, as an exchange of its own: more is known of its window now. True if there is
+    another body to send; else nothing has changed."""
+    thread = turn.located.thread
+    before = turn.plan, turn.sent_body, turn.fallback, turn.observed, turn.usage_added, turn.spliced, turn.tool_offer
+    state, sent = thread.state, turn.sent_body
+    # The provider caches nothing of a prompt that it refuses.
+    thread.state = replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
+    turn.fallback = None
+    await plan_request(services, turn)
+    if turn.sent_body == sent or _is_as_it_came(turn):
+        turn.plan, turn.sent_body, turn.fallback, turn.observed, turn.usage_added, turn.spliced, turn.tool_offer = (
+            before
+        )
+        thread.state = state
+        return False
+    record_outcome.store_in_background(
+        services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
+    )
+    turn.id = locate.make_id()
+    forms = exchange_rows.add_request_rows(services.live_sessions, turn, services.now())
+    await _commit(services, turn, forms)
+    return True
+
+
+async def _plan_in_time(services: Services, plan: Callable[[], Plan]) -> Plan:
+    """Make the plan in a worker thread. Raises NotManaged if it takes too long: then the thread stops at its next
+    checkpoint, since others wait for it. Facts that it has found until then are remembered with the messages."""
+    allowed = services.settings.limits.plan_ms / 1000
+    stop = threading.Event()
+    until = time.monotonic() + allowed
+
+    def check() -> None:
+        if stop.is_set() or time.monotonic() > until:
+            raise NotManaged("timeout", "planning took longer than limits.plan_ms")
+
+    def work() -> Plan:
+        try:
+            with cancellation_check(check):
+                return plan()
+        except NotManaged:
+            services.metrics.plans_stopped_total.inc()
+            raise
+
+    try:
+        return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(services.workers, work), allowed)
+    except TimeoutError as problem:
+        raise NotManaged("timeout", "planning took longer than limits.plan_ms") from problem
+    finally:
+        stop.set()  # the client may have left, too
+
+
+def _takes_long(turn: Turn) -> bool:
+    """True if planning might hold the loop for longer than 20 ms."""
+    came, went = turn.located.thread.body_sizes
+    new = max(len(turn.request.body) - came, 0)
+    return went + new > UNREAD or new > NEW or len(turn.keys) - turn.located.known_until > NEW_MESSAGES
+
+
+def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:
+    """Return the plan of `passthrough`: nothing changes, all sizes are known."""
+    sizes = tuple(turn.weigh(m) for m in turn.request.messages)
+    total = turn.weigh.count_tools(turn.request.tools) + sum(sizes)
+    marks = tuple(m.form for m in turn.request.messages)
+    return replace(UNPLANNED, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
+
+
+async def _commit(services: Services, turn: Turn, forms: MessageForms) -> None:
+    """Store the known rows before upstream is asked.
+
+    New edits wait to be durable, for `limits.commit_wait_ms` at most (250 ms by default). So they are repeated after a
+    crash, or by another replica, and never decided again. If the store does not answer, the request goes out without
+    them. Literal policies are an exception: they decide again with every request. Their edits are stored with the
+    exchange, which marks them as its own.
+
+    Raises StoreUnavailable if storing is required and does not succeed.
+    """
+    required = services.settings.store.persist == "required"
+    new = turn.plan.new_edits if turn.policy.mode == "rewrite" else ()
+    if turn.policy.mode == "rewrite":
+        exchange_rows.add_edit_rows(turn, turn.started_at)
+    if not (required or (new and (services.store.shared or not turn.policy.literal))):
+        _apply_edits(services, turn, new)
+        exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
+        _store_rows(services, turn)
+        return
+    # The exchange's row follows by itself: it has to say with which edits the request went out.
+    written = _store_rows(services, turn, waited=True)
+    if not await wait_until_stored(services, written):
+        if required:
+            raise StoreUnavailable("what the request needs could not be stored in time")
+        if not turn.policy.literal:
+            services.metrics.bypasses_total.labels(reason="edits_not_stored").inc()
+            turn.fallback = "store"
+            await plan_request(services, turn, frozen=True)
+            exchange_rows.add_undone_rows(turn, new, turn.started_at)
+            exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
+            _store_rows(services, turn)
+            return
+    _apply_edits(services, turn, new)
+    if new:
+        await _adopt_stored_edits(services, turn, new)
+    exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
+    _store_rows(services, turn)
+
+
+def _apply_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
+    """Put the plan's edits in force: they are stored, or on their way."""
+    for stage, count in Counter(edit.stage for edit in new).items():
+        services.metrics.edits_total.labels(stage=stage).inc(count)
+    if new:
+        turn.located.thread.state = turn.located.thread.state.with_edits(turn.plan)
+
+
+async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
+    """Use the edits that the store has, where other processes write to it too. Of two decisions on the same message at
+    once, the first one counts."""
+    if not services.store.shared:
+        return
+    thread = turn.located.thread
+    try:
+        async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
+            stored = await services.store.read_edits(*thread.id)
+    except (TimeoutError, StoreUnavailable):
+        services.metrics.swallowed_total.labels(where="edits").inc()
+        return  # they are stored, and two replicas are hardly ever at the same message at once
+    mine = {edit.key: turn.plan.edits[edit.key] for edit in new if edit.key in turn.plan.edits}
+    if adopt_stored_edits(thread, stored, mine) and not turn.policy.literal:
+        services.metrics.bypasses_total.labels(reason="edited_elsewhere").inc()
+        await plan_request(services, turn, frozen=True)
+        thread.state = thread.state.with_edits(turn.plan)
+
+
+def _store_rows(services: Services, turn: Turn, *, waited: bool = False) -> asyncio.Future[None]:
+    """Give the turn's rows to the store; if they are lost, the session is forgotten and read back. waited: the caller
+    waits for the rows. Others are on disk with the answer, or a moment later if the answer is late."""
+    rows, turn.rows = turn.rows, []
+    written = turn.pending_write = services.store.put(rows) if waited else services.store.put_deferred(rows)
+    written.add_done_callback(lambda done: handle_lost_write(services, turn, done))
+    return written

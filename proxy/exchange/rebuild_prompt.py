@@ -1,0 +1,214 @@
+"""Rebuild the exact prompt of a past exchange from the store: the client's request, and the body that went upstream.
+
+Nothing is stored twice for this: messages stand once in their chain, other forms and the envelope by hash, edits by
+number. The result is equal to the bytes that were sent, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.chat.chain import compute_keys
+from proxy.chat.message import Request
+from proxy.context.plan import Edit, Insert
+from proxy.context.render import render
+from proxy.dialects.completions.request import MessageReader, read_message, read_request, write_request
+from proxy.errors import StoreUnavailable
+from proxy.exchange.exchange_rows import MessageForms, SentTexts
+from proxy.sessions.hidden_rounds import (
+    HiddenRound,
+    SplicedRequest,
+    append_messages,
+    decode_round,
+    splice_hidden_rounds,
+)
+from proxy.store.base import ExchangeRecord, MessageRecord, Store
+
+LARGE = 256 * 1024
+"""Bytes of a body from which it is read in a worker thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltPrompt:
+    """A past request. original: the body that the client sent. sent: the body that went upstream. edits: those in
+    force, by chain key. keys: the chain key of each message of the original. later: the bodies of the later rounds,
+    where the answer called tools of ours."""
+
+    exchange: ExchangeRecord
+    original_body: bytes
+    sent_body: bytes
+    edits: Mapping[bytes, Edit]
+    keys: tuple[bytes, ...]
+    later_bodies: tuple[bytes, ...] = ()
+
+
+async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str) -> RebuiltPrompt | None:
+    """Return the prompt of one exchange, None if there is no such exchange. Raises StoreUnavailable if a part of it is
+    missing."""
+    row = await store.read_exchange(tenant, session, exchange)
+    if row is None:
+        return None
+    request, keys = await rebuild_request(store, row)
+    original = request.body
+    sent = msgspec.json.decode(row.inserts, type=SentTexts)
+    woven = await _splice_stored_rounds(store, row, request, keys, sent)
+    edits = await _load_edits(store, row, woven.keys)
+    if sent.original or row.fallback == "upstream_reject":
+        body = original if row.fallback == "upstream_reject" else write_request(woven.request, request_usage=sent.usage)
+        return RebuiltPrompt(row, original, body, edits, keys, await _rebuild_later_bodies(store, row, request, body))
+    body = await _render_sent_body(store, row, woven.request, woven.keys, edits, sent)
+    return RebuiltPrompt(row, original, body, edits, keys, await _rebuild_later_bodies(store, row, request, body))
+
+
+async def rebuild_request(
+    store: Store, row: ExchangeRecord, message_reader: MessageReader = read_message
+) -> tuple[Request, tuple[bytes, ...]]:
+    """Return (the request that the client sent, the chain key of each message). read: finds messages that were read
+    before. Raises StoreUnavailable if a part of it is missing."""
+    chain = await store.read_chain(row.tenant, row.session, row.head)
+    body = await _rebuild_original(store, row, chain)
+    request = (
+        read_request(body, message_reader)
+        if len(body) < LARGE
+        else await asyncio.to_thread(read_request, body, message_reader)
+    )
+    return request, _find_stored_keys(request, chain) or tuple(compute_keys(row.tenant, request.messages))
+
+
+async def _rebuild_later_bodies(store: Store, row: ExchangeRecord, request: Request, body: bytes) -> tuple[bytes, ...]:
+    """Return the bodies that were sent in the rounds after the first."""
+    found = await store.read_hidden_rounds(row.tenant, row.session, [row.answer]) if row.answer else []
+    bodies = []
+    for stored in found:
+        if stored.exchange != row.exchange:
+            continue
+        one = decode_round(stored.key, stored.head, stored.body, stored.created_at)
+        for more in one.split_requests():
+            body = append_messages(body, more)
+            bodies.append(body)
+        if one.without_tools and bodies and request.tools is not None:
+            bodies[-1] = json_spans.set_member(body, "tools", request.tools)
+    return tuple(bodies)
+
+
+async def _splice_stored_rounds(
+    store: Store, row: ExchangeRecord, request: Request, keys: Sequence[bytes], sent: SentTexts
+) -> SplicedRequest:
+    """Return the request as it was planned: with its hidden rounds and added tools."""
+    tools = await _load_form(store, row, bytes.fromhex(sent.tools)) if sent.tools else b""
+    rounds: dict[bytes, list[HiddenRound]] = {}
+    if sent.rounds:
+        for found in await store.read_hidden_rounds(row.tenant, row.session, keys):
+            if found.created_at <= row.started_at:  # a later round was not there to be put back
+                one = decode_round(found.key, found.head, found.body, found.created_at)
+                rounds.setdefault(found.head, []).append(one)
+    woven = splice_hidden_rounds(request, keys, rounds, tools)
+    if woven.round_count != sent.rounds:
+        raise StoreUnavailable("hidden rounds of a stored exchange are missing")
+    return woven
+
+
+def _find_stored_keys(request: Request, chain: Sequence[MessageRecord]) -> tuple[bytes, ...]:
+    """The messages' chain keys as they are stored: a message that was removed for good has another digest now. () where
+    the chain is not that of the request."""
+    if not chain or len(chain) != sum(not m.is_system for m in request.messages):
+        return ()
+    names = [record.key for record in chain]
+    keys, at, done = [], chain[0].parent, 0
+    for message in request.messages:
+        if not message.is_system:
+            at, done = names[done], done + 1
+        keys.append(at)
+    return tuple(keys)
+
+
+async def _rebuild_original(store: Store, row: ExchangeRecord, records: Sequence[MessageRecord]) -> bytes:
+    forms = msgspec.json.decode(row.forms, type=MessageForms)
+    envelope = await _load_form(store, row, row.envelope)
+    if forms.whole:
+        array = await _load_form(store, row, bytes.fromhex(forms.whole))
+    else:
+        chain = [record.body for record in records]
+        raws = {n: await _load_form(store, row, bytes.fromhex(form)) for n, form in forms.system}
+        others = await _find_other_forms(store, row, forms)
+        if len(chain) != row.messages - len(raws):
+            raise StoreUnavailable("messages of a stored exchange are missing")
+        array_of = []
+        position = 0
+        for n in range(row.messages):
+            if n in raws:
+                array_of.append(raws[n])
+                continue
+            form = others.get(position)
+            array_of.append(await _load_form(store, row, bytes.fromhex(form)) if form else chain[position])
+            position += 1
+        array = b"[" + forms.gap.encode().join(array_of) + b"]"
+    # The envelope is the body with an empty array in the place of its messages.
+    at = _find_messages_array(envelope)
+    return envelope[:at] + array + envelope[at + 2 :]
+
+
+async def _find_other_forms(store: Store, row: ExchangeRecord, forms: MessageForms) -> dict[int, str]:
+    """Return the forms of messages that came in another form than the first stored one, by position. A position that
+    this exchange does not list has the form of the exchange before it."""
+    found: dict[int, str] = {}
+    while True:
+        for position, form in forms.other:
+            found.setdefault(position, form)
+        if not forms.base:
+            return found
+        base = await store.read_exchange(row.tenant, row.session, forms.base)
+        if base is None:
+            raise StoreUnavailable(f"the exchange {forms.base}, on which another one builds, is missing")
+        forms = msgspec.json.decode(base.forms, type=MessageForms)
+
+
+def _find_messages_array(envelope: bytes) -> int:
+    found = json_spans.find_member(envelope, "messages")
+    if found is None:
+        raise StoreUnavailable("an envelope without a place for its messages")
+    return found.start
+
+
+async def _load_edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) -> dict[bytes, Edit]:
+    here = set(keys)
+    found = {}
+    for edit, _ in await store.read_edits(row.tenant, row.session, row.thread, row.edits):
+        if edit.action == "withdrawn" or edit.action == "pin" or edit.action == "unpin":
+            continue
+        if edit.key in here:
+            found[edit.key] = Edit(edit.key, edit.action, edit.text, edit.stage, edit.reason, edit.before, edit.after)
+    return found
+
+
+async def _render_sent_body(
+    store: Store,
+    row: ExchangeRecord,
+    request: Request,
+    keys: Sequence[bytes],
+    edits: Mapping[bytes, Edit],
+    sent: SentTexts,
+) -> bytes:
+    by_index: dict[int, list[Insert]] = {}
+    after: list[Insert] = []
+    for index, place, form in sent.inserts:
+        text = (await _load_form(store, row, bytes.fromhex(form))).decode()
+        insert = Insert("system" if place == "system" else "tail", "stored", text)
+        if index < 0:
+            after.append(insert)
+        else:
+            by_index.setdefault(index, []).append(insert)
+    made = render(request.messages, keys, edits, [0] * len(keys), by_index, after)
+    return write_request(request, made.raws, request_usage=sent.usage)
+
+
+async def _load_form(store: Store, row: ExchangeRecord, form: bytes) -> bytes:
+    found = await store.read_form(row.tenant, row.session, form)
+    if found is None:
+        raise StoreUnavailable(f"the form {form.hex()} of a stored exchange is missing")
+    return found

@@ -1,0 +1,321 @@
+"""The end of an exchange: state learned from the answer, rows to store, and the wait of the client.
+
+The client sees the end of an answer when it is on disk. After `limits.commit_wait_ms` the client gets it with a note
+that it is not on disk yet. So an acknowledged turn survives a crash (FAULTS.md, chapter 2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from proxy.chat import chain
+from proxy.dialects.completions.request import read_message
+from proxy.dialects.completions.stream import Usage
+from proxy.errors import NotManaged
+from proxy.exchange import cost, exchange_rows, publish_events
+from proxy.exchange.cost import Meter
+from proxy.exchange.services import Headers, Services
+from proxy.exchange.turn import Turn
+from proxy.notes import state_block as grammar
+from proxy.sessions import side_calls
+from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
+from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.block_filter import CUT_REASONS
+
+log = logging.getLogger(__name__)
+
+
+def make_context_headers(turn: Turn) -> Headers:
+    """The x-context-* headers that report on the request to the client."""
+    plan = turn.plan
+    told: Headers = [
+        (b"x-context-session", turn.located.thread.session.encode("utf-8", "replace")),
+        (b"x-context-tokens", b"%d, %d" % (plan.before, turn.sent_tokens)),
+    ]
+    if turn.over_budget:
+        told.append((b"x-context-over-budget", b"%d" % turn.over_budget))
+    if turn.warnings:
+        told.append((b"x-context-warning", "; ".join(turn.warnings).encode("ascii", "replace")))
+    if turn.fallback:
+        told.append((b"x-context-fallback", turn.fallback.encode()))
+    return told
+
+
+def record_outcome(
+    services: Services,
+    turn: Turn,
+    answer: AssembledAnswer | None,
+    blocks: Sequence[str],
+    status: ExchangeStatus,
+    http_status: int,
+    **more: object,
+) -> list[Row]:
+    """Return the rows of an exchange's end; update memory and metrics. more: first_byte_ms, note, as in OutcomeRow."""
+    now = services.now()
+    thread = turn.located.thread
+    rows: list[Row] = []
+    usage = answer.usage if answer is not None else None
+    answer_key = None
+    complete = status == "complete" and 200 <= http_status < 300
+    # An answer that was not captured whole is no node of the chain: its key is not the client's. Of a broken answer the
+    # part that the client got is a node: some clients send it back and continue from there.
+    if answer is not None and not answer.is_capped and (complete or status in ("partial", "client_gone")):
+        answer_key = _store_answers(services, turn, answer, rows, now, whole=complete)
+    if answer_key is not None and complete:
+        rows += side_calls.mark_side_call(thread)
+        rows += exchange_rows.record_hidden_round(turn, answer_key, now)
+    thread.failed = answer_key is None or not complete
+    state = None
+    meter = _make_meter(services, turn, usage, status)
+    first = turn.earlier_usage[0] if turn.earlier_usage else usage  # the prediction is for the first round's prompt
+    if answer is not None and answer_key is not None and complete:
+        state = _read_state(services, turn, answer, answer_key, blocks, rows, now)
+        cached = first.cached if first is not None else None
+        answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
+        thread.state = thread.state.after_answer(
+            predicted=0 if turn.observed else turn.plan.predicted,
+            cached=cached,
+            state=state,
+            answered_tip=turn.tip_key if answered else None,
+        )
+    row = OutcomeRow(
+        tenant=turn.tenant, session=thread.session, exchange=turn.id, status=status, http_status=http_status,
+        finish=answer.finish_reasons.get(0) if answer is not None else None,
+        prompt_tokens=usage.prompt if usage is not None else None,
+        completion_tokens=usage.completion if usage is not None else None,
+        cached_tokens=usage.cached if usage is not None else None,
+        answer=answer_key, fallback=turn.fallback, first_byte_ms=_number(more.get("first_byte_ms")), ended_at=now,
+        note=_make_note(turn, more.get("note"), usage), meter=cost.write_meter(meter) if meter is not None else None,
+    )  # fmt: skip
+    rows.append(row)
+    if thread.tip_key == turn.tip_key:
+        rows.append(thread.record_position(turn.tip_key, answer_key, now))
+    services.live_sessions.update_size(thread.live_session)
+    try:
+        _count(services, turn, answer, meter)
+    except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
+        services.metrics.swallowed_total.labels(where="counting").inc()
+        log.exception("an exchange could not be counted")
+    publish_events.publish_answer(services, turn, first if complete else None, state)
+    return rows
+
+
+def _describe_rounds(turn: Turn, usage: Usage | None) -> str | None:
+    """The usage of all rounds in words, where there were several: the client gets the last round's prompt only."""
+    if not turn.earlier_usage:
+        return None
+    spent = [*turn.earlier_usage, usage] if usage is not None else turn.earlier_usage
+    prompt, cached = sum(one.prompt for one in spent), sum(one.cached or 0 for one in spent)
+    return f"{len(turn.earlier_usage) + 1} rounds, {prompt} prompt tokens in all, {cached} of them cached"
+
+
+def _make_note(turn: Turn, told: object, usage: Usage | None) -> str | None:
+    """The note of the exchange: how it ended, and why its prompt is over its budget, where it is."""
+    over = [note.text for note in turn.plan.notes if note.kind in ("over_level", "inserts_left_out")]
+    if turn.over_budget:
+        over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.plan.limit}")
+    found = [str(told) if told else _describe_rounds(turn, usage), *over]
+    return "; ".join(one for one in found if one) or None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _store_answers(
+    services: Services, turn: Turn, answer: AssembledAnswer, rows: list[Row], now: float, *, whole: bool
+) -> bytes | None:
+    """Store each choice's message as the client will send it back; return the key of the first. whole: they are
+    complete."""
+    thread, memory = turn.located.thread, turn.located.thread.live_session
+    first = None
+    group_id = turn.find_group_id(len(turn.keys) - 1)
+    for index in sorted(answer.finish_reasons) or [0]:
+        raw = answer.build_message(index)
+        if raw is None:
+            continue
+        try:
+            message = read_message(raw)
+        except NotManaged:
+            services.metrics.swallowed_total.labels(where="answer_unread").inc()
+            continue
+        if not (whole or message.text or message.calls):
+            continue  # nothing of it had come yet
+        if message.calls:
+            rows += side_calls.mark_working(thread)
+        chain_key = chain.derive_next_key(turn.tip_key, message.digest)
+        if chain_key not in memory.nodes:
+            rows.append(
+                exchange_rows.make_message_row(
+                    turn, message, chain_key, turn.tip_key, turn.chain_length, group_id, now, answer=True, reached=True
+                )
+            )
+            services.live_sessions.add_node(
+                memory, chain_key, exchange_rows.make_node(turn, message, now, reached=True)
+            )
+        if first is None:
+            first = chain_key
+            if thread.tip_key == turn.tip_key:
+                thread.answer_key = chain_key
+                thread.answer_call_ids = frozenset(call.id for call in message.calls if call.id)
+    return first
+
+
+def _read_state(
+    services: Services,
+    turn: Turn,
+    answer: AssembledAnswer,
+    answer_key: bytes,
+    blocks: Sequence[str],
+    rows: list[Row],
+    now: float,
+) -> tuple[bytes, str] | None:
+    """Return the last state block of an answer that was asked for one, cut to its limit. An answer that was cut off
+    gives none: half a block would replace a whole one."""
+    if not blocks or not _asked_for_state(turn, answer):
+        return None
+    text = grammar.shorten_body(blocks[-1], services.settings.state.max_chars)
+    thread = turn.located.thread
+    rows.append(StateRow(turn.tenant, thread.session, thread.name, answer_key, text, now))
+    return answer_key, text
+
+
+def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> None:
+    """Add the figures of an exchange to the request log."""
+    original = turn.observed or turn.plan.messages is None
+    told: dict[str, object] = {
+        "session": turn.located.thread.session,
+        "policy": turn.policy.name,
+        "tokens_before": turn.plan.before,
+        "tokens_after": turn.plan.before if original or turn.fallback == "upstream_reject" else turn.plan.after,
+    }
+    if meter is not None and any(cached >= 0 for _, cached in meter.rounds):
+        told["cached"] = sum(max(cached, 0) for _, cached in meter.rounds)
+    if turn.fallback is not None:
+        told["fallback"] = turn.fallback
+    if status != "complete":
+        told["outcome"] = status
+    turn.log_fields.update(told)
+
+
+def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
+    """True for the whole answer to a request that asked for the state: the client's own bytes ask for none."""
+    return (
+        turn.plan.asks_for_state
+        and turn.fallback not in ("upstream_reject", "rounds")
+        and answer.finish_reasons.get(0) not in CUT_REASONS
+    )
+
+
+def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: ExchangeStatus) -> Meter | None:
+    """Return the meter of the exchange; the request log gets its figures."""
+    meter = None
+    try:
+        meter = cost.make_meter(turn, usage)
+    except Exception:  # as above: a fault in counting must not hold back an answer
+        services.metrics.swallowed_total.labels(where="counting").inc()
+        log.exception("an exchange could not be metered")
+    _add_log_fields(turn, meter, status)
+    return meter
+
+
+def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
+    metrics = services.metrics
+    metrics.tokens_before.observe(turn.plan.before)
+    metrics.tokens_after.observe(turn.sent_tokens)
+    if turn.over_budget:
+        metrics.over_budget_total.labels(kind="prompt").inc()
+    usage = answer.usage if answer is not None else None
+    if usage is None or meter is None:
+        return
+    metrics.prompt_tokens_total.inc(meter.prompt)
+    metrics.completion_tokens_total.inc(usage.completion or 0)
+    if usage.cached is not None:
+        metrics.cached_tokens_total.labels(kind="predicted").inc(meter.expected)
+        metrics.cached_tokens_total.labels(kind="reported").inc(usage.cached)
+    owed = cost.compute_bill(turn.model, meter)
+    if owed is not None:
+        metrics.cost_dollars_total.labels(kind="paid").inc(owed.paid)
+        metrics.cost_dollars_total.labels(kind="without").inc(owed.without_proxy)
+        if owed.planned is not None:
+            metrics.cost_dollars_total.labels(kind="planned").inc(owed.planned)
+
+
+async def wait_until_stored(services: Services, written: asyncio.Future[None]) -> bool:
+    """True if the write is on disk before `commit_wait_ms` is over, or by now if the event loop itself was late."""
+    await asyncio.wait((written,), timeout=services.settings.limits.commit_wait_ms / 1000)
+    if not written.done():
+        await asyncio.sleep(0)
+    return written.done() and written.exception() is None
+
+
+async def store_and_wait(services: Services, turn: Turn, rows: Sequence[Row]) -> bool:
+    """True if the rows are on disk before `commit_wait_ms` is over. The write continues in any case."""
+    written = services.store.put(rows)
+    await wait_until_stored(services, written)
+    if not written.done():
+        services.metrics.persist_deferred_total.inc()
+        written.add_done_callback(lambda done: handle_lost_write(services, turn, done))
+        return False
+    if written.exception() is not None:
+        services.metrics.persist_dropped_total.inc()
+        services.live_sessions.forget_session(turn.located.thread.live_session)
+        return False
+    if turn.has_lost_rows:  # the answer was stored, its request was not: half of it is not reliable
+        return False
+    turn.located.thread.is_confirmed = True  # rows are written in the order in which they were put
+    return True
+
+
+def store_in_background(services: Services, turn: Turn, rows: Sequence[Row]) -> None:
+    """Store rows without waiting, for ends that no client sees."""
+    services.store.put(rows).add_done_callback(lambda done: handle_lost_write(services, turn, done))
+
+
+def handle_lost_write(services: Services, turn: Turn, done: asyncio.Future[None]) -> None:
+    """Handle a write that failed: forget the session, so that the next request reads it back from the store."""
+    if not done.cancelled() and done.exception() is not None:
+        turn.has_lost_rows = True
+        services.metrics.persist_dropped_total.inc()
+        services.live_sessions.forget_session(turn.located.thread.live_session)
+
+
+def stop_rewriting(services: Services, turn: Turn, reason: str) -> None:
+    """Stop rewriting this thread, and drop its edits: the upstream took the original where it had refused our prompt.
+    Later edits are made only because the prompt would not fit the window."""
+    thread = turn.located.thread
+    rows = exchange_rows.make_withdrawn_rows(turn, services.now())
+    thread.state = replace(thread.state, stopped=reason, edits={}, lasting_edits=None)
+    if rows:
+        store_in_background(services, turn, rows)
+
+
+def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
+    """Return the row of an exchange whose prompt was refused and is planned once more as another exchange."""
+    return OutcomeRow(
+        tenant=turn.tenant,
+        session=turn.located.thread.session,
+        exchange=turn.id,
+        status="rejected",
+        http_status=400,
+        finish=None,
+        prompt_tokens=None,
+        completion_tokens=None,
+        cached_tokens=None,
+        answer=None,
+        fallback=None,
+        first_byte_ms=None,
+        ended_at=services.now(),
+        note=note,
+    )
+
+
+def make_error_event(message: str, code: str) -> bytes:
+    """An error in a stream, in the form that every client raises cleanly (WIRE.md 1.8)."""
+    body = {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"

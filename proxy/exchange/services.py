@@ -1,0 +1,146 @@
+"""Services that an exchange works with: made once by the composition root and passed down, never looked up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from proxy.chat.tokens import TokenCounter
+from proxy.context.models import Model
+from proxy.context.policy import Policy
+from proxy.events.bus import EventBus
+from proxy.exchange.message_cache import MessageCache
+from proxy.helper.budget import Budget, CircuitBreaker
+from proxy.helper.queue import HelperQueue
+from proxy.metrics import Metrics
+from proxy.sessions.live import LiveSessions
+from proxy.sessions.tenant_faults import TenantFaults
+from proxy.settings.load import Settings
+from proxy.store.base import Store
+from proxy.tools.sandbox import Sandbox
+from proxy.upstream.client import UpstreamClient
+
+Headers = list[tuple[bytes, bytes]]
+
+WORKERS = 2
+"""Worker threads in which long requests are read and planned. More threads would not be faster, since Python runs one
+at a time. Each of them runs before the event loop gets its next turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request as it came. path: without the session's part. session: the one that the path names. tenant: the
+    verified key's; None where no keys are configured, and the credential tells tenants apart. headers: without the
+    proxy's own keys."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: Headers
+    body: bytes
+    session: str | None
+    tenant: str | None = None
+    encoded: tuple[Headers, bytes] | None = None
+    """Headers and body as they came, where the body was decoded."""
+    unmanaged_reason: str = ""
+    """Reason for which the request goes on as it came, unread; "" where it is to be managed."""
+    log_fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of the request log, filled in while the request is answered."""
+
+
+class ResponseWriter(Protocol):
+    """The way back to the client."""
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send status and headers; once."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send more of the body. Waits while the client is slow."""
+        ...
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last of the body: only now does the answer look complete."""
+        ...
+
+    async def abort(self) -> None:
+        """Close the connection, so that the answer does not look complete."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCompression:
+    """A thread that waits to be compressed ahead (see `ahead`), and the bytes of the request that it holds."""
+
+    task: asyncio.Task[None]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedWindow:
+    """A context window that an upstream has named, in tokens, and when. ratio: tokens that the upstream counts for one
+    of ours."""
+
+    tokens: int
+    seen_at: float
+    ratio: float = 1.0
+
+
+class CommandRunner(Protocol):
+    """Runs an in-band command on a session. Returns the reply to it."""
+
+    async def __call__(
+        self, services: Services, tenant: str, session: str, line: str, *, thread: str | None = None
+    ) -> str: ...
+
+
+@dataclass(slots=True, eq=False)
+class Services:
+    """Everything that one exchange needs beside the request."""
+
+    settings: Settings
+    store: Store
+    client: UpstreamClient
+    metrics: Metrics
+    live_sessions: LiveSessions
+    message_cache: MessageCache
+    models: tuple[Model, ...]
+    policies: Mapping[str, Policy]
+    find_token_counter: Callable[[Model], TokenCounter]
+    helper_budget: Budget
+    """The budget in dollars of the helpers."""
+    event_bus: EventBus
+    """The bus on which events are published."""
+    run_command: CommandRunner
+    """Runs an in-band command of an operator; the composition root sets it, since operator actions stand above."""
+    helper_queue: HelperQueue | None = None
+    """Questions to the helper model; None where there is none."""
+    embeddings_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    """Circuit breaker of the embeddings."""
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""
+    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
+    """Worker threads for long work in pure Python, beside the event loop."""
+    tenant_faults: TenantFaults = field(default_factory=TenantFaults)
+    """Tools whose results the sessions of each tenant have fetched again."""
+    now: Callable[[], float] = time.time
+    learned_windows: dict[tuple[str, str], LearnedWindow] = field(default_factory=dict)
+    """Context windows that upstreams have named, by upstream and model (`windows`)."""
+    models_by_name: dict[str, Model] = field(default_factory=dict)
+    """Entries of `models` by the names that clients use; the last 1,000."""
+    warm_counters: set[int] = field(default_factory=set)
+    """Ids of the counters whose vocabulary has been read."""
+    background_tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    """Background tasks that nobody waits for."""
+    open_requests: int = 0
+    """Chat requests that are being answered."""
+    idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
+    """Threads that wait to be compressed ahead of their next request; the oldest first."""
+    conversations_with_edits: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
+    """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
+    logged_warnings: set[str] = field(default_factory=set)
+    """Warnings that the log has already given (`header_warnings`)."""

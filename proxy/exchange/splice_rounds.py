@@ -1,0 +1,127 @@
+"""Additions to a turn's request before it is planned: the hidden rounds behind its answers, and our tools.
+
+Threads that offer no tools have no hidden rounds either, and no cost for both.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from proxy.context.branch_state import count_cuts
+from proxy.errors import NotManaged, StoreUnavailable
+from proxy.exchange import exchange_rows, history_lookups
+from proxy.exchange.services import Services
+from proxy.exchange.turn import Turn
+from proxy.sessions import tool_offer as offers
+from proxy.sessions.hidden_rounds import (
+    HiddenRound,
+    RoundsByTip,
+    SplicedRequest,
+    add_tools,
+    decode_round,
+    splice_hidden_rounds,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_CONVERSATION_KINDS = 1000
+"""Limit on the kinds of conversations that are known to come to edits."""
+
+
+async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -> None:
+    """Put hidden rounds and tools into the turn's request. first: it is its thread's first request, so that no cache
+    has any part of it yet."""
+    thread = turn.located.thread
+    if turn.policy.mode != "rewrite" or thread.state.stopped is not None or thread.kind == "side":
+        return
+    if thread.tool_offer is None:
+        _decide_offer(services, turn, first=first)
+    if thread.tool_offer is None or not thread.tool_offer.names:
+        return
+    turn.tool_offer = offers.select_present_tools(thread.tool_offer, turn.request)
+    try:
+        rounds = await _load_rounds(services, turn)
+        turn.spliced = splice_hidden_rounds(
+            turn.request, turn.keys, rounds, turn.tool_offer.definitions, services.message_cache.get_message
+        )
+    except (NotManaged, StoreUnavailable, ValueError):
+        # The client's own history is whole without the rounds: its calls and their results are all there.
+        services.metrics.swallowed_total.labels(where="rounds").inc()
+        log.exception("hidden rounds cannot be put back")
+        turn.spliced = splice_hidden_rounds(turn.request, turn.keys, {}, turn.tool_offer.definitions)
+
+
+def _decide_offer(services: Services, turn: Turn, *, first: bool) -> None:
+    """Decide on the thread's tools, where that is possible by now. The decision is final: a list that changes later
+    moves the whole prompt."""
+    when = offers.find_offer_time(services.settings, turn.policy)
+    if when == "when_needed":
+        when = (
+            "first_request"
+            if first and _find_conversation_kind(turn) in services.conversations_with_edits
+            else "first_edit"
+        )
+    found = offers.choose_tools(services.settings, turn.policy, turn.request, explicit=turn.located.explicit)
+    if when == "first_request":
+        exchange_rows.add_offer_row(turn, found if first else offers.NO_TOOLS)
+    elif when == "first_edit" and count_cuts(turn.located.thread.state.edits):
+        exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
+    elif when == "first_edit":
+        turn.pending_tool_offer = found
+
+
+async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
+    """Return the rounds behind the answers in this request, read from the store where this process does not know
+    them."""
+    memory = turn.located.thread.live_session
+    keys, answers = turn.keys, turn.request.find_indices("answers", lambda m: m.role == "assistant")
+    asked = {keys[n - 1]: None for n in answers if n}
+    missing = [k for k in asked if k not in memory.hidden_rounds]
+    if missing:
+        rows = await services.store.read_hidden_rounds(turn.tenant, memory.session, missing)
+        found: dict[bytes, tuple[HiddenRound, ...]] = dict.fromkeys(missing, ())
+        for row in rows:
+            if row.head in found:
+                found[row.head] += (decode_round(row.key, row.head, row.body, row.created_at),)
+        for head, known in found.items():
+            if head not in memory.hidden_rounds:  # nobody else has read it meanwhile
+                memory.put_rounds(head, known)
+    return memory.hidden_rounds
+
+
+def _find_conversation_kind(turn: Turn) -> tuple[str, tuple[str, ...]]:
+    """Key of one kind of conversations: the tenant, and the names of the client's tools."""
+    return turn.tenant, tuple(sorted(turn.request.tool_names))
+
+
+def offer_pending_tools(services: Services, turn: Turn) -> None:
+    """Add the tools that come with the first edit, once the plan has an edit; the thread keeps them."""
+    if turn.plan.refusal or not count_cuts(turn.plan.edits):
+        return
+    services.conversations_with_edits[_find_conversation_kind(turn)] = None
+    if len(services.conversations_with_edits) > MAX_CONVERSATION_KINDS:
+        del services.conversations_with_edits[next(iter(services.conversations_with_edits))]
+    if turn.pending_tool_offer is None:
+        return
+    if turn.located.thread.tool_offer is None:
+        exchange_rows.add_offer_row(turn, turn.pending_tool_offer)
+    turn.tool_offer, turn.pending_tool_offer = turn.pending_tool_offer, None
+    if not turn.spliced.added_tools:
+        turn.spliced = add_tools(turn.spliced, turn.tool_offer.definitions)
+
+
+def strip_tools(turn: Turn) -> None:
+    """Reset the turn to the client's own bytes: nothing is hidden in them, and none of our tools is offered."""
+    turn.spliced = SplicedRequest(turn.request, turn.keys)
+    turn.tool_offer = offers.NO_TOOLS
+
+
+def find_guarded_results(turn: Turn) -> frozenset[bytes]:
+    """Keys of results that our tools have brought since the last prompt: they would be fetched again if they were
+    shortened."""
+    if not turn.spliced.hidden_at:
+        return frozenset()
+    task = history_lookups.find_task(turn)
+    since = turn.spliced.keys.index(turn.keys[task[0]]) if task is not None else 0
+    messages, hidden = turn.spliced.request.messages, turn.spliced.hidden_at
+    return frozenset(k for n, k in enumerate(turn.spliced.keys) if n > since and messages[n].is_result and k in hidden)

@@ -1,0 +1,363 @@
+"""Tool loop for answers that call tools of ours: run the calls, send the results upstream, and give the client one
+answer.
+
+The client sees only the text, the thoughts and its own calls. Rounds, time and repetition are bounded. A failure is
+reported to the model where that helps. Otherwise the client's original request is sent, as long as no part of an answer
+has gone out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+
+from proxy.chat import chain, json_spans
+from proxy.dialects.completions.request import read_message
+from proxy.dialects.completions.stream import Usage
+from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
+from proxy.exchange import publish_events
+from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.turn import Turn
+from proxy.sessions import tool_offer as offers
+from proxy.sessions.hidden_rounds import HiddenRound, append_messages
+from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.nonstreaming import join_rounds, may_call, read_round
+from proxy.stream.relay import Relay
+from proxy.stream.tool_call_filter import HiddenCall
+from proxy.tools.run_tool import make_error_result, run_tool_call
+from proxy.tools.tool_context import ToolContext
+from proxy.upstream.client import Reply, Target
+
+KEEPALIVE_S = 10.0
+"""Seconds of silence after which a stream gets a comment: some clients, and proxies before them, give up on silence."""
+READ_SHARE = 0.5
+"""Share of the client's announced read timeout that rounds may take where nothing is streamed."""
+
+REPEATS = 3
+"""Number of times that the same call is made in one answer before no more calls are run."""
+REPEATED_CALL = (
+    "This very call was made before in this turn; its result stands above. Use it, or ask for something else."
+)
+LIMIT_RESULTS = {
+    "rounds": "This tool is not answered any more in this turn. Answer with what there is.",
+    "time": "There is no time left for this tool in this turn. Answer with what there is.",
+    "repeats": "This very call was made three times in this turn. Answer with what there is.",
+}
+"""Results of calls that are not run any more, by the limit that ended the rounds."""
+
+MakeRelay = Callable[[Relay], Relay]
+"""Makes the relay of the next round from the relay of the round before."""
+
+
+class ToolLoop:
+    """The rounds behind one answer. Made where tools of ours are offered; costs nothing until one is called."""
+
+    def __init__(self, services: Services, turn: Turn, target: Target, incoming: Incoming) -> None:
+        self.tool_names = frozenset(turn.tool_offer.names)
+        self._services = services
+        self._turn = turn
+        self._target = target
+        self._incoming = incoming
+        self._sent_body = turn.sent_body
+        self._hidden_messages: list[bytes] = []
+        self._call_counts: Counter[tuple[str, str]] = Counter()
+        self._round_count = 0
+        self._deadline: float | None = None
+        self._without_tools = False  # the request that was sent last has none of our tools
+        self._sends_original = False  # the request that was sent last has nothing of ours
+
+    async def run_stream(
+        self, relay: Relay, out: ResponseWriter, make_relay: MakeRelay
+    ) -> tuple[Relay, UpstreamError | None]:
+        """Continue from a round that has ended until the answer has ended. Return the last round's relay, and the
+        reason why it broke or None. The client's part of the rounds is written to `out`."""
+        broken: UpstreamError | None = None
+        while relay.goes_on and broken is None:
+            message = relay.build_round_message()
+            if self._without_tools or message is None:
+                rest = relay.end_answer()  # nothing is left to be asked: the client gets the text so far
+                if rest:
+                    await out.write(rest)
+                break
+            relay, broken = await self._run_round(relay, message, out, make_relay)
+        if broken is None and not relay.answer.is_truncated:
+            await self._keep_round(relay.build_round_message(), relay.hidden_calls, relay.answer.build_message())
+        return relay, broken
+
+    async def _run_round(
+        self, before: Relay, message: bytes, out: ResponseWriter, make: MakeRelay
+    ) -> tuple[Relay, UpstreamError | None]:
+        """Run one more round of a stream; send the original request instead if the round fails before any output."""
+        self._add_usage(before.round_usage)
+        relay: Relay | None = None
+        broken: UpstreamError | None = None
+        try:
+            reply = await self._send_results(message, before.hidden_calls)
+            relay = make(before)
+            broken = await relay_stream(reply, relay, out)
+        except UpstreamError as problem:
+            broken = problem
+        if relay is not None and broken is None and (relay.goes_on or not relay.answer.is_truncated):
+            return relay, None
+        if _has_output(relay or before):
+            return relay or before, broken
+        self._give_up()
+        try:
+            reply = await self._send_round(self._incoming.body)
+        except UpstreamError as problem:
+            return relay or before, problem
+        relay = make(relay or before)
+        relay.drop_held_text()
+        return relay, await relay_stream(reply, relay, out)
+
+    async def run_body(self, body: bytes, strip_blocks: Callable[[bytes], bytes]) -> bytes | None:
+        """Run the rounds of answers that come in one body each, and return the body for the client. None where the
+        original request has to be sent. clean: takes out of a body the blocks that the client must not see."""
+        if not may_call(body, self.tool_names):
+            return body
+        bodies = [body]
+        found = read_round(body, self.tool_names)
+        while found.goes_on and not self._without_tools and found.message is not None:
+            self._add_usage(found.usage)
+            try:
+                reply = await self._send_results(found.message, found.hidden_calls)
+                try:
+                    body = strip_blocks(await reply.read_body(self._services.settings.limits.body_mb << 20))
+                finally:
+                    await reply.close()
+            except UpstreamError:
+                self._give_up()
+                return None
+            bodies.append(body)
+            found = read_round(body, self.tool_names)
+            if found.message is None:
+                self._give_up()
+                return None
+        joined = join_rounds(bodies, self.tool_names)
+        await self._keep_round(found.message, found.hidden_calls, AssembledAnswer.from_body(joined).build_message())
+        return joined
+
+    async def _send_results(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
+        """Run the calls of a round, and send the request with their results. Raises UpstreamError."""
+        results = await self._make_results(calls)
+        self._hidden_messages += [message, *results]
+        body = append_messages(self._sent_body, [message, *results])
+        if offers.read_tool_choice(self._turn.request) == "required":
+            self._without_tools = True  # the model has to call a tool: one of ours may satisfy that once
+        tools = self._turn.request.tools
+        if self._without_tools and tools is not None:
+            body = json_spans.set_member(body, "tools", tools)
+        self._sent_body = body
+        return await self._send_round(body)
+
+    async def _make_results(self, calls: Sequence[HiddenCall]) -> list[bytes]:
+        """Return the tool message for each call. The message of a call that is not run any more gives the reason."""
+        ended = self._find_limit(calls)
+        self._services.metrics.tool_rounds_total.labels(outcome=ended or "run").inc()
+        if not ended:
+            await self._wait_for_messages()
+        made = []
+        for call in calls:
+            text = make_error_result(LIMIT_RESULTS[ended]) if ended else await self._run_call(call)
+            made.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text}))
+        return made
+
+    async def _wait_for_messages(self) -> None:
+        """Wait for the client's new messages to be in the store, where tools look for them; no longer than for any
+        other write."""
+        written = self._turn.pending_write
+        if written is not None and not written.done():
+            self._services.store.flush_deferred()
+            await asyncio.wait([written], timeout=self._services.settings.limits.commit_wait_ms / 1000)
+
+    def _find_limit(self, calls: Sequence[HiddenCall]) -> str:
+        """Return the reason why calls are not run any more, "" while they are. Then our tools are left out of the next
+        request."""
+        limits, now = self._services.settings.tools, asyncio.get_running_loop().time()
+        self._round_count += 1
+        if self._deadline is None:
+            self._deadline = now + self._find_time_limit()
+        self._call_counts.update({_fingerprint(call) for call in calls})
+        ended = ""
+        if self._without_tools or self._round_count > limits.rounds:
+            ended = "rounds"
+        elif now >= self._deadline:
+            ended = "time"
+        elif any(self._call_counts[_fingerprint(call)] >= REPEATS for call in calls):
+            ended = "repeats"
+        self._without_tools = self._without_tools or bool(ended)
+        return ended
+
+    async def _run_call(self, call: HiddenCall) -> str:
+        if self._call_counts[_fingerprint(call)] > 1:
+            return make_error_result(REPEATED_CALL)
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await run_tool_call(call, self._make_context())
+        except TimeoutError:
+            self._without_tools = True
+            return make_error_result(LIMIT_RESULTS["time"])
+
+    def _make_context(self) -> ToolContext:
+        parts, turn = self._services, self._turn
+        header = parts.settings.memos.project_header.lower().encode()
+        named = [value for name, value in self._incoming.headers if header and name.lower() == header]
+        return ToolContext(
+            tenant=turn.tenant,
+            session=turn.located.thread.session,
+            branch=turn.located.thread.name,
+            explicit=turn.located.explicit,
+            project=named[0].decode("latin-1").strip() if named else "",
+            store=parts.store,
+            settings=parts.settings,
+            metrics=parts.metrics,
+            now=parts.now,
+            sandbox=parts.sandbox,
+            prompt=turn.spliced.request.messages,
+            prompt_keys=turn.spliced.keys,
+            on_memo_saved=lambda memo, merged: publish_events.publish_memo_saved(parts, turn, memo, merged=merged),
+            offered_tools=self.tool_names,
+        )
+
+    def _find_time_limit(self) -> float:
+        """Seconds that all rounds may take: less than the client's read timeout where nothing is streamed meanwhile."""
+        seconds = self._services.settings.tools.seconds
+        for name, value in self._incoming.headers:
+            if name.lower() == b"x-stainless-read-timeout" and not self._turn.request.stream:
+                with suppress(ValueError):
+                    seconds = min(seconds, float(value) * READ_SHARE)
+        return seconds
+
+    async def _keep_round(self, message: bytes | None, calls: Sequence[HiddenCall], shown: bytes | None) -> None:
+        """Put the hidden round of a whole answer on the turn, to be stored with the answer. calls: those of ours in its
+        last message."""
+        if self._sends_original or message is None or shown is None:
+            return
+        if not self._hidden_messages and not calls:
+            return
+        try:
+            ours = any(call.name in self.tool_names for call in read_message(message).calls)
+            theirs = read_message(shown).calls
+        except NotManaged:
+            return
+        if ours and not calls:
+            return  # they were cut off: a call without its result is refused by every strict upstream
+        bare = self._without_tools
+        results = await self._make_results(calls) if calls else ()
+        ids = tuple(call.id for call in theirs) if calls else ()
+        self._turn.hidden_round = HiddenRound(
+            b"", b"", (*self._hidden_messages, message), tuple(results), ids, without_tools=bare
+        )
+
+    def _add_usage(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self._turn.earlier_usage.append(usage)
+
+    async def _send_round(self, body: bytes) -> Reply:
+        """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
+        came = self._incoming
+        reply = await self._services.client.send(self._target, came.method, came.path, came.query, came.headers, body)
+        streams = reply.content_type.startswith("text/event-stream")
+        if reply.status == 200 and not reply.encoding and streams == self._turn.request.stream:
+            return reply
+        await reply.close()
+        raise UpstreamBroken(f"the upstream ended the answer with status {reply.status}")
+
+    def _give_up(self) -> None:
+        """Drop the hidden rounds so far: the original request is sent instead."""
+        self._sends_original = True
+        self._turn.fallback = "rounds"
+        self._turn.usage_added = False
+        self._turn.hidden_round = None
+        self._services.metrics.bypasses_total.labels(reason="rounds").inc()
+
+    async def send_original(self) -> Reply:
+        """Return the answer to the client's own bytes, whatever it is. Raises UpstreamError."""
+        came = self._incoming
+        return await self._services.client.send(
+            self._target, came.method, came.path, came.query, came.headers, came.body
+        )
+
+
+def _fingerprint(call: HiddenCall) -> tuple[str, str]:
+    return call.name, chain.canonicalize_arguments(call.arguments)
+
+
+def _has_output(relay: Relay) -> bool:
+    """True if the client has got any part of the answer that it would get twice from another one."""
+    raw = relay.answer.build_message()
+    if raw is None:
+        return False
+    found = msgspec.json.decode(raw)
+    return any(value for name, value in found.items() if name != "role")
+
+
+async def relay_stream(reply: Reply, relay: Relay, out: ResponseWriter) -> UpstreamError | None:
+    """Relay one stream to the client, up to its end. Return the error that broke it, or None."""
+    broken: UpstreamError | None = None
+    try:
+        try:
+            async for data in reply.iter_bytes():
+                visible = relay.feed(data)
+                if visible:
+                    await out.write(visible)
+        except (UpstreamBroken, UpstreamTimeout) as problem:
+            broken = problem
+        rest = relay.end()
+        if rest:
+            await out.write(rest)
+    finally:
+        await reply.close()
+    return broken
+
+
+class _KeepaliveWriter:
+    """A client with one writer at a time, and the time of its last bytes."""
+
+    def __init__(self, out: ResponseWriter) -> None:
+        self._out = out
+        self._lock = asyncio.Lock()
+        self._clock = asyncio.get_running_loop().time
+        self.last_write_at = self._clock()
+
+    async def start(self, status: int, headers: Headers) -> None:
+        await self._out.start(status, headers)
+
+    async def write(self, data: bytes) -> None:
+        async with self._lock:
+            await self._out.write(data)
+        self.last_write_at = self._clock()
+
+    async def end(self, data: bytes = b"") -> None:
+        async with self._lock:
+            await self._out.end(data)
+
+    async def abort(self) -> None:
+        await self._out.abort()
+
+    async def send_keepalives(self) -> None:
+        """Send a comment when nothing has gone out for KEEPALIVE_S; it stands between two events, since only whole
+        events go out."""
+        while True:
+            silent = self._clock() - self.last_write_at
+            if silent >= KEEPALIVE_S:
+                await self.write(b": keepalive\n\n")
+                silent = 0.0
+            await asyncio.sleep(KEEPALIVE_S - silent)
+
+
+@asynccontextmanager
+async def keep_alive(out: ResponseWriter) -> AsyncIterator[ResponseWriter]:
+    """Wrap the client's stream: while it is silent, keepalive comments are sent."""
+    stamped = _KeepaliveWriter(out)
+    task = asyncio.create_task(stamped.send_keepalives())
+    try:
+        yield stamped
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, ClientGone):
+            await task

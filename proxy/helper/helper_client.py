@@ -1,0 +1,248 @@
+"""Questions of the proxy to a helper model: one question, one answer, and its cost; or texts for their vectors.
+
+The result is never an exception: a helper that is down is normal, and the caller goes on without it. A question is sent
+once, with one exception. OpenAI's newer models call the limit on an answer's length `max_completion_tokens`, and many
+other servers do not know that name. After a refusal that names it, the question is sent once more, and the name is
+remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx2
+import msgspec
+
+from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
+from proxy.context.models import Model
+from proxy.stream.assemble import AssembledAnswer
+from proxy.upstream.client import Target, UpstreamClient
+from proxy.upstream.headers import Headers
+
+CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
+"""Headers by which a client may authenticate itself. They are used for its own questions if the helper's upstream has
+no key."""
+
+ANSWER_LIMIT: Final = 4 << 20
+"""Bytes of an answer that are read; a text of `max_tokens` is a thousandth of it."""
+VECTOR_LIMIT: Final = 128 << 10
+"""Bytes for each vector in an answer: 4,096 numbers with all their digits."""
+THREADED_PARSE_BYTES: Final = 256 << 10
+"""Bytes above which an answer is parsed in a worker thread."""
+
+FLOAT32_MAX: Final = 3.4e38
+
+OLD_LIMIT_FIELD: Final = "max_tokens"
+NEW_LIMIT_FIELD: Final = "max_completion_tokens"
+
+UNPAID_OUTCOMES: Final = frozenset({"unreachable", "refused", "failed"})
+"""Outcomes for which providers charge nothing. If an answer was lost on its way, its highest possible cost counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelperAnswer:
+    """The answer of a model.
+
+    outcome: `answered` or a fault. The faults before an answer are unreachable, timeout, broken, refused (4xx) and
+    failed (any other status, or an error in the body). The faults of an answer are garbage and cut (by the limit on its
+    length). Tokens are as reported, else estimated.
+    """
+
+    outcome: str
+    text: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingAnswer:
+    """Vectors in the order of their texts, all of one length; none unless the outcome is `answered` (see `Told`)."""
+
+    outcome: str
+    vectors: tuple[tuple[float, ...], ...] = ()
+    prompt_tokens: int = 0
+    dollars: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _PostResult:
+    """The outcome of a call, and its body if the status was 200."""
+
+    outcome: str
+    body: bytes = b""
+
+
+class _Vector(msgspec.Struct, frozen=True):
+    embedding: list[float]
+    index: int = -1
+
+
+class _VectorUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+
+
+class _Embeddings(msgspec.Struct, frozen=True):
+    data: list[_Vector]
+    usage: _VectorUsage | None = None
+
+
+def pick_credential_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return the headers by which the client authenticates itself."""
+    return [(name, value) for name, value in headers if name.lower() in CREDENTIAL_HEADERS]
+
+
+class HelperClient:
+    """A model that can be asked. timeout_s: for a whole answer. max_tokens: its longest answer."""
+
+    def __init__(
+        self, client: UpstreamClient, target: Target, name: str, model: Model, *, max_tokens: int, timeout_s: float
+    ) -> None:
+        self.target = target
+        self.model_name = name
+        self._client = client
+        self._model = model
+        self._max_tokens = max_tokens
+        self._timeout_s = timeout_s
+        self._limit = OLD_LIMIT_FIELD
+
+    def estimate_max_cost(self, prompt: str) -> float:
+        """Return the dollars that the answer may cost at most; 0 if the model's prices are unknown."""
+        return self._dollars(estimate_text_tokens(prompt) + PER_MESSAGE, 0, self._max_tokens)
+
+    async def ask(self, prompt: str, headers: Headers) -> HelperAnswer:
+        """Ask once. headers: the credential to use if the upstream has no key of its own."""
+        came = await self._try(prompt, headers)
+        if came.outcome == "limit":
+            self._limit = NEW_LIMIT_FIELD
+            came = await self._try(prompt, headers)
+        if came.outcome != "answered":
+            outcome = came.outcome.replace("limit", "refused")
+            return HelperAnswer(outcome, dollars=0.0 if outcome in UNPAID_OUTCOMES else self.estimate_max_cost(prompt))
+        return self._read(prompt, AssembledAnswer.from_body(came.body))
+
+    async def _try(self, prompt: str, headers: Headers) -> _PostResult:
+        question = prompt.encode("utf-8", "replace").decode()  # no server accepts lone surrogates as text
+        body = {
+            "model": self.model_name,
+            "messages": [{"role": "user", "content": question}],
+            self._limit: self._max_tokens,
+        }
+        return await _post(
+            self._client, self.target, "/v1/chat/completions", body, headers, self._timeout_s, ANSWER_LIMIT
+        )
+
+    def _read(self, prompt: str, answer: AssembledAnswer) -> HelperAnswer:
+        usage = answer.usage
+        asked = usage.prompt if usage is not None else estimate_text_tokens(prompt) + PER_MESSAGE
+        said = usage.completion if usage is not None else estimate_text_tokens(answer.text)
+        cached = (usage.cached or 0) if usage is not None else 0
+        if answer.error is not None and not answer.is_done:
+            return HelperAnswer("failed")
+        outcome = "answered" if answer.is_done else "garbage"
+        if answer.finish_reasons.get(0) == "length" or answer.is_capped:
+            outcome = "cut"
+        return HelperAnswer(outcome, answer.text, asked, said, self._dollars(asked, cached, said))
+
+    def _dollars(self, prompt: int, cached: int, completion: int) -> float:
+        model = self._model
+        return (
+            model.compute_cost(prompt, min(cached, prompt)) * (model.input or 0) + completion * (model.output or 0)
+        ) / 1e6
+
+
+async def embed_texts(
+    client: UpstreamClient,
+    target: Target,
+    name: str,
+    model: Model,
+    texts: Sequence[str],
+    headers: Headers,
+    *,
+    timeout_s: float,
+) -> EmbeddingAnswer:
+    """Return vectors of these texts, from one call."""
+    body = {"model": name, "input": [text.encode("utf-8", "replace").decode() for text in texts]}
+    limit = ANSWER_LIMIT + VECTOR_LIMIT * len(texts)
+    came = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
+    if came.outcome != "answered":
+        return EmbeddingAnswer(came.outcome)
+    large = len(came.body) > THREADED_PARSE_BYTES
+    read = await asyncio.to_thread(_vectors, came.body, len(texts)) if large else _vectors(came.body, len(texts))
+    if read is None:
+        return EmbeddingAnswer("garbage")
+    found, tokens = read
+    tokens = tokens or sum(map(estimate_text_tokens, texts))
+    return EmbeddingAnswer("answered", found, tokens, tokens * (model.input or 0) / 1e6)
+
+
+def _vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], int] | None:
+    """Return (vectors in the order of their texts, tokens reported); None if the body holds anything else."""
+    try:
+        read = msgspec.json.decode(body, type=_Embeddings)
+    except (ValueError, RecursionError):
+        return None
+    rows = sorted(read.data, key=lambda row: row.index)
+    if [row.index for row in rows] != list(range(count)):
+        return None
+    found = tuple(tuple(row.embedding) for row in rows)
+    # The comparison excludes NaN too. A number that does not fit 32 bits could not be stored.
+    if len({len(vector) for vector in found}) != 1 or not all(abs(x) < FLOAT32_MAX for v in found for x in v):
+        return None
+    return (found, read.usage.prompt_tokens if read.usage else 0) if found[0] else None
+
+
+async def _post(
+    client: UpstreamClient,
+    target: Target,
+    path: str,
+    body: dict[str, Any],
+    headers: Headers,
+    timeout_s: float,
+    limit: int,
+) -> _PostResult:
+    """Send one POST of JSON. The outcome is as in `Told`, or `limit` if the name of the length limit was refused."""
+    sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
+    request = client.build_request(target, "POST", path, b"", sent, json.dumps(body).encode())
+    try:
+        async with asyncio.timeout(timeout_s):
+            try:
+                response = await client.create_http_client(target).send(request, stream=True)
+            except httpx2.NetworkError:
+                return _PostResult("unreachable")
+            answer = await read_at_most(response, limit)
+    except (TimeoutError, httpx2.TimeoutException):
+        return _PostResult("timeout")
+    except httpx2.TransportError:
+        return _PostResult("broken")
+    if answer is None:
+        return _PostResult("garbage")
+    status = response.status_code
+    if 400 <= status < 500:
+        named = OLD_LIMIT_FIELD in body and NEW_LIMIT_FIELD.encode() in answer
+        return _PostResult("limit" if named else "refused")
+    if status != 200:
+        return _PostResult("failed")
+    encoded = response.headers.get("content-encoding", "").strip().lower() not in ("", "identity")
+    return _PostResult("garbage" if encoded else "answered", answer)
+
+
+async def read_at_most(response: httpx2.Response, limit: int) -> bytes | None:
+    """Return the body as it came, and close the response; None for a body of more bytes than `limit`."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with aclosing(response.aiter_raw()) as raw:
+            async for part in raw:
+                size += len(part)
+                if size > limit:
+                    return None
+                parts.append(part)
+    finally:
+        await response.aclose()
+    return b"".join(parts)

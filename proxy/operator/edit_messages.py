@@ -1,0 +1,273 @@
+"""Operator's decisions on messages and groups: drop, remove, undo, restore, pin and unpin.
+
+A decision is tried on the next prompt before it is stored. So the operator is told at once if upstreams would refuse
+the prompt, or if the message is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from proxy.chat.chain import public_id
+from proxy.chat.group import split_steps
+from proxy.context.models import Model
+from proxy.context.operator_edits import NAME
+from proxy.errors import Conflict, NotFound, Unprocessable
+from proxy.exchange import plan_request, publish_events, refresh_decisions
+from proxy.exchange.services import Services
+from proxy.operator import erase, rebuild_state
+from proxy.operator.find_session import SelectedBranch, find_branch
+from proxy.operator.preview import Preview, preview_prompt
+from proxy.operator.response_models import DecisionResult
+from proxy.sessions.operator_decisions import RELEASED_STAGE, REMOVED_STAGE, WHOLE_SESSION, apply_rows
+from proxy.store.base import EditAction, EditRow
+
+REASONS = {
+    "drop": "dropped by the operator",
+    "undo": "undone by the operator",
+    "remove": "removed by the operator",
+    "restore": "restored by the operator",
+    "pin": "pinned by the operator",
+    "unpin": "unpinned by the operator",
+}
+IdKind = Literal["", "group", "message"]
+"""Meaning of an id that may name a group or a message: a group bears the id of the prompt that it begins with. "": the
+group."""
+MAX_IDS = 1000
+"""Limit on the messages and groups that one call may name."""
+
+
+async def drop(
+    services: Services,
+    tenant: str,
+    session: str,
+    ids: Sequence[str],
+    *,
+    thread: str | None = None,
+    id_kind: IdKind = "",
+) -> DecisionResult:
+    """Drop groups or messages from every prompt from the next on; they stay in the store. ids: public ids of groups or
+    messages."""
+    here = await find_branch(services, tenant, session, thread)
+    return await _take_out(services, here, _complete_steps(here, _resolve_ids(here, ids, id_kind)), "drop")
+
+
+async def remove(
+    services: Services,
+    tenant: str,
+    session: str,
+    ids: Sequence[str],
+    *,
+    thread: str | None = None,
+    id_kind: IdKind = "",
+) -> DecisionResult:
+    """Drop groups or messages for good: their text is also taken out of the store, and cannot be restored."""
+    here = await find_branch(services, tenant, session, thread)
+    chosen = _complete_steps(here, _resolve_ids(here, ids, id_kind))
+    changed = await _take_out(services, here, chosen, "remove")
+    await erase.erase_messages(services, here, chosen)
+    return changed
+
+
+async def undo(services: Services, tenant: str, session: str, *, thread: str | None = None) -> DecisionResult:
+    """Drop the last group that is there. The state goes back to the one before the group, or is rebuilt."""
+    here = await find_branch(services, tenant, session, thread)
+    dropped = here.operator_decisions.dropped
+    for group in reversed(here.groups):
+        chosen = [n for n in range(group.start, group.end) if _may_be_decided(here, n)]
+        if chosen and not all(here.keys[n] in dropped for n in chosen):
+            changed = await _take_out(services, here, chosen, "undo", prompted=True)
+            break
+    else:
+        raise Conflict("there is no group left to undo")
+    if here.branch.state.states:
+        rebuilt = await rebuild_state.rebuild(services, tenant, session, thread=here.branch.name)
+        return msgspec.structs.replace(changed, note=f"state: {rebuilt.how}, {rebuilt.outcome}")
+    return changed
+
+
+async def restore(
+    services: Services,
+    tenant: str,
+    session: str,
+    ids: Sequence[str],
+    *,
+    thread: str | None = None,
+    id_kind: IdKind = "",
+) -> DecisionResult:
+    """Bring back messages that were dropped, or left out or shortened by a policy. They come back whole, and no policy
+    edits them again."""
+    here = await find_branch(services, tenant, session, thread)
+    chosen = _complete_steps(here, _resolve_ids(here, ids, id_kind))
+    if any(here.keys[n] in here.operator_decisions.removed for n in chosen):
+        raise Conflict("what was removed for good cannot be restored")
+    rows = _make_rows(services, here, chosen, "withdrawn", "restore")
+    seen = await preview_prompt(services, here, apply_rows(here.operator_decisions, rows))
+    refused = seen.turn.plan.refusal
+    if refused:
+        raise Conflict(f"the prompt would break rule {refused}", hint="Restore the whole group.")
+    still = [n for n in chosen if _is_out(seen, here.keys[n])]
+    if still:
+        raise Conflict(f"message {public_id(here.keys[still[0]])} stays out", hint="Restore the whole group.")
+    return await _store_decision(services, here, chosen, rows, "restore")
+
+
+async def pin(
+    services: Services,
+    tenant: str,
+    session: str,
+    ids: Sequence[str],
+    *,
+    thread: str | None = None,
+    id_kind: IdKind = "",
+) -> DecisionResult:
+    """Pin messages: no policy edits them from now on. Earlier edits stay as they are: `restore` brings the messages
+    back whole."""
+    here = await find_branch(services, tenant, session, thread)
+    chosen = _complete_steps(here, _resolve_ids(here, ids, id_kind))
+    if any(here.keys[n] in here.operator_decisions.dropped for n in chosen):
+        raise Conflict("what is dropped cannot be pinned", hint="Restore it: then it stays, too.")
+    return await _store_decision(services, here, chosen, _make_rows(services, here, chosen, "pin", "pin"), "pin")
+
+
+async def unpin(
+    services: Services,
+    tenant: str,
+    session: str,
+    ids: Sequence[str],
+    *,
+    thread: str | None = None,
+    id_kind: IdKind = "",
+) -> DecisionResult:
+    """Let policies edit messages again that were pinned or restored, by the operator or the client."""
+    here = await find_branch(services, tenant, session, thread)
+    chosen = _complete_steps(here, _resolve_ids(here, ids, id_kind))
+    rows = _make_rows(services, here, chosen, "unpin", "unpin")
+    back = [n for n in chosen if here.keys[n] in here.operator_decisions.restored]
+    versions = {row.key: row.version for row in rows}
+    rows += _make_rows(services, here, back, "withdrawn", "unpin", stage=RELEASED_STAGE, versions=versions)
+    return await _store_decision(services, here, chosen, rows, "unpin")
+
+
+async def _take_out(
+    services: Services, selected: SelectedBranch, chosen: Sequence[int], action: str, *, prompted: bool = False
+) -> DecisionResult:
+    """Take messages out, if the next prompt is valid without them."""
+    if selected.branch.state.stopped is not None:
+        raise Conflict(
+            f"this thread goes out as it comes ({selected.branch.state.stopped}):"
+            " the upstream refused a changed prompt",
+            hint="Begin a new conversation.",
+        )
+    rows = _make_rows(services, selected, chosen, "gone", action, stage=REMOVED_STAGE if action == "remove" else NAME)
+    seen = await preview_prompt(services, selected, apply_rows(selected.operator_decisions, rows), prompted=prompted)
+    staying = [n for n in chosen if not _is_out(seen, selected.keys[n])]
+    if staying:
+        _raise_conflict(selected, staying[0])
+    return await _store_decision(services, selected, chosen, rows, action)
+
+
+def _raise_conflict(selected: SelectedBranch, index: int) -> None:
+    name, messages = public_id(selected.keys[index]), selected.request.messages
+    last_user = max((n for n, m in enumerate(messages) if m.role == "user"), default=-1)
+    if index >= last_user:
+        raise Conflict(
+            f"message {name} belongs to the prompt that is being answered, whose user message is never touched",
+            hint="Undo takes it out as soon as the user speaks again.",
+        )
+    raise Conflict(
+        f"without message {name} two messages would follow each other that upstreams refuse",
+        hint="Take the whole group.",
+    )
+
+
+def _is_out(preview: Preview, chain_key: bytes) -> bool:
+    edit = preview.turn.plan.edits.get(chain_key)
+    return edit is not None and edit.action == "gone"
+
+
+def _resolve_ids(selected: SelectedBranch, ids: Sequence[str], id_kind: IdKind) -> list[int]:
+    """Return the messages that are named by themselves or by their group. Raises NotFound, Unprocessable."""
+    if not ids or len(ids) > MAX_IDS:
+        raise Unprocessable(f"name between 1 and {MAX_IDS} groups or messages")
+    by_group = {group.id: group for group in selected.groups}
+    chosen: set[int] = set()
+    for name in ids:
+        group, index = by_group.get(name), selected.find_index(name)
+        group = None if id_kind == "message" else group
+        if group is not None:
+            chosen |= {n for n in range(group.start, group.end) if _may_be_decided(selected, n)}
+        elif index is not None and id_kind != "group":
+            chosen.add(index)
+        else:
+            raise NotFound(f"this thread has no group or message {name!r}", hint="List its groups.")
+    return sorted(chosen)
+
+
+def _may_be_decided(selected: SelectedBranch, index: int) -> bool:
+    """True for a message that may be decided on. System messages may not: they share the key of the message before
+    them."""
+    return not selected.request.messages[index].is_system
+
+
+def _complete_steps(selected: SelectedBranch, chosen: Sequence[int]) -> list[int]:
+    """Return the chosen messages with the rest of their steps: a call never goes without its results, nor results
+    without their call."""
+    wanted = set(chosen)
+    for step in split_steps(selected.request.messages):
+        if wanted & set(range(step.start, step.end)):
+            wanted |= set(range(step.start, step.end))
+    return sorted(wanted)
+
+
+def _make_rows(
+    services: Services,
+    selected: SelectedBranch,
+    chosen: Sequence[int],
+    action: EditAction,
+    why: str,
+    *,
+    stage: str = NAME,
+    versions: Mapping[bytes, int] | None = None,
+) -> list[EditRow]:
+    """Return one row for each message. versions: those of rows that are stored together with these."""
+    known = {**selected.operator_decisions.versions, **(versions or {})}
+    made = []
+    for n in chosen:
+        k, size = (
+            selected.keys[n],
+            services.find_token_counter(_model(services, selected))(selected.request.messages[n]),
+        )
+        left = 0 if action == "gone" else size
+        place = (selected.record.tenant, selected.record.session, WHOLE_SESSION, k, known.get(k, 0) + 1)
+        made.append(EditRow(*place, stage, REASONS[why], action, None, size, left, "", services.now()))
+    return made
+
+
+def _model(services: Services, selected: SelectedBranch) -> Model:
+    return plan_request.look_up_model(services, selected.exchange.model)
+
+
+async def _store_decision(
+    services: Services, selected: SelectedBranch, chosen: Sequence[int], rows: list[EditRow], action: str
+) -> DecisionResult:
+    """Store the decisions before they act. StoreUnavailable passes through, and then nothing was decided."""
+    await services.store.put(rows)
+    await refresh_decisions.reload(services, selected.record.tenant, selected.record.session)
+    there = set(chosen)
+    changed = DecisionResult(
+        session=selected.record.session,
+        thread=selected.branch.name,
+        action=action,
+        messages=[public_id(selected.keys[n]) for n in chosen],
+        groups=[group.id for group in selected.groups if there & set(range(group.start, group.end))],
+        tokens=sum({row.key: row.before for row in rows}.values()),
+    )
+    publish_events.publish_decision(
+        services, selected.record.tenant, changed.session, action, branch=changed.thread,
+        messages=changed.messages, groups=changed.groups, count=len(chosen), tokens=changed.tokens,
+    )  # fmt: skip
+    return changed

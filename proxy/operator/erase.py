@@ -1,0 +1,68 @@
+"""Remove messages for good: their text leaves the store, and the record of their position stays.
+
+Their calls keep their ids, so that upstreams still accept a history with them. Every past prompt can still be shown,
+with a remark in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from proxy.dialects.completions.request import erase_content
+from proxy.exchange.erased_rows import ERASED_TEXT, erase_in_array
+from proxy.exchange.exchange_rows import MessageForms
+from proxy.exchange.services import Services
+from proxy.operator.find_session import PAGE_SIZE, SelectedBranch
+from proxy.sessions.hidden_rounds import decode_round, encode_round
+from proxy.store.base import Row
+from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
+
+
+async def erase_messages(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> None:
+    """Blank the text of these messages of the history in the store, in every form. StoreUnavailable passes through."""
+    place = (selected.record.tenant, selected.record.session)
+    messages = selected.request.messages
+    rows: list[Row] = [
+        EraseMessageRow(*place, selected.keys[n], erase_content(messages[n].raw, ERASED_TEXT)) for n in chosen
+    ]
+    keys = {selected.keys[n] for n in chosen}
+    for row in await services.store.read_hidden_rounds(*place, sorted(keys)):
+        if row.key in keys:
+            one = decode_round(row.key, row.head, row.body, row.created_at)
+            silent = replace(
+                one,
+                replaces=tuple(erase_content(raw, ERASED_TEXT) for raw in one.replaces),
+                results=tuple(erase_content(raw, ERASED_TEXT) for raw in one.results),
+            )
+            rows.append(EraseRoundRow(*place, row.key, encode_round(silent)))
+    positions = {sum(not m.is_system for m in messages[:n]): messages[n].raw for n in chosen}
+    rows += await _erase_forms(services, selected, positions)
+    await services.store.put(rows)
+    live = services.live_sessions.find_session(*place)
+    if live is not None:
+        live.forget_rounds()  # they are read back as they are now
+
+
+async def _erase_forms(services: Services, selected: SelectedBranch, positions: dict[int, bytes]) -> list[Row]:
+    """Return the rows that blank these positions of the conversation in the other forms that the thread's exchanges
+    have."""
+    place = (selected.record.tenant, selected.record.session)
+    made: dict[str, Row] = {}
+    before: float | None = None
+    while page := await services.store.read_exchanges(*place, PAGE_SIZE, before):
+        for one in page:
+            forms = msgspec.json.decode(one.forms, type=MessageForms)
+            for at, form in forms.other:
+                if form and at in positions and one.thread == selected.branch.name:
+                    made[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at], ERASED_TEXT))
+            if forms.whole and forms.whole not in made and one.thread == selected.branch.name:
+                array = await services.store.read_form(*place, bytes.fromhex(forms.whole))
+                if array is not None:
+                    made[forms.whole] = EraseFormRow(
+                        *place, bytes.fromhex(forms.whole), erase_in_array(array, positions)
+                    )
+        before = page[-1].started_at
+    return list(made.values())

@@ -1,0 +1,127 @@
+"""Find the conversation that an operator means: a session by its name, one of its threads, and its history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from proxy.chat.chain import public_id
+from proxy.chat.group import Group, split_groups
+from proxy.chat.message import Request
+from proxy.dialects.completions.request import read_request, write_request
+from proxy.errors import NotFound
+from proxy.exchange.rebuild_prompt import LARGE, rebuild_request
+from proxy.exchange.services import Services
+from proxy.sessions.branch import Branch, LiveSession, Node
+from proxy.sessions.operator_decisions import StoredDecisions, read_decisions
+from proxy.store.base import ExchangeRecord, SessionRecord
+
+T = TypeVar("T")
+OFF_LOOP_MESSAGES = 300
+"""Messages from which work on all of them runs in a worker thread, so that the event loop serves others."""
+PAGE_SIZE = 200
+"""Exchanges that are read at a time to find a thread's last one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectedBranch:
+    """A thread of a session. thread: a copy with a memory of its own, so that a trial on it changes no live thread.
+    exchange: its last exchange. request: the history as the client would send it now, including our last answer. keys:
+    the chain key of each message of it."""
+
+    record: SessionRecord
+    branch: Branch
+    exchange: ExchangeRecord
+    request: Request
+    keys: tuple[bytes, ...]
+    operator_decisions: StoredDecisions
+    groups: list[Group]
+
+    def find_index(self, message_id: str) -> int | None:
+        """Return the index of a message in the history, by its public id."""
+        return next(
+            (
+                n
+                for n, k in enumerate(self.keys)
+                if public_id(k) == message_id and not self.request.messages[n].is_system
+            ),
+            None,
+        )
+
+
+async def run_off_loop(messages: int, work: Callable[[], T]) -> T:
+    """Return the result of `work`, run beside the event loop where there are many messages. No view of an operator may
+    keep agents waiting."""
+    return work() if messages < OFF_LOOP_MESSAGES else await asyncio.to_thread(work)
+
+
+async def read_session(services: Services, tenant: str, name: str) -> SessionRecord:
+    """Return a session's record. Raises NotFound; StoreUnavailable passes through, here and below."""
+    found = await services.store.read_session(tenant, name)
+    if found is None:
+        raise NotFound(f"there is no session {name!r}", hint="List the sessions that there are.")
+    return found
+
+
+async def find_branch(services: Services, tenant: str, name: str, thread: str | None = None) -> SelectedBranch:
+    """Return a thread with its history; the last used thread where none is named. Raises NotFound."""
+    record = await read_session(services, tenant, name)
+    exchange = await find_last_exchange(services, record, thread)
+    request, keys = await rebuild_request(services.store, exchange, services.message_cache.get_message)
+    answered = await services.store.read_chain(tenant, name, exchange.answer) if exchange.answer else []
+    if answered and exchange.answer:
+        raws = [*(m.raw for m in request.messages), answered[-1].body]
+        request = await parse_request(services, await run_off_loop(len(raws), partial(write_request, request, raws)))
+        keys = (*keys, exchange.answer)
+    copied = await _copy(services, record, exchange.thread, keys)
+    steered = copied.live_session.stored_decisions or StoredDecisions()
+    policy = services.policies.get(exchange.policy)
+    observation = policy.observation if policy is not None else None
+    found = await run_off_loop(len(keys), partial(split_groups, request.messages, keys, observation))
+    return SelectedBranch(record, copied, exchange, request, keys, steered, found)
+
+
+async def find_last_exchange(services: Services, record: SessionRecord, thread: str | None) -> ExchangeRecord:
+    """Return the newest exchange of a thread, or of the newest thread; side calls count where there is nothing else.
+    Raises NotFound."""
+    side = {one.thread for one in record.threads if one.kind == "side"}
+    side = side if len(side) < len(record.threads) else set()
+    if thread is not None and thread not in {one.thread for one in record.threads}:
+        raise NotFound(f"session {record.session!r} has no thread {thread!r}")
+    before: float | None = None
+    while page := await services.store.read_exchanges(record.tenant, record.session, PAGE_SIZE, before):
+        for one in page:
+            if one.thread == thread or (thread is None and one.thread not in side):
+                return one
+        before = page[-1].started_at
+    raise NotFound(f"nothing was said in session {record.session!r} yet")
+
+
+async def parse_request(services: Services, body: bytes) -> Request:
+    """Read a request; messages that were read before are found again."""
+    if len(body) < LARGE:
+        return read_request(body, services.message_cache.get_message)
+    return await asyncio.to_thread(read_request, body, services.message_cache.get_message)
+
+
+async def _copy(services: Services, record: SessionRecord, name: str, keys: Sequence[bytes]) -> Branch:
+    """Return the thread as a request would find it, in a memory of its own."""
+    place = (record.tenant, record.session)
+    known = await services.store.find_known_messages(*place, list(dict.fromkeys(keys)))
+    nodes = await run_off_loop(
+        len(known),
+        lambda: {k: Node(one.form, one.thread, one.reached, one.strategy, one.seen) for k, one in known.items()},
+    )
+    memory = LiveSession(
+        *place, record.explicit, nodes, stored=True, stored_decisions=await read_decisions(services.store, *place)
+    )
+    live = services.live_sessions.find_session(*place)
+    found = live.branches.get(name) if live is not None else None
+    if found is None:
+        found = await services.live_sessions.load_branch(memory, name)
+    if found is None:
+        raise NotFound(f"session {record.session!r} has no thread {name!r}")
+    return replace(found, live_session=memory)

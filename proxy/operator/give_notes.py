@@ -1,0 +1,181 @@
+"""Texts that an operator gives to a session's model, and views of them: state, scratchpad, notes, feedback."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from proxy.chat.chain import DIGEST_BYTES
+from proxy.context.branch_state import MODEL_STATE_SUFFIX
+from proxy.errors import Conflict, NotFound, Unprocessable
+from proxy.exchange import iteration_records, publish_events, refresh_decisions
+from proxy.exchange.prompt_notes import forget_notes
+from proxy.exchange.services import Services
+from proxy.notes import reflection
+from proxy.notes import scratchpad as pad
+from proxy.notes import state_block as grammar
+from proxy.operator import find_session
+from proxy.operator.find_session import SelectedBranch, find_branch
+from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails
+from proxy.sessions.locate import make_id
+from proxy.sessions.operator_decisions import WHOLE_SESSION, parse_settings
+from proxy.store.base import StateRow
+from proxy.store.session_notes import NoteRow, ScratchpadRow
+
+MAX_NOTE_CHARS = 8000
+"""Limit in characters on a note: it stands in every prompt from then on."""
+MAX_NOTES = 50
+"""Limit on the notes that are in force at once."""
+MAX_WITHDRAWN = 100
+"""Limit on the withdrawn notes that are remembered, so that they leave prompts that were not sent since."""
+MAX_TRIES = 4
+
+
+async def read_state(services: Services, tenant: str, session: str, *, thread: str | None = None) -> StateDetails:
+    """Return the state that the next prompt is given. Raises NotFound; StoreUnavailable passes through, here and
+    below."""
+    return _shown(await find_branch(services, tenant, session, thread))
+
+
+def _shown(selected: SelectedBranch) -> StateDetails:
+    told = selected.operator_decisions.apply_to(selected.branch.state, side=False)
+    by: StateAuthor = (
+        ""
+        if told.state is None
+        else "operator"
+        if told.is_state_external and not told.states[-1][0].endswith(MODEL_STATE_SUFFIX)
+        else "model"
+    )
+    return StateDetails(selected.branch.name, told.state, by, len(told.states))
+
+
+async def set_state(
+    services: Services, tenant: str, session: str, text: str, *, thread: str | None = None
+) -> StateDetails:
+    """Put a state in the place of the model's own. Raises Unprocessable for a state longer than `state.max_chars`: it
+    is not cut."""
+    text, most = text.strip(), services.settings.state.max_chars
+    if not text or len(text) > most:
+        raise Unprocessable(f"a state has between 1 and {most} characters")
+    here = await find_branch(services, tenant, session, thread)
+    await store_state(services, here, text)
+    return _shown(await find_branch(services, tenant, session, here.branch.name))
+
+
+async def store_state(services: Services, selected: SelectedBranch, text: str) -> None:
+    """Store a state that stands in no answer, under the newest message that is there, and a number."""
+    text = grammar.shorten_body(text, services.settings.state.max_chars)
+    number = sum(len(one[0]) > DIGEST_BYTES for one in selected.branch.state.states) + 1
+    name = _anchor(selected) + number.to_bytes(4, "big") + make_id().encode()[:4]
+    await services.store.put(
+        [StateRow(selected.record.tenant, selected.record.session, selected.branch.name, name, text, services.now())]
+    )
+    publish_events.publish_state(services, selected.record.tenant, selected.record.session, selected.branch.name, text)
+    live = services.live_sessions.find_session(selected.record.tenant, selected.record.session)
+    found = live.branches.get(selected.branch.name) if live is not None else None
+    if found is not None:
+        found.state = replace(found.state, states=(*found.state.states, (name, text)))
+
+
+def _anchor(selected: SelectedBranch) -> bytes:
+    """Return the key of the newest message that is not dropped: a state written now is about everything up to it."""
+    pairs = zip(reversed(selected.keys), reversed(selected.request.messages), strict=True)
+    dropped = selected.operator_decisions.dropped
+    return next((k for k, m in pairs if not m.is_system and k not in dropped), selected.keys[-1])
+
+
+async def read_scratchpad(services: Services, tenant: str, session: str) -> ScratchpadDetails:
+    """Return the session's scratchpad, empty where there is none yet."""
+    await find_session.read_session(services, tenant, session)
+    row = await services.store.read_scratchpad(tenant, session)
+    return ScratchpadDetails("", 0, "", None) if row is None else _pad(row)
+
+
+def _pad(row: ScratchpadRow) -> ScratchpadDetails:
+    return ScratchpadDetails(row.text, row.number, row.author, row.created_at)
+
+
+async def set_scratchpad(services: Services, tenant: str, session: str, text: str) -> ScratchpadDetails:
+    """Replace the scratchpad by a text. Raises Unprocessable if it is too long, Conflict if others keep writing."""
+    await find_session.read_session(services, tenant, session)
+    try:
+        made = pad.replace_text(text, services.settings.tools.scratchpad_chars)
+    except pad.ScratchpadTooLong as problem:
+        raise Unprocessable(str(problem)) from problem
+    for _ in range(MAX_TRIES):
+        known = await services.store.read_scratchpad(tenant, session)
+        number = known.number + 1 if known is not None else 1
+        mine = ScratchpadRow(tenant, session, number, made, "operator", services.now())
+        await services.store.put([mine])
+        stands = await services.store.read_scratchpad_versions(tenant, session, 1, number + 1)
+        if stands and stands[0] == mine:
+            forget_notes(services.live_sessions, tenant, session)
+            publish_events.publish_decision(services, tenant, session, "scratchpad", characters=len(made))
+            return _pad(mine)
+    raise Conflict("the scratchpad is being changed by others", hint="Read it and try again.")
+
+
+async def add_note(services: Services, tenant: str, session: str, text: str) -> NoteDetails:
+    """Add a note, which stands at the tail of the next prompt, and stays there."""
+    await find_session.read_session(services, tenant, session)
+    text = _check_text(text)
+    if len(await list_notes(services, tenant, session)) >= MAX_NOTES:
+        raise Conflict(f"there are {MAX_NOTES} notes already", hint="Withdraw one.")
+    row = NoteRow(tenant, session, WHOLE_SESSION, make_id()[:8], "note", text, services.now())
+    await services.store.put([row])
+    await refresh_decisions.reload(services, tenant, session)
+    publish_events.publish_decision(services, tenant, session, "note", note=row.note)
+    return NoteDetails(row.note, row.kind, row.text, row.created_at)
+
+
+async def list_notes(services: Services, tenant: str, session: str) -> list[NoteDetails]:
+    """Return the notes in force, oldest first."""
+    await find_session.read_session(services, tenant, session)
+    found = await services.store.read_notes(tenant, session, WHOLE_SESSION)
+    return [NoteDetails(one.note, one.kind, one.text, one.created_at) for one in found if one.kind == "note"]
+
+
+async def withdraw_note(services: Services, tenant: str, session: str, note: str) -> None:
+    """Withdraw a note from the prompts. Raises NotFound."""
+    record = await find_session.read_session(services, tenant, session)
+    known = next(
+        (one for one in await services.store.read_notes(tenant, session, WHOLE_SESSION) if one.note == note), None
+    )
+    if known is None:
+        raise NotFound(f"session {session!r} has no note {note!r}")
+    told = parse_settings(record.settings)
+    left = msgspec.structs.replace(told, withdrawn=[*told.withdrawn, note][-MAX_WITHDRAWN:])
+    blank = msgspec.structs.replace(known, text="")
+    await services.store.put([blank, refresh_decisions.make_settings_row(tenant, session, left)])
+    await refresh_decisions.reload(services, tenant, session)
+    publish_events.publish_decision(services, tenant, session, "withdraw", note=note)
+
+
+async def add_feedback(
+    services: Services, tenant: str, session: str, text: str, *, thread: str | None = None
+) -> NoteDetails:
+    """Store the user's feedback on the iterations so far: it stands in the next iteration's record (FEATURES.md C1)."""
+    record = await find_session.read_session(services, tenant, session)
+    exchange = await find_session.find_last_exchange(services, record, thread)
+    row = await iteration_records.store_feedback(
+        services, (tenant, session, exchange.thread), _check_text(text, reflection.MAX_RESULT_CHARS)
+    )
+    return NoteDetails(row.note, row.kind, row.text, row.created_at)
+
+
+async def list_feedback(
+    services: Services, tenant: str, session: str, *, thread: str | None = None
+) -> list[NoteDetails]:
+    """Return a thread's feedback, oldest first."""
+    record = await find_session.read_session(services, tenant, session)
+    exchange = await find_session.find_last_exchange(services, record, thread)
+    found = await services.store.read_notes(tenant, session, exchange.thread)
+    return [NoteDetails(one.note, one.kind, one.text, one.created_at) for one in found if one.kind == "feedback"]
+
+
+def _check_text(text: str, most: int = MAX_NOTE_CHARS) -> str:
+    text = text.strip()
+    if not text or len(text) > most:
+        raise Unprocessable(f"a text has between 1 and {most} characters")
+    return text

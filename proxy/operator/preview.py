@@ -1,0 +1,103 @@
+"""Preview of the prompt that would go out if the client sent its history now. It is planned like a request, and neither
+sent nor stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+
+from proxy.chat import chain
+from proxy.chat.message import Request
+from proxy.context.plan import Edit
+from proxy.dialects.completions.request import make_user_message, write_request
+from proxy.exchange import history_lookups, plan_request, prompt_notes, refresh_decisions, splice_rounds
+from proxy.exchange.services import Services
+from proxy.exchange.turn import Turn
+from proxy.operator import find_session
+from proxy.operator.find_session import SelectedBranch
+from proxy.sessions.locate import Located
+from proxy.sessions.operator_decisions import StoredDecisions
+
+NEXT_MESSAGE_TEXT = "(the client's next message)"
+NEXT_RESULT_TEXT = "(the result that the client will bring)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preview:
+    """A planned turn. stand_ins: number of messages at the end that stand for the client's next messages."""
+
+    turn: Turn
+    stand_ins: int
+
+    @property
+    def edits(self) -> dict[bytes, Edit]:
+        """The plan's edits of the client's messages, by chain key."""
+        here = set(self.turn.spliced.keys)
+        return {k: edit for k, edit in self.turn.plan.edits.items() if k in here}
+
+
+async def preview_prompt(
+    services: Services, selected: SelectedBranch, decisions: StoredDecisions | None = None, *, prompted: bool = False
+) -> Preview:
+    """Plan the next request of a thread. steered: decisions to try, in place of those in force. prompted: the user
+    speaks next, even where results are awaited."""
+    decisions = decisions if decisions is not None else selected.operator_decisions
+    raws = _stand_ins(selected.request, prompted=prompted)
+    count = len(selected.keys)
+    whole = [*(m.raw for m in selected.request.messages), *raws]
+    request = await find_session.parse_request(
+        services, await find_session.run_off_loop(count, partial(write_request, selected.request, whole))
+    )
+    keys = tuple(
+        await find_session.run_off_loop(
+            count, partial(chain.compute_keys, selected.record.tenant, request.messages, selected.keys)
+        )
+    )
+    # Facts that were found for the thread's last request are not available here: to the planner the whole history is
+    # new.
+    thread = replace(
+        selected.branch,
+        live_session=replace(selected.branch.live_session, stored_decisions=decisions),
+        body_sizes=(0, 0),
+    )
+    target = services.client.select_target(request.model)
+    model = plan_request.look_up_model(services, request.model)
+    usual = services.policies.get(selected.exchange.policy) or plan_request.find_policy(services, {}, target)
+    turn = Turn(
+        id="",
+        tenant=selected.record.tenant,
+        located=Located(thread, "continuation", len(selected.keys) - 1, selected.record.explicit),
+        request=request,
+        keys=keys,
+        policy=refresh_decisions.choose_policy(services, usual, decisions),
+        model=model,
+        upstream=target.name,
+        strategy=target.strategy,
+        weigh=services.find_token_counter(model),
+        started_at=services.now(),
+    )
+    if count >= find_session.OFF_LOOP_MESSAGES or any(not turn.weigh.has_count(m) for m in request.messages):
+        await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
+    await history_lookups.search_store(services, turn)
+    if thread.tool_offer is not None:
+        await splice_rounds.add_rounds_and_tools(services, turn, first=False)
+    await prompt_notes.load_notes(services, turn, "")
+    await plan_request.plan_request(services, turn)
+    return Preview(turn, len(raws))
+
+
+def _stand_ins(request: Request, *, prompted: bool) -> Sequence[bytes]:
+    """Return stand-ins for the messages that the client will send next."""
+    last = request.messages[-1]
+    if last.role != "assistant":
+        return [make_user_message(NEXT_MESSAGE_TEXT)] if prompted else []
+    if last.calls and not prompted:
+        return [
+            msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": NEXT_RESULT_TEXT})
+            for call in last.calls
+        ]
+    return [make_user_message(NEXT_MESSAGE_TEXT)]

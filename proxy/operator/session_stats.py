@@ -1,0 +1,199 @@
+"""Statistics of a session: the fill of its next prompt, the messages left out, its cost, and its cost without the
+proxy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from proxy.context.models import Model
+from proxy.context.policy import Policy
+from proxy.exchange import cost as exchange_cost
+from proxy.exchange import learned_windows, plan_request
+from proxy.exchange.cost import Bill, Meter
+from proxy.exchange.exchange_rows import SentTexts
+from proxy.exchange.services import Services
+from proxy.operator.find_session import PAGE_SIZE, SelectedBranch, find_branch
+from proxy.operator.preview import Preview, preview_prompt
+from proxy.operator.preview_pruned import is_prunable
+from proxy.operator.response_models import SessionStats
+from proxy.store.base import ExchangeRecord
+
+MAX_EXCHANGES = 10_000
+"""Limit on the exchanges that are added up, the newest; a session has some hundreds."""
+SUMMARY_STAGES = frozenset({"summarize_old", "compress_levels"})
+"""Stages whose texts stand for more messages than the one that bears them."""
+
+
+@dataclass(slots=True)
+class SessionTotals:
+    """Sums over all exchanges of a session. Dollars are None once one of its models has no price."""
+
+    exchanges: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_predicted: int = 0
+    cached_reported: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+    cost: float | None = 0.0
+    cost_without: float | None = 0.0
+    observed_cost: float = 0.0
+    has_observed_plans: bool = False
+    """True if some exchanges went out as they came while a plan was observed; `played` has dollars as if those plans
+    had gone out."""
+    last_compression: float | None = None
+    refetched: Counter[str] = field(default_factory=Counter)
+    """Cut results that were fetched again, by kind."""
+    _last: dict[str, ExchangeRecord] = field(default_factory=dict)
+
+    @property
+    def cost_planned(self) -> float | None:
+        """Dollars if the observed plans had gone out; None where none was observed."""
+        return self.observed_cost if self.has_observed_plans and self.cost is not None else None
+
+    def add_exchange(self, exchange: ExchangeRecord, model: Model) -> Bill | None:
+        """Add one exchange, oldest first; return its cost, None where that is not known."""
+        sent = count_sent_tokens(exchange)
+        self.exchanges += 1
+        self.tokens_before += exchange.tokens_before
+        self.tokens_after += sent
+        previous = self._last.get(exchange.thread)
+        if exchange.edits > (previous.edits if previous is not None else 0):
+            self.last_compression = exchange.started_at
+        self._last[exchange.thread] = exchange
+        if b'"refetched"' in exchange.inserts:
+            self.refetched.update(msgspec.json.decode(exchange.inserts, type=SentTexts).refetched)
+        if exchange.prompt_tokens is None:
+            return None
+        meter = build_meter(exchange, model, sent, previous)
+        self.prompt_tokens += meter.prompt
+        self.completion_tokens += exchange.completion_tokens or 0
+        if exchange.cached_tokens is not None:
+            self.cached_predicted += exchange.predicted or 0
+            self.cached_reported += exchange.cached_tokens
+        bill = exchange_cost.compute_bill(model, meter)
+        if bill is None or self.cost is None or self.cost_without is None:
+            self.cost = self.cost_without = None
+        else:
+            self.cost += bill.paid
+            self.cost_without += bill.without_proxy
+            self.observed_cost += bill.planned if bill.planned is not None else bill.paid
+            self.has_observed_plans = self.has_observed_plans or bill.planned is not None
+        return bill
+
+
+def count_sent_tokens(exchange: ExchangeRecord) -> int:
+    """Tokens of the prompt that went out."""
+    if exchange.fallback:
+        return exchange.tokens_before
+    return (
+        exchange.tokens_before
+        if msgspec.json.decode(exchange.inserts, type=SentTexts).original
+        else exchange.tokens_after
+    )
+
+
+def build_meter(exchange: ExchangeRecord, model: Model, sent: int, previous: ExchangeRecord | None) -> Meter:
+    """Return the meter of an exchange: the stored one, else one made from the row's figures of its last round."""
+    if exchange.meter is not None:
+        return exchange_cost.read_meter(exchange.meter)
+    # Without the proxy, the provider's cache would hold all of the prompt before, for the cache's lifetime.
+    held = 0
+    if previous is not None and exchange.started_at - previous.started_at <= model.ttl_s:
+        held = min(previous.tokens_before, exchange.tokens_before)
+    cached = exchange.cached_tokens if exchange.cached_tokens is not None else -1
+    return Meter(
+        rounds=[(exchange.prompt_tokens or 0, cached)],
+        completion=exchange.completion_tokens or 0,
+        before=exchange.tokens_before,
+        held=exchange_cost.count_cacheable(model, held),
+        sent=sent,
+        expected=exchange.predicted or 0,
+    )
+
+
+async def compute_stats(services: Services, tenant: str, session: str, *, thread: str | None = None) -> SessionStats:
+    """Return the statistics of a session, with the next prompt of one of its threads. Raises NotFound; StoreUnavailable
+    passes through."""
+    here = await find_branch(services, tenant, session, thread)
+    seen = await preview_prompt(services, here)
+    sums = sum_exchanges(services, await _exchanges(services, here))
+    made = _stats(services, here, seen, sums)
+    prunable = await is_prunable(services, here, seen)
+    return msgspec.structs.replace(made, planned_as=find_observed_policy(services, seen.turn.policy), prunable=prunable)
+
+
+def find_observed_policy(services: Services, policy: Policy) -> str:
+    """Return the policy whose plans an observing policy makes: its own name where no other policy makes them, "" where
+    it does not observe."""
+    if policy.mode != "observe":
+        return ""
+    alike = (p.name for p in services.policies.values() if p.mode == "rewrite" and p.stages == policy.stages)
+    return next(alike, policy.name)
+
+
+async def _exchanges(services: Services, selected: SelectedBranch) -> list[ExchangeRecord]:
+    found: list[ExchangeRecord] = []
+    before: float | None = None
+    while page := await services.store.read_exchanges(
+        selected.record.tenant, selected.record.session, PAGE_SIZE, before
+    ):
+        found += page
+        before = page[-1].started_at
+        if len(found) >= MAX_EXCHANGES:
+            break
+    return found[::-1]
+
+
+def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> SessionTotals:
+    """Add up these exchanges, oldest first."""
+    sums = SessionTotals()
+    for one in exchanges:
+        sums.add_exchange(one, plan_request.look_up_model(services, one.model))
+    return sums
+
+
+def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
+    turn, plan = preview.turn, preview.turn.plan
+    limit = turn.policy.find_limit(turn.model, learned_windows.find_window(services, turn.upstream, turn.request.model))
+    sent = plan.before if turn.observed else plan.after
+    edits = {} if turn.observed else preview.edits
+    gone = sum(edit.action == "gone" for edit in edits.values())
+    levels = next((note.figures for note in plan.notes if note.kind == "levels"), {})
+    budgets = next((note.figures for note in plan.notes if note.kind == "level_budgets"), {})
+    return SessionStats(
+        session=selected.record.session,
+        thread=selected.branch.name,
+        policy=turn.policy.name,
+        model=turn.request.model,
+        items=len(selected.keys),
+        messages_stored=selected.record.counts.get("messages", 0),
+        groups=len(selected.groups),
+        tokens=plan.before,
+        sent=sent,
+        limit=limit,
+        utilisation=sent / limit if limit else None,
+        needs_pruning=bool(limit and sent > turn.policy.budget * limit),
+        left_out=gone,
+        shortened=sum(edit.action in ("text", "text_only") for edit in edits.values()),
+        exchanges=sums.exchanges,
+        prompt_tokens=sums.prompt_tokens,
+        completion_tokens=sums.completion_tokens,
+        cost=sums.cost if sums.exchanges else None,
+        cost_without=sums.cost_without if sums.exchanges else None,
+        cost_planned=sums.cost_planned,
+        cached_predicted=sums.cached_predicted,
+        cached_reported=sums.cached_reported,
+        summaries=sum(edit.stage in SUMMARY_STAGES and edit.action != "gone" for edit in edits.values()),
+        ratio=round(sums.tokens_before / sums.tokens_after, 3) if sums.tokens_after else 1.0,
+        last_compression=sums.last_compression,
+        levels={name: int(tokens) for name, tokens in levels.items()},
+        level_budgets={name: int(tokens) for name, tokens in budgets.items()},
+        over_budget=turn.over_budget,
+        retrieved=sum(int(note.figures.get("items", 0)) for note in plan.notes if note.kind == "retrieve"),
+        refetched=dict(sums.refetched),
+    )

@@ -1,0 +1,333 @@
+"""Views of any past prompt and of the next one, with a reason for each message that is left out or shortened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from proxy.chat.chain import public_id
+from proxy.chat.group import Group, split_groups
+from proxy.chat.message import Message, Request
+from proxy.chat.tokens import TokenCounter
+from proxy.context.operator_edits import NAME
+from proxy.context.pins import has_pin_mark
+from proxy.context.plan import Edit
+from proxy.context.policy import Policy
+from proxy.context.render import render_message
+from proxy.errors import NotFound
+from proxy.exchange import iteration_records, plan_request, rebuild_prompt
+from proxy.exchange.exchange_rows import SentTexts
+from proxy.exchange.services import Services
+from proxy.exchange.turn import Turn
+from proxy.notes.reflection import IterationReport
+from proxy.operator import find_session
+from proxy.operator.find_session import SelectedBranch, find_branch
+from proxy.operator.preview import Preview, preview_prompt
+from proxy.operator.response_models import (
+    EditReason,
+    GroupListItem,
+    PromptDetails,
+    PromptInsert,
+    PromptMessage,
+    PromptStatus,
+)
+from proxy.sessions.operator_decisions import WHOLE_SESSION, StoredDecisions, read_decisions
+from proxy.store.base import EditRow
+
+TITLE_CHARS = 100
+"""Characters of a group's prompt that form its title in a list."""
+EditRows = Mapping[bytes, EditRow]
+"""The stored row of each edit, by chain key."""
+
+
+async def read_past_prompt(services: Services, tenant: str, session: str, exchange: str) -> PromptDetails:
+    """Return a past exchange's prompt, exact to the byte. Raises NotFound; StoreUnavailable passes through, here and
+    below."""
+    await find_session.read_session(services, tenant, session)
+    found = await rebuild_prompt.rebuild_prompt(services.store, tenant, session, exchange)
+    if found is None:
+        raise NotFound(f"session {session!r} has no exchange {exchange!r}")
+    row = found.exchange
+    request = await find_session.parse_request(services, found.original_body)
+    weigh = services.find_token_counter(plan_request.look_up_model(services, row.model))
+    since = {edit.key: edit for edit, _ in await services.store.read_edits(tenant, session, row.thread, row.edits)}
+    known = await read_decisions(services.store, tenant, session)
+    sent = msgspec.json.decode(row.inserts, type=SentTexts)
+    went_as_it_came = sent.original or row.fallback == "upstream_reject"
+    edits = {} if went_as_it_came else dict(found.edits)
+    inserts = []
+    for index, source, form in sent.inserts:
+        text = await services.store.read_form(tenant, session, bytes.fromhex(form)) or b""
+        inserts.append(PromptInsert(index, source, text.decode("utf-8", "replace")))
+    messages = await _messages(request, found.keys, edits, weigh, known, since, services.policies.get(row.policy))
+    return PromptDetails(
+        session=session,
+        thread=row.thread,
+        exchange=exchange,
+        policy=row.policy,
+        model=row.model,
+        tokens_before=row.tokens_before,
+        tokens_after=row.tokens_before if went_as_it_came else row.tokens_after,
+        messages=messages,
+        inserts=inserts,
+        body=found.sent_body.decode("utf-8", "replace"),
+        original=found.original_body.decode("utf-8", "replace"),
+        refused=row.fallback or "",
+    )
+
+
+async def preview_next_prompt(
+    services: Services, tenant: str, session: str, *, thread: str | None = None
+) -> PromptDetails:
+    """Return the prompt that would go out if the client sent its history now. The client's next messages are not known:
+    messages of source `next` stand for them."""
+    here = await find_branch(services, tenant, session, thread)
+    seen = await preview_prompt(services, here)
+    turn, plan = seen.turn, seen.turn.plan
+    edits = {} if turn.observed else seen.edits
+    since = await _edit_rows(services, here)
+    messages = await _messages(turn.request, turn.keys, edits, turn.weigh, here.operator_decisions, since, turn.policy)
+    first = len(messages) - seen.stand_ins
+    messages[first:] = [msgspec.structs.replace(m, id="", source="next") for m in messages[first:]]
+    return PromptDetails(
+        session=session,
+        thread=here.branch.name,
+        exchange="",
+        policy=turn.policy.name,
+        model=turn.request.model,
+        tokens_before=plan.before,
+        tokens_after=plan.before if turn.observed else plan.after,
+        messages=messages,
+        inserts=_placed_inserts(turn),
+        body=turn.sent_body.decode("utf-8", "replace"),
+        original=turn.request.body.decode("utf-8", "replace"),
+        refused=plan.refusal or turn.fallback or "",
+    )
+
+
+def _placed_inserts(turn: Turn) -> list[PromptInsert]:
+    """Return the texts of ours in a plan. Each has the index of the client's message that it stands in, -1 for none."""
+    places: dict[bytes, int] = {}
+    for n, k in enumerate(turn.keys):
+        places.setdefault(k, n)
+    woven = turn.spliced.keys
+    return [
+        PromptInsert(places.get(woven[index], -1) if 0 <= index < len(woven) else -1, insert.source, insert.text)
+        for index, insert in ([] if turn.observed else turn.plan.placed_inserts)
+    ]
+
+
+async def list_groups(
+    services: Services, tenant: str, session: str, *, thread: str | None = None
+) -> list[GroupListItem]:
+    """Return the groups of a thread, oldest first, as they stand in the next prompt."""
+    here = await find_branch(services, tenant, session, thread)
+    seen, reported = await preview_prompt(services, here), await read_reported_tokens(services, here)
+    return await find_session.run_off_loop(len(here.keys), lambda: build_group_items(here, seen, reported))
+
+
+async def read_group(
+    services: Services, tenant: str, session: str, name: str, *, thread: str | None = None
+) -> list[PromptMessage]:
+    """Return a group's messages in full. Raises NotFound."""
+    here = await find_branch(services, tenant, session, thread)
+    found = next((one for one in here.groups if one.id == name), None)
+    if found is None:
+        raise NotFound(f"this thread has no group {name!r}", hint="List its groups.")
+    return await _between(services, here, found.start, found.end)
+
+
+async def read_message(
+    services: Services, tenant: str, session: str, name: str, *, thread: str | None = None
+) -> PromptMessage:
+    """Return a message in full. Raises NotFound."""
+    here = await find_branch(services, tenant, session, thread)
+    index = here.find_index(name)
+    if index is None:
+        raise NotFound(f"this thread has no message {name!r}", hint="List its groups.")
+    return (await _between(services, here, index, index + 1))[0]
+
+
+async def list_iterations(
+    services: Services, tenant: str, session: str, *, thread: str | None = None
+) -> list[IterationReport]:
+    """Return the records of a thread's iterations, oldest first."""
+    record = await find_session.read_session(services, tenant, session)
+    exchange = await find_session.find_last_exchange(services, record, thread)
+    return await iteration_records.read_iterations(services.store, (tenant, session, exchange.thread))
+
+
+async def _between(services: Services, selected: SelectedBranch, start: int, end: int) -> list[PromptMessage]:
+    seen = await preview_prompt(services, selected)
+    since = await _edit_rows(services, selected)
+    edits = {} if seen.turn.observed else seen.edits
+    made = await _messages(
+        selected.request, selected.keys, edits, seen.turn.weigh, selected.operator_decisions, since, seen.turn.policy
+    )
+    return made[start:end]
+
+
+async def _edit_rows(services: Services, selected: SelectedBranch) -> EditRows:
+    """Return the rows of the edits in force; the operator's row where there is one."""
+    tenant, session = selected.record.tenant, selected.record.session
+    found = {row.key: row for row, _ in await services.store.read_edits(tenant, session, selected.branch.name)}
+    for row, _ in await services.store.read_edits(tenant, session, WHOLE_SESSION):
+        if row.action == "gone" and (row.key not in found or found[row.key].action != "gone"):
+            found[row.key] = row
+    return found
+
+
+async def _messages(
+    request: Request,
+    keys: Sequence[bytes],
+    edits: Mapping[bytes, Edit],
+    weigh: TokenCounter,
+    decisions: StoredDecisions,
+    since: EditRows,
+    policy: Policy | None = None,
+) -> list[PromptMessage]:
+    """Return one item for each message of the request. edits: those in force in the prompt."""
+    return await find_session.run_off_loop(
+        len(keys), partial(_build_messages, request, keys, edits, weigh, decisions, since, policy)
+    )
+
+
+def _build_messages(
+    request: Request,
+    keys: Sequence[bytes],
+    edits: Mapping[bytes, Edit],
+    weigh: TokenCounter,
+    decisions: StoredDecisions,
+    since: EditRows,
+    policy: Policy | None,
+) -> list[PromptMessage]:
+    names = _group_names(request, keys, policy)
+    pins = decisions.find_pins(frozenset())
+    made = []
+    for n, (m, k) in enumerate(zip(request.messages, keys, strict=True)):
+        edit = None if m.is_system else edits.get(k)
+        status = find_status(edit, k, decisions)
+        raw = render_message(m, edit)
+        made.append(
+            PromptMessage(
+                index=n,
+                id="" if m.is_system else public_id(k),
+                group=names[n],
+                role=m.role,
+                status=status,
+                tokens=weigh(m) if edit is None else edit.after,
+                pinned=not m.is_system and (k in pins or has_pin_mark(m)),
+                why=_why(edit, k, since.get(k), status),
+                content=None if raw is None else _json(raw),
+                whole=None if edit is None else _json(m.raw),
+            )
+        )
+    return made
+
+
+def _json(raw: bytes) -> object:
+    """Return a message's JSON. A text that only a lenient reader takes (NaN, half a surrogate pair) is read by such a
+    reader; any other is returned as text."""
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        found: object = json.loads(raw)
+    except (ValueError, RecursionError):
+        return raw.decode("utf-8", "replace")
+    return found
+
+
+def _group_names(request: Request, keys: Sequence[bytes], policy: Policy | None) -> list[str]:
+    names = [""] * len(keys)
+    for one in split_groups(request.messages, keys, policy.observation if policy is not None else None):
+        for n in range(one.start, one.end):
+            names[n] = one.id
+    return names
+
+
+def find_status(edit: Edit | None, chain_key: bytes, decisions: StoredDecisions) -> PromptStatus:
+    """Return the status of a message in a prompt."""
+    if edit is None:
+        return "in"
+    if edit.action != "gone":
+        return "changed"
+    if chain_key in decisions.removed:
+        return "removed"
+    return "dropped" if edit.stage == NAME and chain_key in decisions.dropped else "out"
+
+
+def _why(edit: Edit | None, chain_key: bytes, row: EditRow | None, status: PromptStatus) -> EditReason | None:
+    if edit is None:
+        return None
+    stored = row if row is not None and row.action == edit.action else None
+    return EditReason(
+        stage=edit.stage,
+        reason=edit.reason,
+        action=edit.action,
+        tokens_before=edit.before,
+        tokens_after=edit.after,
+        exchange=stored.exchange if stored is not None else "",
+        since=stored.created_at if stored is not None else None,
+        find="" if status == "removed" else f'recall(id="{public_id(chain_key)}")',
+    )
+
+
+async def read_reported_tokens(services: Services, selected: SelectedBranch) -> dict[bytes, int]:
+    """Return tokens of prompt and answer as the provider reported them, by the key of the answer (FEATURES.md A15)."""
+    found: dict[bytes, int] = {}
+    before: float | None = None
+    while page := await services.store.read_exchanges(
+        selected.record.tenant, selected.record.session, find_session.PAGE_SIZE, before
+    ):
+        for one in page:
+            if one.answer and one.prompt_tokens is not None:
+                found.setdefault(one.answer, one.prompt_tokens + (one.completion_tokens or 0))
+        before = page[-1].started_at
+    return found
+
+
+def build_group_items(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> list[GroupListItem]:
+    """Return the groups of a thread as they stand in a planned prompt."""
+    turn = preview.turn
+    edits = {} if turn.observed else preview.edits
+    return [_build_group_item(selected, one, edits, turn.weigh, reported) for one in selected.groups]
+
+
+def _build_group_item(
+    selected: SelectedBranch,
+    one: Group,
+    edits: Mapping[bytes, Edit],
+    weigh: TokenCounter,
+    reported: Mapping[bytes, int],
+) -> GroupListItem:
+    open_ = [n for n in range(one.start, one.end) if not selected.request.messages[n].is_system]
+    found = [edits.get(selected.keys[n]) for n in open_]
+    states = [
+        find_status(edit, selected.keys[n], selected.operator_decisions) for edit, n in zip(found, open_, strict=True)
+    ]
+    same = set(states)
+    whole = [weigh(selected.request.messages[n]) for n in open_]
+    told = [reported[selected.keys[n]] for n in open_ if selected.keys[n] in reported]
+    pins = selected.operator_decisions.find_pins(selected.branch.state.pins)
+    prompts = [selected.request.messages[n] for n in open_ if selected.request.messages[n].role == "user"]
+    return GroupListItem(
+        id=one.id,
+        first=one.start,
+        messages=len(open_),
+        tokens=sum(whole),
+        sent=sum(size if edit is None else edit.after for size, edit in zip(whole, found, strict=True)),
+        status=states[0] if len(same) == 1 else "changed" if same else "in",
+        pinned=bool(open_) and all(selected.keys[n] in pins for n in open_),
+        snapshot=told[-1] if told else None,
+        title=_title(prompts),
+    )
+
+
+def _title(prompts: Sequence[Message]) -> str:
+    text = " ".join(prompts[0].text.split()) if prompts else ""
+    return text if len(text) <= TITLE_CHARS else text[: TITLE_CHARS - 1] + "…"

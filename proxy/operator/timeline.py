@@ -1,0 +1,238 @@
+"""Figures of a session over time: the cost of each exchange with and without the proxy, and their sum in a list line.
+
+A line is made of every exchange of its session, and lists are read again every few seconds. So a line is remembered
+until the session is used again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+import msgspec
+from msgspec import Struct
+
+from proxy.exchange import learned_windows, plan_request
+from proxy.exchange.exchange_rows import SentTexts
+from proxy.exchange.services import Services
+from proxy.operator import find_session
+from proxy.operator.session_stats import SessionTotals, count_sent_tokens
+from proxy.store.base import ExchangeRecord
+from proxy.store.session_lists import SessionItem
+
+MAX_EXCHANGES = 2000
+"""Limit on the exchanges of a session that are added up, the newest."""
+MAX_CACHED_SESSIONS = 1000
+"""Limit on the sessions whose figures are kept."""
+LOOP_SOURCE = "warn_of_loops"
+HOUR_S = 3600
+
+
+class ExchangePoint(Struct, frozen=True):
+    """Figures of an exchange. Tokens are by our own count; prompt, completion and cached are as the provider reports
+    them. cost, cost_without: dollars, None without prices. cost_planned: dollars of the plan that was observed, None
+    where there was none. loop: the model was told that it is in a loop. edited: it was the first exchange to go out
+    with a new edit."""
+
+    exchange: str
+    thread: str
+    started_at: float
+    status: str
+    policy: str
+    tokens_before: int
+    tokens_after: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    predicted: int | None
+    cached_tokens: int | None
+    cost: float | None
+    cost_without: float | None
+    cost_planned: float | None
+    fallback: str | None
+    loop: bool
+    edited: bool
+    over_budget: int = 0
+    """Tokens by which the prompt was over its budget."""
+
+
+class HourlyFigures(Struct):
+    """Figures of the exchanges that began in an hour. at: the beginning of the hour, Unix seconds."""
+
+    at: int
+    exchanges: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+    predicted: int = 0
+    cached_tokens: int = 0
+    cost: float = 0.0
+    cost_without: float = 0.0
+    unpriced: int = 0
+    """Exchanges whose model has no price: neither sum includes them."""
+    loops: int = 0
+    fallbacks: int = 0
+    cost_planned: float = 0.0
+    """Dollars as in `cost`, but exchanges with an observed plan count as if that plan had gone out."""
+
+    def add(self, one: ExchangePoint | HourlyFigures) -> None:
+        """Add one exchange, or all of another hour."""
+        if isinstance(one, HourlyFigures):
+            self.exchanges += one.exchanges
+            self.unpriced += one.unpriced
+            self.loops += one.loops
+            self.fallbacks += one.fallbacks
+        else:
+            self.exchanges += 1
+            self.unpriced += one.cost is None
+            self.loops += one.loop
+            self.fallbacks += one.fallback is not None
+        self.tokens_before += one.tokens_before
+        self.tokens_after += one.tokens_after
+        if one.cached_tokens is not None:
+            self.predicted += one.predicted or 0
+            self.cached_tokens += one.cached_tokens
+        self.cost += one.cost or 0.0
+        self.cost_without += one.cost_without or 0.0
+        self.cost_planned += (one.cost if one.cost_planned is None else one.cost_planned) or 0.0
+
+
+class SessionFigures(Struct, frozen=True):
+    """Figures of a session in one line. tokens_before, tokens_after, limit, model: those of its newest request.
+    utilisation: share of the limit, 0 to 1. cost, cost_without: dollars so far, None where a model has no price.
+    cost_planned: dollars if the observed plans had gone out, None where none was observed."""
+
+    exchanges: int
+    model: str
+    status: str
+    tokens_before: int
+    tokens_after: int
+    limit: int | None
+    utilisation: float | None
+    needs_pruning: bool
+    cost: float | None
+    cost_without: float | None
+    cost_planned: float | None
+    cached_predicted: int
+    cached_reported: int
+    fallbacks: int
+    loops: int
+    over_budget: int = 0
+    """Tokens by which the session's newest prompt was over its budget."""
+
+
+class SessionTimeline(Struct, frozen=True):
+    """A session's figures, in one line and by the hour."""
+
+    figures: SessionFigures
+    hours: list[HourlyFigures]
+
+
+class TimelineCache:
+    """Cache of the figures of sessions that were not used since."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], SessionTimeline | None]] = OrderedDict()
+
+    async def find_timeline(self, services: Services, item: SessionItem) -> SessionTimeline | None:
+        """Return the session's figures; None if it has no exchange."""
+        name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
+        found = self._known.get(name)
+        if found is not None and found[0] == stamp:
+            self._known.move_to_end(name)
+            return found[1]
+        exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
+        several = len({one.thread for one in exchanges}) > 1
+        kinds = await services.store.read_branch_kinds(*name) if several else []
+        made = (
+            build_timeline(services, exchanges, {one.thread for one in kinds if one.kind == "side"})
+            if exchanges
+            else None
+        )
+        if not exchanges or exchanges[-1].status != "open":
+            self._known[name] = (stamp, made)
+            self._known.move_to_end(name)
+            while len(self._known) > MAX_CACHED_SESSIONS:
+                self._known.popitem(last=False)
+        return made
+
+
+async def read_newest_exchanges(services: Services, tenant: str, session: str, limit: int) -> list[ExchangeRecord]:
+    """Return a session's last exchanges, oldest first."""
+    found: list[ExchangeRecord] = []
+    before: float | None = None
+    while len(found) < limit and (
+        page := await services.store.read_exchanges(tenant, session, find_session.PAGE_SIZE, before)
+    ):
+        found += page
+        before = page[-1].started_at
+    return found[:limit][::-1]
+
+
+def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tuple[list[ExchangePoint], SessionTotals]:
+    """Return a point for each of these exchanges, which come oldest first, and their sums."""
+    sums, made, edits = SessionTotals(), [], dict[str, int]()
+    for one in exchanges:
+        paid = sums.add_exchange(one, plan_request.look_up_model(services, one.model))
+        went = msgspec.json.decode(one.inserts, type=SentTexts)
+        sent = count_sent_tokens(one)
+        made.append(
+            ExchangePoint(
+                exchange=one.exchange,
+                thread=one.thread,
+                started_at=one.started_at,
+                status=one.status,
+                policy=one.policy,
+                tokens_before=one.tokens_before,
+                tokens_after=sent,
+                prompt_tokens=one.prompt_tokens,
+                completion_tokens=one.completion_tokens,
+                predicted=one.predicted,
+                cached_tokens=one.cached_tokens,
+                cost=paid.paid if paid is not None else None,
+                cost_without=paid.without_proxy if paid is not None else None,
+                cost_planned=paid.planned if paid is not None else None,
+                fallback=one.fallback,
+                loop=any(source == LOOP_SOURCE for _, source, _ in went.inserts),
+                edited=one.edits > edits.get(one.thread, 0),
+                over_budget=max(0, sent - went.limit) if went.limit else 0,
+            )
+        )
+        edits[one.thread] = one.edits
+    return made, sums
+
+
+def build_timeline(
+    services: Services, exchanges: list[ExchangeRecord], side_calls: AbstractSet[str] = frozenset()
+) -> SessionTimeline:
+    """Return the figures of a session with these exchanges, oldest first; there is at least one. side: names of its
+    threads that are side calls."""
+    made, sums = build_points(services, exchanges)
+    hours: dict[int, HourlyFigures] = {}
+    for point in made:
+        at = int(point.started_at // HOUR_S) * HOUR_S
+        hours.setdefault(at, HourlyFigures(at)).add(point)
+    last = next((one for one in reversed(exchanges) if one.thread not in side_calls), exchanges[-1])
+    sent = count_sent_tokens(last)
+    policy = services.policies.get(last.policy)
+    model = plan_request.look_up_model(services, last.model)
+    named = learned_windows.find_window(services, last.upstream, last.model)
+    limit = policy.find_limit(model, named) if policy is not None else named or model.window
+    figures = SessionFigures(
+        exchanges=sums.exchanges,
+        model=last.model,
+        status=last.status,
+        tokens_before=last.tokens_before,
+        tokens_after=sent,
+        limit=limit,
+        utilisation=sent / limit if limit else None,
+        needs_pruning=bool(limit and policy is not None and sent > policy.budget * limit),
+        cost=sums.cost,
+        cost_without=sums.cost_without,
+        cost_planned=sums.cost_planned,
+        cached_predicted=sums.cached_predicted,
+        cached_reported=sums.cached_reported,
+        fallbacks=sum(point.fallback is not None for point in made),
+        loops=sum(point.loop for point in made),
+        over_budget=next(point.over_budget for point in reversed(made) if point.exchange == last.exchange),
+    )
+    return SessionTimeline(figures, list(hours.values()))

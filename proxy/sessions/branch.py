@@ -1,0 +1,285 @@
+"""State of one conversation in this process, and its reading from the store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from sys import getsizeof
+from typing import NamedTuple
+
+import msgspec
+
+from proxy.chat.message import Message
+from proxy.chat.tokens import TokenCounter
+from proxy.context.branch_state import BranchState, StateRequest, count_losses
+from proxy.context.plan import Edit, RetrievedText
+from proxy.notes.memo_matching import Memo
+from proxy.sessions.hidden_rounds import HiddenRound
+from proxy.sessions.operator_decisions import StoredDecisions
+from proxy.sessions.tool_offer import ToolOffer
+from proxy.store.base import BranchRecord, BranchTipRow, EditRow
+from proxy.store.branch_positions import BranchKind, BranchPosition
+
+BranchId = tuple[str, str, str]
+"""(tenant, session, thread)"""
+
+MAX_POSITIONS = 64
+"""Limit on the remembered moves of a thread, by which its own moves are told from those of another process."""
+
+NODE_BYTES = 250
+"""Bytes of memory of a message: its keys, its node, its places in the dictionaries and in the marks of the last
+prompt."""
+EDIT_BYTES = 400
+"""Bytes of memory of an edit, beside its text; its reason and its mark are included."""
+
+
+class Node(msgspec.Struct, gc=False):
+    """A chain key that is stored.
+
+    form: the first form it came in. thread: the thread that brought it. reached: an answer of ours stands at or before
+    it. strategy: the wire format that it was made for. seen: when it was first stored, in seconds. tokens: those of
+    that form under the session's `counter`, 0 where they are not known.
+
+    There are as many nodes as messages in live sessions, so the garbage collector is spared them: none refers to
+    another.
+    """
+
+    form: bytes
+    branch: str
+    reached: bool
+    strategy: str
+    seen_at: float = 0.0
+    tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class LiveSession:
+    """A session's stored nodes, and the forms and threads of it that are known to be stored.
+
+    partial: the store may hold branches that are not here. The session was read back for the messages of one request,
+    or other processes write to it too.
+    """
+
+    tenant: str
+    session: str
+    explicit: bool
+    nodes: dict[bytes, Node] = field(default_factory=dict)
+    forms: set[bytes] = field(default_factory=set)
+    branches: dict[str, Branch] = field(default_factory=dict)
+    stored: bool = False
+    partial: bool = False
+    stored_decisions: StoredDecisions | None = None
+    """The operator's decisions; None while they have not been read."""
+    hidden_rounds: dict[bytes, tuple[HiddenRound, ...]] = field(default_factory=dict)
+    """The hidden rounds behind the answers to a request, by the chain key of that request's end. Other keys are known
+    to the store only. `put_behind` and `forget_rounds` change the rounds."""
+    hidden_bytes: int = 0
+    """Bytes of the hidden rounds."""
+    token_counter: TokenCounter | None = None
+    """The token counter of its nodes: that of its first request."""
+    serial: int = field(default_factory=itertools.count().__next__)
+    """Number that tells this object from others of the same session: facts noted for one object do not hold for the
+    next."""
+    counted_size: int = 0
+    """Its `size` when the live threads were last counted."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
+        return NODE_BYTES * len(self.nodes) + self.hidden_bytes + sum(thread.size for thread in self.branches.values())
+
+    def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
+        """Remember the hidden rounds behind the answers to a request."""
+        self.hidden_bytes += sum(one.size for one in rounds) - sum(
+            one.size for one in self.hidden_rounds.get(request_tip, ())
+        )
+        self.hidden_rounds[request_tip] = rounds
+
+    def forget_rounds(self) -> None:
+        """Forget the hidden rounds, so that they are read from the store again."""
+        self.hidden_rounds.clear()
+        self.hidden_bytes = 0
+
+    def restore_token_count(self, chain_key: bytes, message: Message, weigh: TokenCounter) -> bool:
+        """Give `weigh` the tokens of a message from its node. True if they are known."""
+        node = self.nodes.get(chain_key)
+        if node is None or not node.tokens or node.form != message.form or self.token_counter is not weigh:
+            return False
+        weigh.remember_count(message, node.tokens)
+        return True
+
+
+class LoadedNotes(NamedTuple):
+    """Notes that the store had for a prompt. prompt: its chain key. calls: number of hidden messages in the history
+    then, which are calls of our tools and their results."""
+
+    prompt_key: bytes
+    hidden_count: int
+    scratchpad: str
+    memos: tuple[Memo, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """One line of history as this process knows it.
+
+    head: the chain key of the last request's end. answer: that of our answer to it. calls: the ids of that answer's
+    calls. versions: how often each edited message was edited. number: of the newest stored edit. began: where its first
+    request ended. failed: the last attempt brought no answer. exchange: the last one that was recorded. shown: by
+    position, the messages of that exchange in another form than the first stored one. read_back: the thread comes from
+    the store, and it is not known yet if the last attempt failed. moves: positions at which this process has seen or
+    left the thread in the store. confirmed: the thread is, or was, stored.
+    """
+
+    tenant: str
+    session: str
+    name: str
+    kind: BranchKind
+    system: bytes
+    live_session: LiveSession
+    state: BranchState = field(default_factory=BranchState)
+    parent: str | None = None
+    fork_key: bytes | None = None
+    tip_key: bytes | None = None
+    answer_key: bytes | None = None
+    answer_call_ids: frozenset[str] = frozenset()
+    edit_versions: dict[bytes, int] = field(default_factory=dict)
+    edit_number: int = 0
+    first_tip_key: bytes | None = None
+    failed: bool = False
+    stored: bool = False
+    last_exchange: str = ""
+    other_forms: dict[int, bytes] = field(default_factory=dict)
+    read_back: bool = False
+    is_working: bool = False
+    """True if its answers have called tools, or its client has continued after one (`side_calls`). False after it was
+    read back, until its next request."""
+    may_become_side_call: bool = False
+    """True if it began beside a thread that works: an answer without calls makes a side call of it."""
+    positions: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MAX_POSITIONS))
+    is_confirmed: bool = False
+    search_hits: tuple[bytes, tuple[RetrievedText, ...]] | None = None
+    """The chain key of the newest prompt that the store was searched for, and the results of the search."""
+    relevance: tuple[bytes, dict[bytes, float]] | None = None
+    """The form of the present task, and how near messages are to it, by their forms."""
+    relevance_task: asyncio.Task[None] | None = None
+    loaded_notes: LoadedNotes | None = None
+    """The scratchpad and memos that its prompt is given."""
+    body_sizes: tuple[int, int] = 0, 0
+    """Bytes of the last request: as it came, and as it went out."""
+    simulated_state: BranchState | None = None
+    """Its state as it would be if the prompts that `observe` planned had gone out; this process alone knows it."""
+    tool_offer: ToolOffer | None = None
+    """The tools of ours that it offers its model; None while that is undecided."""
+    last_beginning: tuple[bytes, int, float] | None = None
+    """The beginning of its last request: a digest of the system messages, a hash of the tools, and when it came."""
+    _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=({}, {}, 0), repr=False)
+    """Edits and answers, and the bytes that they take."""
+
+    @property
+    def id(self) -> BranchId:
+        """(tenant, session, thread)"""
+        return self.tenant, self.session, self.name
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that its state takes, estimated."""
+        edits, answers, known = self._texts
+        if self.state.edits is not edits or self.state.helper_answers is not answers:
+            edits, answers = self.state.edits, self.state.helper_answers
+            known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
+            self._texts = edits, answers, known
+        beside = [text for _, text in self.state.states]
+        if self.simulated_state is not None:
+            beside += [edit.text or "" for edit in self.simulated_state.edits.values()]
+        if self.state.lasting_edits:
+            beside += [edit.text or "" for edit in self.state.lasting_edits.values()]
+            known += EDIT_BYTES * len(self.state.lasting_edits)
+        if self.search_hits is not None:
+            beside += [one.text for one in self.search_hits[1]]
+        if self.loaded_notes is not None:
+            beside += [self.loaded_notes.scratchpad, *(memo.content for memo in self.loaded_notes.memos)]
+        return known + sum(map(getsizeof, beside))
+
+    def record_position(self, head: bytes, answer: bytes | None, now: float) -> BranchTipRow:
+        """Return the row of its new position."""
+        self.positions.append((head, answer, now))
+        place = (self.tenant, self.session, self.name)
+        return BranchTipRow(*place, head, answer, now, self.state.stopped, self.state.last_state_request.serialize())
+
+    def is_at(self, position: BranchPosition) -> bool:
+        """True if no other process has moved the thread, or if memory is ahead of the store."""
+        if position.edits > self.edit_number or position.states > len(self.state.states):
+            return False
+        return not position.head or (position.head, position.answer, position.last_at) in self.positions
+
+
+def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_edits: Mapping[bytes, Edit]) -> bool:
+    """Put the stored edits, with their numbers, into the thread. True if an edit that this process has made (by chain
+    key) is stored as another process made it, or not at all."""
+    edits, branch.edit_versions, pins, branch.edit_number = _read_edits(rows)
+    if all(edits.get(k) == edit for k, edit in own_edits.items()):
+        return False
+    branch.state = replace(branch.state, edits=edits, pins=pins)
+    return True
+
+
+def _read_edits(
+    rows: Sequence[tuple[EditRow, int]],
+) -> tuple[dict[bytes, Edit], dict[bytes, int], frozenset[bytes], int]:
+    """(edits, the newest version of each message, pins, the highest number) of a thread's stored rows."""
+    edits: dict[bytes, Edit] = {}
+    versions: dict[bytes, int] = {}
+    pins: set[bytes] = set()
+    number = 0
+    for row, at in rows:
+        number = max(number, at)
+        versions[row.key] = max(row.version, versions.get(row.key, 0))
+        if row.action == "pin":
+            pins.add(row.key)
+        elif row.action != "withdrawn" and row.action != "unpin":
+            edits[row.key] = Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
+    return edits, versions, frozenset(pins), number
+
+
+def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolOffer | None = None) -> Branch:
+    """Return the thread as it was stored."""
+    edits, versions, pins, number = _read_edits(record.edits)
+    states = tuple((state.key, state.text) for state in record.states)
+    lasting = None if record.lasting is None else _read_edits(record.lasting)[0]
+    asked = StateRequest.parse(record.asked)
+    if asked is None:  # the state was written after the last edits, or is asked for after the next
+        asked = StateRequest(count_losses(edits if lasting is None else lasting) if states else 0)
+    live_session.stored = True
+    return Branch(
+        tenant=live_session.tenant,
+        session=live_session.session,
+        name=record.thread,
+        kind=record.kind,
+        system=record.system,
+        live_session=live_session,
+        state=BranchState(
+            edits=edits,
+            states=states,
+            sent_at=record.last_at,
+            last_state_request=asked,
+            stopped=record.stopped or None,
+            helper_answers=record.answers,
+            pins=pins,
+            lasting_edits=lasting,
+        ),
+        parent=record.parent,
+        fork_key=record.fork_key,
+        tip_key=record.head or None,
+        answer_key=record.answer,
+        edit_versions=versions,
+        edit_number=number,
+        stored=True,
+        read_back=True,
+        positions=deque([(record.head, record.answer, record.last_at)], MAX_POSITIONS),
+        is_confirmed=True,
+        tool_offer=offer,
+    )

@@ -1,0 +1,199 @@
+"""The request that upstream should see, made from the one that the client sent.
+
+Calls of the proxy's own tools and their results never reached the client, so its history lacks them. Here they are put
+back at the place of the answer that they led to, byte for byte as upstream wrote and got them. The definitions of the
+offered tools stand behind the client's own. Live requests and the rebuilding of past prompts use the same function, so
+both give the same bytes. Where the client has changed its history, nothing is put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from proxy.chat import chain, json_spans
+from proxy.chat.message import Message, Request
+from proxy.dialects.completions.request import MessageReader, read_message
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRound:
+    """The messages that are hidden behind one answer of ours.
+
+    key: the answer's chain key, as the client has it. head: the chain key of the end of the request that it answers.
+    replaces: the messages that stand in the answer's place, as upstream saw them; the last is the answer itself.
+    results: results of our own calls in the answer, where it also called the client's tools. calls: the ids of the
+    client's calls. at: when the round was stored, in seconds. bare: our tools were left out of the last request.
+    """
+
+    answer_key: bytes
+    request_tip: bytes
+    replaces: tuple[bytes, ...]
+    results: tuple[bytes, ...] = ()
+    client_call_ids: tuple[str, ...] = ()
+    stored_at: float = 0.0
+    without_tools: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of its messages."""
+        return sum(map(len, self.replaces)) + sum(map(len, self.results))
+
+    def split_requests(self) -> list[tuple[bytes, ...]]:
+        """Return the messages that each later request added to the one before it: an answer, and the results of its
+        calls."""
+        found: list[tuple[bytes, ...]] = []
+        for raw in self.replaces[:-1]:
+            if read_message(raw).role == "assistant":
+                found.append((raw,))
+            else:
+                found[-1] += (raw,)
+        return found
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A round as it is stored. The messages are JSON texts in JSON strings: their bytes stay what they were."""
+
+    replaces: list[str]
+    results: list[str] = []
+    calls: list[str] = []
+    bare: bool = False
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+def encode_round(found: HiddenRound) -> bytes:
+    """Encode the part of a round that is stored as JSON."""
+    replaces, results = ([raw.decode() for raw in raws] for raws in (found.replaces, found.results))
+    return msgspec.json.encode(_Body(replaces, results, list(found.client_call_ids), found.without_tools))
+
+
+def decode_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> HiddenRound:
+    """Decode a stored round. Raises ValueError if it cannot be read."""
+    found = _BODY.decode(body)
+    replaces, results = (tuple(raw.encode() for raw in raws) for raws in (found.replaces, found.results))
+    return HiddenRound(chain_key, head, replaces, results, tuple(found.calls), at, found.bare)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplicedRequest:
+    """A request with the messages that were put into it. keys: the chain key of each message; the client's messages
+    keep theirs. rounds: the number that were put back. hidden: when each message that the client does not have was
+    made, by its key. tools: the definitions that were added, b"" for none."""
+
+    request: Request
+    keys: Sequence[bytes]
+    round_count: int = 0
+    hidden_at: Mapping[bytes, float] = field(default_factory=dict)
+    added_tools: bytes = b""
+
+
+RoundsByTip = Mapping[bytes, Sequence[HiddenRound]]
+"""Hidden rounds by the chain key of the end of the request that they answer."""
+
+
+def splice_hidden_rounds(
+    request: Request,
+    keys: Sequence[bytes],
+    rounds_by_tip: RoundsByTip,
+    tools: bytes = b"",
+    message_reader: MessageReader = read_message,
+) -> SplicedRequest:
+    """Put the hidden rounds into a request, and `tools` (definitions, with commas between) behind the client's own.
+
+    Return the request itself where there is nothing to add. Raises NotManaged if a stored message cannot be read.
+    """
+    found = match_rounds(request, keys, rounds_by_tip) if any(rounds_by_tip.values()) else {}
+    if not found and not tools:
+        return SplicedRequest(request, keys)
+    messages, names, hidden = request.messages, keys, dict[bytes, float]()
+    if found:
+        messages, names, hidden = _put_back(request.messages, keys, found, message_reader)
+    array = request.tools[:-1] + b"," + tools + b"]" if tools and request.tools is not None else request.tools
+    woven = request.is_spliced or bool(found)
+    made = replace(request, messages=messages, tools=array, prefix_messages=0, prefix_bytes=0, is_spliced=woven)
+    return SplicedRequest(made, names, len(found), hidden, tools if array is not request.tools else b"")
+
+
+def add_tools(spliced: SplicedRequest, tools: bytes) -> SplicedRequest:
+    """Return the request with definitions added, for a tool that is offered once the prompt has been planned."""
+    added = splice_hidden_rounds(spliced.request, spliced.keys, {}, tools)
+    return replace(spliced, request=added.request, added_tools=added.added_tools)
+
+
+def match_rounds(request: Request, keys: Sequence[bytes], rounds_by_tip: RoundsByTip) -> dict[int, HiddenRound]:
+    """Return each round that belongs to this history, by the index of its answer.
+
+    An answer is known by its chain key. If the client rewords it, the answer is known by its position and the ids of
+    its calls.
+    """
+    found = {}
+    for n, message in enumerate(request.messages):
+        if message.role != "assistant" or not n:
+            continue
+        for one in rounds_by_tip.get(keys[n - 1], ()):
+            if one.answer_key == keys[n] or (
+                one.client_call_ids and one.client_call_ids == tuple(call.id for call in message.calls)
+            ):
+                found[n] = one
+                break
+    return found
+
+
+def _put_back(
+    messages: Sequence[Message], keys: Sequence[bytes], found: Mapping[int, HiddenRound], read: MessageReader
+) -> tuple[tuple[Message, ...], list[bytes], dict[bytes, float]]:
+    made: list[Message] = []
+    names: list[bytes] = []
+    hidden: dict[bytes, float] = {}
+
+    def hide(raw: bytes, after: bytes, at: float) -> bytes:
+        # A chain of its own within the round: the same whatever the client puts beside it.
+        message = read(raw)
+        name = chain.derive_next_key(after, message.digest)
+        hidden[name] = at
+        made.append(message)
+        names.append(name)
+        return name
+
+    done = 0
+    for n, one in found.items():
+        if n < done:
+            continue
+        made += messages[done:n]
+        names += keys[done:n]
+        last = one.request_tip
+        for raw in one.replaces[:-1]:
+            last = hide(raw, last, one.stored_at)
+        answer = read(one.replaces[-1])
+        made.append(answer)
+        names.append(keys[n])
+        done = n + 1
+        # Our results stand where their calls stand among all of the answer's, and the client's keep their own order.
+        places = {call.id: place for place, call in enumerate(answer.calls)}
+        ours = sorted(((places.get(read(raw).call_id or "", 0), raw) for raw in one.results), key=lambda pair: pair[0])
+        last = one.answer_key
+        while done < len(messages) and messages[done].is_result:
+            place = places.get(messages[done].call_id or "", -1)
+            while ours and ours[0][0] < place:
+                last = hide(ours.pop(0)[1], last, one.stored_at)
+            made.append(messages[done])
+            names.append(keys[done])
+            done += 1
+        for _, raw in ours:
+            last = hide(raw, last, one.stored_at)
+    made += messages[done:]
+    names += keys[done:]
+    return tuple(made), names, hidden
+
+
+def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
+    """Return a body with more messages at the end of its own. Raises ValueError if the place cannot be found."""
+    found = json_spans.find_member(body, "messages")
+    if found is None:
+        raise ValueError("a body without messages that can be told apart")
+    end = body.rindex(b"]", found.start, found.end)
+    return b"".join([body[:end].rstrip(b" \t\r\n"), *(b"," + raw for raw in messages), body[end:]])

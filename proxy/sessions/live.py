@@ -1,0 +1,230 @@
+"""The live threads: the state of conversations in this process, read back from the store if it was dropped.
+
+Memory is a cache, never the truth: everything here is written to the store before it matters, or can be derived again.
+The number of threads and their memory are bounded; the least recently used session leaves first. If other processes
+write to the same store, the memory of a thread counts as long as the store agrees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from proxy.errors import StoreUnavailable
+from proxy.sessions import tool_offer as offers
+from proxy.sessions.branch import Branch, LiveSession, Node, restore_branch
+from proxy.sessions.tool_offer import ToolOffer
+from proxy.store.base import BranchRecord, Store
+
+T = TypeVar("T")
+
+
+class LiveSessions:
+    """All live threads, bounded; and an index from nodes behind an answer of ours to their session."""
+
+    def __init__(
+        self,
+        max_branches: int,
+        store: Store,
+        *,
+        max_bytes: int = 1 << 40,
+        lookup_s: float = 0.25,
+        on_lookup_failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """limit: threads. most: bytes of memory that they may take, estimated. look_s: seconds that the store may take
+        to report the position of a thread; after that memory counts. unseen: called then."""
+        self.max_branches = max_branches
+        self.max_bytes = max_bytes
+        self.size = 0
+        """Bytes of memory that all threads take, estimated."""
+        self.store = store
+        self.lookup_s = lookup_s
+        self.on_lookup_failed = on_lookup_failed
+        self._sessions: OrderedDict[tuple[str, str], LiveSession] = OrderedDict()
+        self._by_node: dict[tuple[str, bytes], list[str]] = {}
+        self._by_first_tip: dict[tuple[str, bytes], list[Branch]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find_session(self, tenant: str, session: str) -> LiveSession | None:
+        """Return the session if this process remembers it."""
+        found = self._sessions.get((tenant, session))
+        if found is not None:
+            self._sessions.move_to_end((tenant, session))
+        return found
+
+    def open_session(self, tenant: str, session: str, explicit: bool) -> LiveSession:
+        """Return the session; it is made in memory where it is not there yet."""
+        found = self.find_session(tenant, session)
+        if found is None:
+            found = self._sessions[tenant, session] = LiveSession(tenant, session, explicit, partial=self.store.shared)
+        return found
+
+    def add_branch(self, branch: Branch) -> Branch:
+        """Remember a thread; the least recently used sessions leave when there are too many."""
+        branch.live_session.branches[branch.name] = branch
+        if self._is_live(branch.live_session):
+            self._count += 1
+            self.update_size(branch.live_session)
+        return branch
+
+    def update_size(self, live_session: LiveSession) -> None:
+        """Count the memory of a session again after it has grown; the least recently used sessions leave when it is too
+        much."""
+        if not self._is_live(live_session):
+            return
+        size = live_session.size
+        self.size += size - live_session.counted_size
+        live_session.counted_size = size
+        while (self._count > self.max_branches or self.size > self.max_bytes) and len(self._sessions) > 1:
+            _, old = self._sessions.popitem(last=False)
+            self._remove_session(old)
+
+    def add_node(self, live_session: LiveSession, key: bytes, node: Node) -> None:
+        """Add a node to a session; a node behind an answer of ours can be found without naming the session."""
+        if key in live_session.nodes:
+            return
+        live_session.nodes[key] = node
+        if node.reached and self._is_live(live_session):
+            self._by_node.setdefault((live_session.tenant, key), []).append(live_session.session)
+
+    def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
+        """The sessions that hold this node behind an answer of ours, newest last."""
+        return self._by_node.get((tenant, key), [])
+
+    def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
+        """The threads whose first request ended with this node, newest last."""
+        return self._by_first_tip.get((tenant, key), [])
+
+    def record_first_tip(self, branch: Branch, key: bytes) -> None:
+        """Record that the thread's first request ended with this node."""
+        if not self._is_live(branch.live_session):
+            return
+        branch.first_tip_key = key
+        self._by_first_tip.setdefault((branch.tenant, key), []).append(branch)
+
+    def forget_session(self, live_session: LiveSession) -> None:
+        """Forget a session, since its rows were not stored: the next request reads it from the store."""
+        if self._is_live(live_session):
+            del self._sessions[live_session.tenant, live_session.session]
+            self._remove_session(live_session)
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Forget every session of a tenant, whose store is being emptied."""
+        for memory in [memory for (owner, _), memory in self._sessions.items() if owner == tenant]:
+            self.forget_session(memory)
+
+    def forget_idle(self, before: float) -> None:
+        """Forget every session that was last used before this time: its stored rows may be removed."""
+        for memory in list(self._sessions.values()):
+            moves = [thread.positions[-1][2] if thread.positions else before for thread in memory.branches.values()]
+            if moves and max(moves) < before:
+                self.forget_session(memory)
+
+    def _is_live(self, live_session: LiveSession) -> bool:
+        """True if other requests can find the session. A session that has left may still be used by a request. It must
+        not be counted or indexed again, since it would never be taken out."""
+        return self._sessions.get((live_session.tenant, live_session.session)) is live_session
+
+    def _remove_session(self, live_session: LiveSession) -> None:
+        self._count -= len(live_session.branches)
+        self.size -= live_session.counted_size
+        for key, node in live_session.nodes.items():
+            if node.reached:
+                self._drop(self._by_node, (live_session.tenant, key), live_session.session)
+        for thread in live_session.branches.values():
+            if thread.first_tip_key is not None:
+                self._drop(self._by_first_tip, (live_session.tenant, thread.first_tip_key), thread)
+        # threads refer to the session: without this only a full collection would free them
+        live_session.branches.clear()
+
+    @staticmethod
+    def _drop(index: dict[tuple[str, bytes], list[T]], at: tuple[str, bytes], what: T) -> None:
+        found = index.get(at)
+        if found and what in found:
+            found.remove(what)
+            if not found:
+                del index[at]
+
+    async def refresh_branch(self, live_session: LiveSession, name: str) -> Branch | None:
+        """Return the thread as it is now, from memory where no other process can have moved it. None where there is
+        none, or not any more: then the session is forgotten. StoreUnavailable passes through where the thread is not in
+        memory."""
+        thread = live_session.branches.get(name)
+        if thread is None or not thread.stored or not self.store.shared:
+            return await self.load_branch(live_session, name)
+        try:
+            async with asyncio.timeout(self.lookup_s):
+                found = await self.store.read_branch_position(*thread.id)
+        except (TimeoutError, StoreUnavailable):
+            self.on_lookup_failed()
+            return thread
+        if found is None:
+            if not thread.is_confirmed:
+                return thread  # its rows are on their way to the store
+            self.forget_session(live_session)
+            return None
+        thread.is_confirmed = True
+        if thread.is_at(found):
+            return thread
+        if live_session.branches.get(name) is thread:
+            self._remove_branch(thread)
+        again = await self.load_branch(live_session, name)
+        if again is not None and not again.state.note_counts:
+            # These values are not stored: those that this process has seen are better than nothing.
+            seen = thread.state
+            asked = max(again.state.last_state_request, seen.last_state_request, key=lambda one: one.lossy_edits)
+            again.state = replace(
+                again.state,
+                note_counts=seen.note_counts,
+                cache_miss_streak=seen.cache_miss_streak,
+                cache_hit_seen=seen.cache_hit_seen,
+                last_state_request=asked,
+            )
+            again.simulated_state = thread.simulated_state
+        return again
+
+    async def is_gone(self, live_session: LiveSession) -> bool:
+        """True if the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""
+        if not (self.store.shared and any(thread.is_confirmed for thread in live_session.branches.values())):
+            return False
+        if await self.store.read_branch_kinds(live_session.tenant, live_session.session):
+            return False
+        self.forget_session(live_session)
+        return True
+
+    def _remove_branch(self, branch: Branch) -> None:
+        memory = branch.live_session
+        del memory.branches[branch.name]
+        memory.forget_rounds()  # an answer that was given elsewhere may have other rounds behind it
+        if self._is_live(memory):
+            self._count -= 1
+            if branch.first_tip_key is not None:
+                self._drop(self._by_first_tip, (memory.tenant, branch.first_tip_key), branch)
+
+    async def load_branch(self, live_session: LiveSession, name: str) -> Branch | None:
+        """Return the thread from memory or from the store; None where there is none. StoreUnavailable passes
+        through."""
+        found = live_session.branches.get(name)
+        if found is not None:
+            return found
+        record = await self.store.read_branch(live_session.tenant, live_session.session, name)
+        if record is None:
+            return None
+        offer = await self._load_offer(record)
+        again = live_session.branches.get(name)  # another request may have loaded it while we waited
+        return again or self.add_branch(restore_branch(live_session, record, offer))
+
+    async def _load_offer(self, record: BranchRecord) -> ToolOffer | None:
+        """Return the tools that a stored thread offers. Raises StoreUnavailable if they are missing."""
+        if not record.offer:
+            return offers.NO_TOOLS if record.offer == "" else None
+        array = await self.store.read_form(record.tenant, record.session, bytes.fromhex(record.offer))
+        if array is None:
+            raise StoreUnavailable("the tools that a stored thread offers are missing")
+        return offers.decode_offer(array)

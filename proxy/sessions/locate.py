@@ -1,0 +1,361 @@
+"""Find the session and thread of a request, and the messages in it that are new.
+
+The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
+it is found by the hash chain. The match is the newest stored thread whose chain, up to and including an answer of ours,
+is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never privacy
+(DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells threads apart: continuation, fork, retry, twin, side
+call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from proxy.chat import chain, json_spans
+from proxy.chat.message import Message, Request
+from proxy.sessions import side_calls
+from proxy.sessions.branch import Branch, LiveSession, Node
+from proxy.sessions.live import LiveSessions
+from proxy.sessions.operator_decisions import StoredDecisions
+from proxy.settings.load import IdentitySettings
+from proxy.store.branch_positions import BranchKind
+
+Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
+MAX_NAME_BYTES = 256
+"""Limit in bytes on a session's name as the client gives it; a longer name is hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The place of a request. kind: main, continuation, fork, retry, twin or side. at: the index of the last message
+    that was known before, -1 for none. system: a digest of its system messages."""
+
+    thread: Branch
+    relation: Relation
+    known_until: int
+    explicit: bool
+    system_digest: bytes = b""
+
+    @property
+    def is_new(self) -> bool:
+        """True if the session has just got its name from us, so that nothing of it can be stored yet."""
+        return self.known_until < 0 and not self.explicit
+
+
+def derive_tenant(headers: Mapping[str, str], salt: str) -> str:
+    """Return one tenant for each credential, as an HMAC of it: the credential itself is never kept."""
+    credential = headers.get("authorization") or headers.get("api-key") or headers.get("x-api-key") or ""
+    made = hmac.digest(b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), "sha256")
+    return made.hex()[:32]
+
+
+def find_session_name(
+    path: str | None, headers: Mapping[str, str], body: Request | None, settings: IdentitySettings
+) -> str | None:
+    """Return the session that the client names: by path, x-context-session, the headers that agents send, or a body
+    field."""
+    named = [path, headers.get("x-context-session")]
+    named += [headers.get(name.lower()) for name in settings.headers]
+    if settings.generic_header:
+        pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
+        named += [value for name, value in headers.items() if pattern.search(name)]
+    for value in named:
+        if value and (name := _clean(value)):
+            return name
+    for field in settings.body_fields if body is not None else ():
+        value = _body_field(body, field) if body is not None else None
+        if value and (name := _clean(value)):
+            return name
+    return None
+
+
+def _body_field(request: Request, path: str) -> str | None:
+    top, _, rest = path.partition(".")
+    span = request.spans.get(top)
+    if span is None:
+        return None
+    raw: bytes | None = request.body[span[0] : span[1]]
+    if rest:
+        raw = json_spans.read_value(raw or b"", rest)
+    return json_spans.decode_string(raw) if raw else None
+
+
+def _clean(value: str) -> str:
+    """Return a name that can be shown and stored: trimmed. A name that is too long or unprintable becomes its hash."""
+    value = unicodedata.normalize("NFC", value.strip())
+    if not value or value.lower() in ("null", "none", "undefined"):
+        return ""
+    if len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES or not value.isprintable():
+        return "h-" + hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return value
+
+
+def find_owner(
+    raw_headers: Sequence[tuple[bytes, bytes]], tenant: str | None, session: str | None, settings: IdentitySettings
+) -> tuple[str, str]:
+    """Return (tenant, the session's name or "") of a request whose body is not read. tenant: of a verified key, None
+    without one. session: the one that the path names."""
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw_headers}
+    name = find_session_name(session, headers, None, settings)
+    return tenant or derive_tenant(headers, settings.salt.get_secret_value()), name or ""
+
+
+def make_id() -> str:
+    """Return a name for a session, thread or exchange of ours: 80 random bits, in base32."""
+    bits = secrets.randbits(80)
+    return "".join([chain.BASE32_PAIRS[bits >> shift & 1023] for shift in range(0, 80, 10)])
+
+
+async def locate_request(
+    live_sessions: LiveSessions,
+    tenant: str,
+    named_session: str | None,
+    request: Request,
+    keys: Sequence[bytes],
+    *,
+    retry: bool,
+) -> Located:
+    """Return the thread of this request, new or old. StoreUnavailable passes through.
+
+    retry: the client says that it sends the same request again.
+    """
+    messages, nodes = request.messages, chain.find_chained_indices(request)
+    memory, at, thread = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
+    if memory is not None and thread is None and (at >= 0 or await live_sessions.is_gone(memory)):
+        # The remembered session has been deleted since, here or by another process: look once more, in the store.
+        live_sessions.forget_session(memory)
+        memory, at, thread = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
+    system = chain.digest_system_messages([messages[n] for n in request.find_indices("system", lambda m: m.is_system)])
+    if memory is None:
+        memory = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
+        if named_session is None:
+            memory.stored_decisions = (
+                StoredDecisions()
+            )  # nobody can have decided anything for a name that is not known yet
+        made = _make_branch(live_sessions, memory, "main", chain.digest_undated_system(messages))
+        return Located(made, "main", -1, named_session is not None, system)
+    if thread is None:
+        like, short = chain.digest_undated_system(messages), len(nodes) <= side_calls.MAX_MESSAGES
+        others = await side_calls.read_branch_traits(live_sessions.store, memory) if short else []
+        kind, ends = side_calls.classify_branch(like, others, short=short, tools=bool(request.tool_names))
+        made = _make_branch(live_sessions, memory, kind, like)
+        made.may_become_side_call = ends
+        return Located(made, "side" if kind == "side" else "main", -1, named_session is not None, system)
+    if thread.read_back and not thread.failed and thread.tip_key == keys[at] != thread.answer_key:
+        status = await live_sessions.store.read_last_status(*thread.id, keys[at])
+        thread.failed, thread.read_back = status not in ("complete", "deferred", "open", ""), False
+    relation = _find_relation(thread, messages, keys, nodes, at, retry)
+    if relation in ("fork", "twin"):
+        like = chain.digest_undated_system(messages)
+        thread = _fork_branch(
+            live_sessions, thread, "fork" if relation == "fork" else "twin", like, keys[: at + 1], len(messages)
+        )
+    return Located(thread, relation, at, named_session is not None, system)
+
+
+async def _find_deepest(
+    live_sessions: LiveSessions,
+    tenant: str,
+    named_session: str | None,
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    nodes: Sequence[int],
+) -> tuple[LiveSession | None, int, Branch | None]:
+    """(the session, the index of the deepest message that it holds, the thread that brought that message). The index is
+    -1 and the thread None for new ones."""
+    memory, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
+    if memory is None:
+        return None, -1, None
+    asked = memory.partial and _has_answer_after(messages, nodes, at)
+    if asked:  # the store may know an answer that is not in memory
+        at = await _load_nodes(live_sessions, memory, tenant, memory.session, keys, nodes)
+    thread = await live_sessions.refresh_branch(memory, memory.nodes[keys[at]].branch) if at >= 0 else None
+    if memory.partial and not asked and not _is_continued(thread, messages, keys, nodes, at):
+        deeper = await _load_nodes(live_sessions, memory, tenant, memory.session, keys, nodes)
+        if deeper != at:
+            at = deeper
+            thread = await live_sessions.refresh_branch(memory, memory.nodes[keys[at]].branch) if at >= 0 else None
+    return memory, at, thread
+
+
+def find_live_session(
+    live_sessions: LiveSessions, tenant: str, named_session: str | None, request: Request, keys: Sequence[bytes]
+) -> LiveSession | None:
+    """Return the session that holds the most of a request, as far as this process knows without the store."""
+    if named_session is not None:
+        return live_sessions.find_session(tenant, named_session)
+    found = _find_in_memory(live_sessions, tenant, keys, chain.find_chained_indices(request))
+    return found[0] if found is not None else None
+
+
+async def find_session_and_branch(
+    live_sessions: LiveSessions,
+    tenant: str,
+    named_session: str | None,
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+) -> tuple[str, str | None] | None:
+    """(session, thread) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
+    passes through."""
+    nodes = [n for n, m in enumerate(messages) if not m.is_system]
+    memory, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
+    if memory is None:
+        return None
+    return memory.session, memory.nodes[keys[at]].branch if at >= 0 else None
+
+
+async def _find_session(
+    live_sessions: LiveSessions,
+    tenant: str,
+    named_session: str | None,
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    nodes: Sequence[int],
+) -> tuple[LiveSession | None, int]:
+    """(the session, the index of the deepest message that it holds), (None, -1) where there is none."""
+    if named_session is not None:
+        memory = live_sessions.find_session(tenant, named_session)
+        if memory is None:
+            memory = live_sessions.open_session(tenant, named_session, True)
+            await _load_nodes(live_sessions, memory, tenant, named_session, keys, nodes)
+        at = next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
+        return memory, at
+    if not any(messages[n].role == "assistant" for n in nodes):
+        return None, -1  # no message here can be an answer of ours: two first requests that are alike are two sessions
+    here = _find_in_memory(live_sessions, tenant, keys, nodes)
+    if here is not None and not (live_sessions.store.shared and _has_answer_after(messages, nodes, here[1])):
+        return here
+    found, at = await _search_store(live_sessions, tenant, messages, keys, nodes)
+    return here if here is not None and at < here[1] else (found, at)
+
+
+def _find_in_memory(
+    live_sessions: LiveSessions, tenant: str, keys: Sequence[bytes], nodes: Sequence[int]
+) -> tuple[LiveSession, int] | None:
+    for n in reversed(nodes):
+        for session in reversed(live_sessions.find_sessions_at(tenant, keys[n])):
+            memory = live_sessions.find_session(tenant, session)
+            if memory is not None:
+                return memory, n
+    return None
+
+
+async def _search_store(
+    live_sessions: LiveSessions, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
+) -> tuple[LiveSession | None, int]:
+    """Search the store, for sessions that this process has forgotten or another process has stored."""
+    answers = [keys[n] for n in nodes if messages[n].role == "assistant"]
+    hits = await live_sessions.store.find_chain_hits(tenant, answers, None)
+    if hits:
+        best = hits[0]
+        memory = live_sessions.find_session(tenant, best.session) or live_sessions.open_session(
+            tenant, best.session, False
+        )
+        at = await _load_nodes(live_sessions, memory, tenant, best.session, keys, nodes)
+        return (memory, at) if at >= 0 else (None, -1)
+    return _find_reworded(live_sessions, tenant, messages, keys, nodes)
+
+
+def _find_reworded(
+    live_sessions: LiveSessions, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
+) -> tuple[LiveSession | None, int]:
+    """Find a thread whose first answer the client has reworded, by the ids of the answer's calls."""
+    for at, n in enumerate(nodes[:-1]):
+        after = messages[nodes[at + 1]]
+        ids = frozenset(call.id for call in after.calls if len(call.id) >= 9)
+        if not ids:
+            continue
+        for thread in live_sessions.find_branches_by_tip(tenant, keys[n]):
+            if ids <= thread.answer_call_ids:
+                return thread.live_session, n
+    return None, -1
+
+
+async def _load_nodes(
+    live_sessions: LiveSessions,
+    live_session: LiveSession,
+    tenant: str,
+    session: str,
+    keys: Sequence[bytes],
+    nodes: Sequence[int],
+) -> int:
+    """Fill a session's memory with the present messages that the store holds. Return the index of the deepest message
+    that is known then, -1 for none."""
+    live_session.partial = True
+    missing = [keys[n] for n in nodes if keys[n] not in live_session.nodes]
+    found = await live_sessions.store.find_known_messages(tenant, session, missing)
+    for n in nodes:
+        row = found.get(keys[n])
+        if row is not None:
+            live_sessions.add_node(
+                live_session, keys[n], Node(row.form, row.thread, row.reached, row.strategy, row.seen)
+            )
+            live_session.stored = True
+    return next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
+
+
+def _has_answer_after(messages: Sequence[Message], nodes: Sequence[int], index: int) -> bool:
+    """True if there is an answer behind the message at this index."""
+    return any(messages[n].role == "assistant" for n in nodes[bisect_right(nodes, index) :])
+
+
+def _is_continued(
+    branch: Branch | None, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int
+) -> bool:
+    """True if the request plainly continues this thread. If False, and the session was read back for another branch,
+    the branch that the request continues may be in the store alone."""
+    if branch is None:
+        return False
+    return not _has_answer_after(messages, nodes, at) and keys[at] in (branch.answer_key, branch.tip_key)
+
+
+def _find_relation(
+    branch: Branch, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int, retry: bool
+) -> Relation:
+    """Return the relation of the request to the thread that brought its deepest known message."""
+    here = keys[at]
+    if here == branch.answer_key or branch.tip_key is None:  # no head: the process was killed while it stored the first
+        return "continuation"
+    new = nodes[bisect_right(nodes, at) :]
+    if here != branch.tip_key:
+        return "fork"
+    if not new:
+        return "retry" if retry or branch.failed else "twin"
+    # The answer came back in other words than ours: its position is trusted (WIRE.md 2.2, step 2).
+    if messages[new[0]].role == "assistant" or branch.failed:
+        return "continuation"
+    return "fork"
+
+
+def _make_branch(live_sessions: LiveSessions, live_session: LiveSession, kind: BranchKind, system: bytes) -> Branch:
+    return live_sessions.add_branch(
+        Branch(live_session.tenant, live_session.session, make_id(), kind, system, live_session)
+    )
+
+
+def _fork_branch(
+    live_sessions: LiveSessions, branch: Branch, kind: BranchKind, system: bytes, shared: Sequence[bytes], length: int
+) -> Branch:
+    """Make a thread that branches off another: it inherits the edits on the messages that both share. length: messages
+    of the request that begins it."""
+    made = _make_branch(live_sessions, branch.live_session, kind, system)
+    nodes = branch.live_session.nodes
+    made.state = branch.state.fork(shared, nodes)
+    made.simulated_state = branch.simulated_state.fork(shared, nodes) if branch.simulated_state is not None else None
+    if length < len(branch.state.sent_marks) or not branch.state.sent_marks:
+        # The client seems to have compacted its history: the upstream may accept a prompt now that it refused before.
+        made.state = replace(made.state, stopped=None)
+    made.parent = branch.name
+    made.fork_key = shared[-1]
+    made.tool_offer = branch.tool_offer
+    kept = {*made.state.edits, *(made.state.lasting_edits or ())}
+    made.edit_versions = {k: v for k, v in branch.edit_versions.items() if k in kept}
+    return made

@@ -1,0 +1,405 @@
+"""All settings, each defined once: its default, its allowed values, and its effect. Only this module reads the
+environment.
+
+The config file overrides the defaults, the environment overrides the config file, and flags override the environment.
+An unknown key is an error and is never ignored. A typo that silently leaves a default in force is the worst way to be
+configured. The docstring under a setting is its row in docs/reference/settings.md and its comment in
+config/default.toml.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from proxy.context.models import Model, read_models
+from proxy.errors import ConfigError
+from proxy.settings.model import (
+    ALL_TENANTS,
+    DEMO,
+    ApiKeySettings,
+    BaseUrl,
+    CommandSettings,
+    DashboardSettings,
+    DrainSettings,
+    EmbeddingSettings,
+    EventSettings,
+    GroupSettings,
+    HelperSettings,
+    IdentitySettings,
+    LimitSettings,
+    MemoSettings,
+    PassthroughSettings,
+    PolicyName,
+    PoolSettings,
+    Seconds,
+    SettingsSection,
+    StateSettings,
+    StoreSettings,
+    TimeoutSettings,
+    TokenSettings,
+    ToolSettings,
+    validate_base_url,
+    validate_policy_name,
+    validate_tenant,
+    validate_webhook_url,
+)
+from proxy.settings.toml import KeyPath, TomlTree, find_line, format_key_path, read_toml
+
+__all__ = [
+    "DEMO",
+    "ENV_PREFIX",
+    "SECRET_KEYS",
+    "ApiKeySettings",
+    "CommandSettings",
+    "DashboardSettings",
+    "EmbeddingSettings",
+    "EventSettings",
+    "GroupSettings",
+    "HelperSettings",
+    "IdentitySettings",
+    "LimitSettings",
+    "MemoSettings",
+    "PoolSettings",
+    "Settings",
+    "SettingsSection",
+    "StateSettings",
+    "StoreSettings",
+    "TimeoutSettings",
+    "TokenSettings",
+    "ToolSettings",
+    "UpstreamSettings",
+    "WebhookSettings",
+    "find_shipped_file",
+    "load_settings",
+    "mask_password",
+]  # fmt: skip
+"""Names of this module, and of the sections in sections.py: users of the settings need not know that module."""
+
+ENV_PREFIX = "CONTEXT_PROXY_"
+"""Prefix of environment variables. The key's path follows in capitals, its parts joined by two underscores."""
+
+RESERVED_VARIABLES = frozenset({ENV_PREFIX + "CONFIG", ENV_PREFIX + "URL", ENV_PREFIX + "KEY"})
+"""Variables with this prefix that are no settings: the config file, and the address and key of a running proxy for
+commands."""
+
+PROXY_FROM_ENVIRONMENT = "environment"
+"""Value in place of an outbound proxy's URL: the proxy that the environment names."""
+
+SECRET_KEYS = frozenset({"salt", "proxy", "db", "sha256", "url"})
+"""Settings whose values are never shown in an error: two may be URLs with a password, one may be the key itself by
+mistake."""
+
+
+def _database(value: str) -> str:
+    if "://" in value and urlsplit(value).scheme not in ("postgresql", "postgres"):
+        raise ValueError("a path, :memory: or a postgresql:// URL")
+    return value
+
+
+class UpstreamSettings(SettingsSection):
+    """`[upstreams.NAME]`: an upstream. A request goes to the first one whose `models` match."""
+
+    base_url: Annotated[str, Field(min_length=1), AfterValidator(validate_base_url)]
+    """The base URL, with or without /v1; `demo` for the scripted model in the package."""
+    strategy: Literal["openai", "gemini", "gemini_gca", "anthropic"] = "openai"
+    """The wire format that is sent there. Stored messages are tagged with it."""
+    api_key_env: str = ""
+    """The environment variable that holds its key; empty: the client's own Authorization goes on."""
+    models: tuple[str, ...] = ("*",)
+    """Patterns (`gpt-*`) of the model names that go here."""
+    transport: Literal["aiohttp", "httpx2"] = "aiohttp"
+    """The HTTP client. `aiohttp`: HTTP/1.1, at the least cost. `httpx2`: also HTTP/2 and SOCKS, with the extra of that
+    name."""
+    proxy: Annotated[str, Field(repr=False)] = ""
+    """The URL of an outbound proxy; `environment` for the one of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+    ca_bundle: str = ""
+    """A PEM file of the authorities to trust instead of the usual ones."""
+    client_cert: str = ""
+    """A PEM file with the certificate for the upstream, and with its key if `client_key` names no other file."""
+    client_key: str = ""
+    """A PEM file with the key of `client_cert`."""
+    policy: PolicyName = ""
+    """The policy for requests that go here; empty: the global `policy`."""
+
+    def read_api_key(self) -> SecretStr | None:
+        """Return the key from the environment. None if the client's own key is used or the variable is empty."""
+        value = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
+        return SecretStr(value) if value else None
+
+    def find_outbound_proxy(self) -> str:
+        """Return the URL of the outbound proxy, "" for none."""
+        if self.proxy != PROXY_FROM_ENVIRONMENT:
+            return self.proxy
+        found, url = getproxies(), urlsplit(self.base_url)
+        bypassed = not url.hostname or proxy_bypass(url.netloc)
+        return "" if bypassed else found.get(url.scheme) or found.get("all", "")
+
+
+class WebhookSettings(SettingsSection):
+    """`[[webhooks]]`: a receiver of events, by a signed POST for each."""
+
+    url: Annotated[str, Field(repr=False), AfterValidator(validate_webhook_url)]
+    """The URL that gets events. Only its scheme, host and port are connected to; redirects are not followed."""
+    secret_env: Annotated[str, Field(min_length=1)]
+    """The environment variable that holds the secret of the signature."""
+    events: tuple[str, ...] = ("*",)
+    """Patterns (`context:*`) of the kinds of events that go there."""
+    tenant: Annotated[str, AfterValidator(validate_tenant)] = ALL_TENANTS
+    """The tenant whose events go there; `*`: every tenant's."""
+    tries: Annotated[int, Field(ge=1, le=20)] = 5
+    """Number of tries of one event, after 1, 2, 4 ... seconds, if nobody answers or the status is 408, 425, 429 or
+    5xx."""
+    timeout_s: Seconds = 10.0
+    """Time limit for one answer."""
+
+    def read_secret(self) -> str:
+        """Return the secret from the environment, "" if the variable is empty."""
+        return os.environ.get(self.secret_env, "")
+
+
+class Settings(SettingsSection):
+    """The whole tree. `Settings()` has the defaults; a server starts from `load`."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """Address to listen on. An address that others can reach is refused as long as no keys are configured."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    """Port to listen on; 0: any that is free."""
+    db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_database)] = "./data/context-proxy.sqlite3"
+    """SQLite file, `:memory:`, or a postgresql:// URL."""
+    policy: Annotated[str, Field(min_length=1), AfterValidator(validate_policy_name)] = "thrifty"
+    """The policy by which prompts are rewritten: a file's name in config/policies or in `policies_dir`."""
+    upstream: BaseUrl = ""
+    """One upstream for everything, in place of `[upstreams]`: a URL, or `demo`. With neither: `demo`."""
+    workers: Annotated[int, Field(ge=1, le=1)] = 1
+    """Number of processes. SQLite has one writer, so it is one. For more, start replicas on PostgreSQL."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is logged. A message's content or a credential is never logged."""
+    access_log: Literal["auto", "json", "text", "off"] = "auto"
+    """Format of the log, with one line for each request at level info. `json` and `text` hold for the whole log.
+    `auto`: text on a terminal, else JSON. `off`: no line for a request."""
+    policies_dir: str = ""
+    """A folder of policies of your own."""
+    models_file: str = ""
+    """A file of models of your own, in the form of config/models.toml. An entry names only what differs from the
+    package's."""
+    limits: LimitSettings = LimitSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()
+    drain: DrainSettings = DrainSettings()
+    pool: PoolSettings = PoolSettings()
+    identity: IdentitySettings = IdentitySettings()
+    state: StateSettings = StateSettings()
+    groups: GroupSettings = GroupSettings()
+    store: StoreSettings = StoreSettings()
+    tokens: TokenSettings = TokenSettings()
+    helper: HelperSettings = HelperSettings()
+    embeddings: EmbeddingSettings = EmbeddingSettings()
+    commands: CommandSettings = CommandSettings()
+    tools: ToolSettings = ToolSettings()
+    memos: MemoSettings = MemoSettings()
+    events: EventSettings = EventSettings()
+    passthrough: PassthroughSettings = PassthroughSettings()
+    dashboard: DashboardSettings = DashboardSettings()
+    keys: tuple[ApiKeySettings, ...] = ()
+    """Keys of clients. Without any, only this machine's own address is served."""
+    webhooks: tuple[WebhookSettings, ...] = ()
+    """Receivers of events."""
+    upstreams: Mapping[str, UpstreamSettings] = Field(default_factory=dict)
+
+    @property
+    def active_upstreams(self) -> Mapping[str, UpstreamSettings]:
+        """The upstreams by name, in order: `upstream` alone if it is set, else `[upstreams]`, else the demo."""
+        if self.upstream or not self.upstreams:
+            return {"default": UpstreamSettings(base_url=self.upstream or DEMO)}
+        return self.upstreams
+
+    def read_policy_table(self, name: str) -> TomlTree:
+        """Return a policy's TOML: the package's own, else one of `policies_dir`. Raises ConfigError if there is
+        none."""
+        found = self.find_policy_files()
+        if name not in found:
+            raise ConfigError("policy", name, "one of " + ", ".join(sorted(found)))
+        return read_toml(found[name])[0]
+
+    def find_policy_files(self) -> dict[str, Path]:
+        """Return every policy that can be named, with its file."""
+        folders = [Path(self.policies_dir)] if self.policies_dir else []
+        return {
+            file.stem: file
+            for folder in [*folders, find_shipped_file("policies")]
+            for file in sorted(folder.glob("*.toml"))
+        }
+
+    def load_models(self) -> tuple[Model, ...]:
+        """Return the known data of each model, in the order of search. The entries of `models_file`, which need to name
+        only the differences, come first, then the package's. Raises ConfigError with file and line."""
+        known = read_models(read_toml(find_shipped_file("models.toml"))[0]["models"])
+        return _own_models(Path(self.models_file)) + known if self.models_file else known
+
+
+def _own_models(file: Path) -> tuple[Model, ...]:
+    tree, text = read_toml(file)
+    for key, value in tree.items():
+        if key != "models" or not isinstance(value, dict):
+            allowed = 'tables [models."NAME"]'
+            raise ConfigError(key, "(a table)" if isinstance(value, dict) else value, allowed,
+                              line=find_line(text, (key,)), source=str(file))  # fmt: skip
+    found = read_models(
+        tree.get("models", {}), partial=True, source=str(file), find_line=lambda at: find_line(text, at)
+    )
+    # An entry for all models is less specific than one for some, wherever it stands in the file.
+    return tuple(sorted(found, key=lambda model: model.name == "*"))
+
+
+def find_shipped_file(name: str) -> Path:
+    """Return a file of config/. It is inside the package once installed, and beside the package in a checkout."""
+    inside = Path(__file__).with_name("config") / name
+    return inside if inside.exists() else Path(__file__).parents[1] / "config" / name
+
+
+def mask_password(url: str) -> str:
+    """Return a URL for output, with stars in place of a password."""
+    parts = urlsplit(url) if "://" in url else None
+    if parts is None or parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"))
+
+
+def load_settings(config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
+    """Return the settings in force. overrides: flags by key path (`port`, `state.ask`); None means not given.
+
+    Raises ConfigError for the first setting that cannot be used, with the place it comes from.
+    """
+    config = config or (Path(os.environ[ENV_PREFIX + "CONFIG"]) if os.environ.get(ENV_PREFIX + "CONFIG") else None)
+    tree, text = read_toml(config) if config else ({}, "")
+    origin: dict[KeyPath, str] = {}
+    for name, written in sorted(os.environ.items()):
+        if name.startswith(ENV_PREFIX) and name not in RESERVED_VARIABLES:
+            path: KeyPath = tuple(name[len(ENV_PREFIX) :].lower().split("__"))
+            origin[path] = name
+            _set_value(tree, path, _from_text(path, written), name)
+    for key, given in (overrides or {}).items():
+        if given is not None:
+            flag = tuple(key.split("."))
+            origin[flag] = "--" + key
+            _set_value(tree, flag, given, "--" + key)
+
+    def refuse(path: KeyPath, value: object, allowed: str) -> ConfigError:
+        shown = "***" if path[-1] in SECRET_KEYS and value else value
+        for end in range(len(path), 0, -1):
+            if path[:end] in origin:
+                return ConfigError(format_key_path(path), shown, allowed, source=origin[path[:end]])
+        return ConfigError(format_key_path(path), shown, allowed, line=find_line(text, path), source=str(config or ""))
+
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise refuse(first["loc"], first["input"] if first["type"] != "missing" else None, _allowed(first)) from None
+    for path, value, allowed in _check_environment(settings):
+        raise refuse(path, value, allowed)
+    return settings
+
+
+def find_program(*names: str, default: str) -> str:
+    """Return the program that a person has chosen in the environment (`PAGER`, `EDITOR`): the first of these variables
+    that is set."""
+    return next((os.environ[name] for name in names if os.environ.get(name, "").strip()), default)
+
+
+def _set_value(tree: TomlTree, path: KeyPath, value: object, source: str) -> None:
+    for depth, part in enumerate(path[:-1]):
+        tree = tree.setdefault(str(part), {})
+        if not isinstance(tree, dict):
+            raise ConfigError(
+                format_key_path(path),
+                value,
+                f"nothing: {format_key_path(path[: depth + 1])} is not a table",
+                source=source,
+            )
+    tree[str(path[-1])] = value
+
+
+def _find_type(path: KeyPath) -> Any:
+    """Return the type that the tree has at a path, None if there is none."""
+    kind: Any = Settings
+    for part in path:
+        fields = getattr(kind, "model_fields", {})
+        kind = fields[part].annotation if part in fields else get_args(kind)[-1] if get_args(kind) else None
+    return kind
+
+
+def _from_text(path: KeyPath, value: str) -> object:
+    """Return the value of an environment variable. A list is written as JSON or with commas; the type of the field
+    reads other values."""
+    if get_origin(_find_type(path)) is not tuple:
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _allowed(error: ErrorDetails) -> str:
+    """Return the allowed values, in words."""
+    if error["type"] == "extra_forbidden":
+        known = list(_find_type(error["loc"][:-1]).model_fields)
+        near = get_close_matches(str(error["loc"][-1]), known, 1)
+        return (f"{near[0]} (is that what is meant?), " if near else "") + "one of " + ", ".join(known)
+    if error["type"] == "missing":
+        return "a value; it has no default"
+    return error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+
+
+def _check_environment(settings: Settings) -> Iterator[tuple[KeyPath, object, str]]:
+    """Yield errors that no type finds: files that do not exist, variables that are not set."""
+    policies = settings.find_policy_files()
+    wanted: list[tuple[KeyPath, str]] = [(("policy",), settings.policy)]
+    for name, upstream in settings.upstreams.items():
+        here = ("upstreams", name)
+        wanted.append(((*here, "policy"), upstream.policy))
+        if upstream.api_key_env and not upstream.read_api_key():
+            yield (*here, "api_key_env"), upstream.api_key_env, "the name of an environment variable that is set"
+        for field in ("ca_bundle", "client_cert", "client_key"):
+            file = getattr(upstream, field)
+            if file and not Path(file).is_file():
+                yield (*here, field), file, "a PEM file that is there"
+        if upstream.client_key and not upstream.client_cert:
+            yield (*here, "client_cert"), "", "the PEM file of the certificate to which `client_key` belongs"
+    for path, policy in wanted:
+        if policy and policy not in policies:
+            yield path, policy, "one of " + ", ".join(sorted(policies))
+    yield from _check_helper_upstreams(settings)
+    for n, hook in enumerate(settings.webhooks):
+        if not hook.read_secret():
+            yield ("webhooks", n, "secret_env"), hook.secret_env, "the name of an environment variable that is set"
+    for field in ("name", "sha256"):
+        seen: set[str] = set()
+        for n, one in enumerate(settings.keys):
+            value = getattr(one, field)
+            if value in seen:
+                yield ("keys", n, field), value, "one that no other key has"
+            seen.add(value)
+    if settings.policies_dir and not Path(settings.policies_dir).is_dir():
+        yield ("policies_dir",), settings.policies_dir, "a folder that is there"
+    settings.load_models()
+
+
+def _check_helper_upstreams(settings: Settings) -> Iterator[tuple[KeyPath, object, str]]:
+    """Yield errors in the upstreams that `[helper]` and `[embeddings]` name."""
+    targets = settings.active_upstreams
+    for table, part in (("helper", settings.helper), ("embeddings", settings.embeddings)):
+        wanted = isinstance(part, EmbeddingSettings) and part.enabled
+        if part.upstream not in targets and (part.upstream or wanted):
+            yield (table, "upstream"), part.upstream, "one of " + ", ".join(targets)
+        if not part.model and (part.upstream or wanted):
+            yield (table, "model"), part.model, "the name of a model"

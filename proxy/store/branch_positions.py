@@ -1,0 +1,182 @@
+"""Positions of threads in the store, and facts about their messages: a cached thread is checked against them before it
+is used.
+
+Any number of processes may write to one session. Each process remembers threads. With every request it checks if
+another process has moved the thread on since. The check costs one row by its primary key, and two ends of an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from proxy.store.row_reader import RowReader
+
+BranchKind = Literal["main", "fork", "twin", "side"]
+
+
+class BranchPosition(Struct, frozen=True, gc=False):
+    """A stored thread's position.
+
+    `head` (empty before its first request is recorded), `answer` and `last_at` are those of `HeadRow`. `edits` is the
+    number of its newest edit, `states` the number of its newest STATE block.
+    """
+
+    head: bytes
+    answer: bytes | None
+    last_at: float
+    edits: int
+    states: int
+
+
+class ChainHit(Struct, frozen=True, gc=False):
+    """A stored node of the hash chain that a request reaches."""
+
+    session: str
+    thread: str
+    """The thread that stored the node first; forks of that thread share the node."""
+    key: bytes
+    position: int
+    reached: bool
+    answer: bool
+    last_at: float
+    """Unix time of the thread's last use."""
+
+
+class BranchKindRow(Struct, frozen=True, gc=False):
+    """A thread's kind, once known: updates the thread's row if its kind is main or side."""
+
+    tenant: str
+    session: str
+    thread: str
+    kind: BranchKind
+
+
+class WorkingBranchRow(Struct, frozen=True, gc=False):
+    """Event: a thread has begun to work, so it is no side call any more. Other main threads of the session become side
+    calls if they have another system prompt, are short and never worked."""
+
+    tenant: str
+    session: str
+    thread: str
+    system: bytes
+    short: int
+    """Maximum number of messages in a side call, its answer not counted."""
+
+
+class BranchKindRecord(Struct, frozen=True, gc=False):
+    """A stored thread's kind. works: its answers have called tools, or its client has continued after one of them."""
+
+    thread: str
+    kind: BranchKind
+    system: bytes
+    works: bool
+
+
+class KnownMessage(Struct, frozen=True, gc=False):
+    """Facts about a stored message, without its body: see `MessageRow`."""
+
+    form: bytes
+    thread: str
+    reached: bool
+    strategy: str
+    seen: float
+    """Unix time at which the message was first stored."""
+
+
+BRANCH_POSITION = """
+SELECT t.head, t.answer, t.last_at,
+    (SELECT coalesce(max(e.number), 0) FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3),
+    (SELECT coalesce(max(s.number), 0) FROM states s WHERE s.tenant = $4 AND s.session = $5 AND s.thread = $6)
+FROM threads t WHERE t.tenant = $7 AND t.session = $8 AND t.thread = $9"""
+
+_WORKED = """EXISTS (
+    SELECT 1 FROM messages m WHERE m.tenant = t.tenant AND m.session = t.session AND m.thread = t.thread
+        AND m.reached AND (NOT m.answer OR m.status = 'tool_call'))"""
+
+THREAD_KINDS = f"""
+SELECT t.thread, t.kind, t.system, {_WORKED} FROM threads t
+WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.last_at DESC LIMIT 100"""  # noqa: S608  put together from constants
+
+UPDATE_KIND = """
+UPDATE threads SET kind = $1 WHERE tenant = $2 AND session = $3 AND thread = $4 AND kind IN ('main', 'side')"""
+
+MARK_SIDE_BRANCHES = f"""
+UPDATE threads AS t SET kind = 'side'
+WHERE t.tenant = $1 AND t.session = $2 AND t.thread <> $3 AND t.kind = 'main' AND t.system <> $4
+    AND NOT EXISTS (
+        SELECT 1 FROM messages n WHERE n.tenant = t.tenant AND n.session = t.session AND n.thread = t.thread
+            AND n.position > $5)
+    AND NOT {_WORKED}"""  # noqa: S608  put together from constants
+
+LAST_STATUS = """
+SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND thread = $3 AND head = $4
+ORDER BY started_at DESC LIMIT 1"""
+
+
+def kind_args(row: BranchKindRow) -> tuple[Any, ...]:
+    """The arguments of UPDATE_KIND."""
+    return (row.kind, row.tenant, row.session, row.thread)
+
+
+def working_branch_args(row: WorkingBranchRow) -> tuple[Any, ...]:
+    """The arguments of UPDATE_KIND for the thread that works."""
+    return ("main", row.tenant, row.session, row.thread)
+
+
+def side_branches_args(row: WorkingBranchRow) -> tuple[Any, ...]:
+    """The arguments of LEAVE_BESIDE. The first position is 0, and the answer follows the request."""
+    return (row.tenant, row.session, row.thread, row.system, row.short)
+
+
+class BranchStore(Protocol):
+    """The part of the `Store` protocol for threads."""
+
+    @property
+    def shared(self) -> bool:
+        """True if other processes may write to the store too."""
+        ...
+
+    async def read_branch_position(self, tenant: str, session: str, thread: str) -> BranchPosition | None:
+        """The position of a thread; None if there is no such thread, or no longer."""
+        ...
+
+    async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
+        """The kinds of the session's threads, last used first, 100 at most."""
+        ...
+
+    async def read_last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
+        """The status of the thread's newest request that ended with this message: "open" while it has no outcome; "" if
+        there was none."""
+        ...
+
+    def try_lock(self, work: str) -> AbstractAsyncContextManager[bool]:
+        """Lock for the work named `what`, across all replicas. The context manager gives True if the caller holds the
+        lock; others get False until it is released. Raises StoreUnavailable if the lock cannot be asked for."""
+        ...
+
+
+class BranchReads(RowReader):
+    """The reading half of `StandingStore`."""
+
+    shared = False
+
+    @asynccontextmanager
+    async def try_lock(self, work: str) -> AsyncIterator[bool]:  # noqa: ARG002  one process has one worker
+        """Always give True: no other process writes to this store."""
+        yield True
+
+    async def read_branch_position(self, tenant: str, session: str, thread: str) -> BranchPosition | None:
+        rows = await self._fetch(BRANCH_POSITION, (tenant, session, thread) * 3)
+        return BranchPosition(*rows[0]) if rows else None
+
+    async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
+        rows = await self._fetch(THREAD_KINDS, (tenant, session))
+        return [BranchKindRecord(thread, kind, system, bool(works)) for thread, kind, system, works in rows]
+
+    async def read_last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
+        rows = await self._fetch(LAST_STATUS, (tenant, session, thread, head))
+        return str(rows[0][0]) if rows else ""

@@ -1,0 +1,99 @@
+"""Maintenance of a store while no proxy uses it: showing its schema, migrating it, returning free space.
+
+A proxy migrates its store by itself when it starts. Here an operator sees the missing migrations beforehand, and runs
+them at a chosen time. The lock that a running proxy holds keeps both out of a SQLite file that is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.errors import StoreRefused
+from proxy.store import sqlite_files
+from proxy.store.migrate import APPLICATION_ID, migrate
+from proxy.store.schema import MIGRATIONS, Migration
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """The schema version of a store, the latest version in the code, and the migrations in between."""
+
+    version: int
+    latest: int
+    missing: tuple[Migration, ...]
+
+
+def read_schema_status(path: Path) -> SchemaStatus:
+    """The schema state of a SQLite file, read without changing the file. Raises StoreRefused if the file is no readable
+    store."""
+    with closing(_opened(path, "ro")) as there:
+        version = _version(path, there)
+    missing = tuple(migration for migration in MIGRATIONS if migration.number > version)
+    return SchemaStatus(version, MIGRATIONS[-1].number, missing)
+
+
+def migrate_file(path: Path) -> int:
+    """Run the missing migrations, all or none, and return their number. Raises StoreRefused, also if the file is in
+    use."""
+    read_schema_status(path)
+    lock = sqlite_files.FileLock(path)
+    lock.acquire()
+    try:
+        return asyncio.run(migrate(path))
+    finally:
+        lock.release()
+
+
+def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[int, int]:
+    """Rewrite the file without its free pages; return its bytes before and after. beat: called repeatedly meanwhile.
+
+    Needs as much free space as the file is long. Raises StoreRefused, also if the file is in use.
+    """
+
+    def going_on() -> int:
+        heartbeat()
+        return 0
+
+    read_schema_status(path)
+    lock = sqlite_files.FileLock(path)
+    lock.acquire()
+    try:
+        before = _bytes(path)
+        with closing(_opened(path, "rw")) as there:
+            there.set_progress_handler(going_on, 1_000_000)
+            there.execute("VACUUM")
+            there.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        sqlite_files.make_private(path)
+        return before, _bytes(path)
+    except sqlite3.Error as error:
+        raise StoreRefused(
+            f"the database {path} cannot be written anew: {error}.", hint="See that the disk has room for a second one."
+        ) from error
+    finally:
+        lock.release()
+
+
+def _opened(path: Path, mode: str) -> sqlite3.Connection:
+    if not path.is_file():
+        raise StoreRefused(f"there is no database {path}.", hint="Say which with --db.")
+    return sqlite3.connect(path.absolute().as_uri() + f"?mode={mode}", uri=True, isolation_level=None)
+
+
+def _version(path: Path, there: sqlite3.Connection) -> int:
+    try:
+        version = int(there.execute("PRAGMA user_version").fetchone()[0])
+        mark = there.execute("PRAGMA application_id").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise StoreRefused(f"the database {path} cannot be read: {error}.", hint="Say which with --db.") from error
+    if mark != APPLICATION_ID:
+        raise StoreRefused(f"{path} is a database of another program.", hint="Say which with --db.")
+    return version
+
+
+def _bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in (path, *sqlite_files.list_wal_files(path)) if file.exists())

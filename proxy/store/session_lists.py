@@ -1,0 +1,264 @@
+"""Lists for people: sessions by their last activity, and the groups of a thread. Every list is paged by a cursor, so
+that no read grows with the store.
+
+The number of messages in a session's line is read from the end of an index, not counted.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import DecodeError, Struct
+from msgspec.json import decode
+
+from proxy.store.row_reader import RowReader, expand_per_chunk, split_into_chunks
+
+SessionCursor = tuple[float, str, str]
+"""(last_at, tenant, session) of the last line of a page."""
+
+
+class SessionItem(Struct, frozen=True, gc=False):
+    """A line in the list of sessions."""
+
+    tenant: str
+    session: str
+    explicit: bool
+    created_at: float
+    last_at: float
+    policy: str
+    """The policy of the newest request, "" before there is one."""
+    settings: str
+    messages: int
+    """Messages stored so far, those removed by retention included."""
+    exchanges: int
+    threads: int
+
+    @property
+    def cursor(self) -> SessionCursor:
+        """The cursor of the next page."""
+        return (self.last_at, self.tenant, self.session)
+
+
+class GroupItem(Struct, frozen=True, gc=False):
+    """A group: the messages of a thread's line that are only removed or kept together."""
+
+    group: str
+    position: int
+    """Position of the group's first message in the thread."""
+    seq: int
+    """`seq` of the group's first message in the session."""
+    messages: int
+    tokens: int
+    roles: dict[str, int]
+    """Number of messages by role."""
+
+
+class MessageFilter(Struct, frozen=True, gc=False):
+    """Filter of a list of messages; all pass by default."""
+
+    role: str = ""
+    group: str = ""
+    thread: str = ""
+    """Messages of this thread's whole line, including those that it shares with the thread that it forked from."""
+    text: str = ""
+    """A part of the message's text, in any case."""
+
+
+class SessionFilter(Struct, frozen=True, gc=False):
+    """Filter of a list of sessions; all pass by default."""
+
+    text: str = ""
+    """A part of the session's name, in any case."""
+    since: float = 0.0
+    """Unix time: sessions used at this time or later."""
+    explicit: bool | None = None
+    policy: str = ""
+
+
+MIGRATION: tuple[str, ...] = (
+    "ALTER TABLE sessions ADD COLUMN last_at DOUBLE PRECISION NOT NULL DEFAULT 0",
+    "ALTER TABLE sessions ADD COLUMN policy TEXT NOT NULL DEFAULT ''",
+    """
+UPDATE sessions SET
+    last_at = coalesce((SELECT max(t.last_at) FROM threads t
+        WHERE t.tenant = sessions.tenant AND t.session = sessions.session), created_at),
+    policy = coalesce((SELECT e.policy FROM exchanges e
+        WHERE e.tenant = sessions.tenant AND e.session = sessions.session
+        ORDER BY e.started_at DESC LIMIT 1), '')""",
+    # The indexes contain all columns that a list is filtered by. So a filter that few sessions pass reads the index
+    # alone.
+    "CREATE INDEX sessions_by_use ON sessions (tenant, last_at, session, explicit, policy)",
+    "CREATE INDEX sessions_by_time ON sessions (last_at, tenant, session, explicit, policy)",
+    # For retention: threads past their time.
+    "CREATE INDEX threads_by_time ON threads (last_at)",
+    "CREATE INDEX sessions_by_name ON sessions (session, tenant)",
+)
+
+_SESSION = """
+SELECT s.tenant, s.session, s.explicit, s.created_at, s.last_at, s.policy, s.settings,
+    (SELECT coalesce(max(m.seq), 0) FROM messages m WHERE m.tenant = s.tenant AND m.session = s.session),
+    (SELECT count(*) FROM exchanges e WHERE e.tenant = s.tenant AND e.session = s.session),
+    (SELECT count(*) FROM threads t WHERE t.tenant = s.tenant AND t.session = s.session)
+FROM sessions s
+"""
+
+_PASSES = """ AND s.last_at >= $4 AND ($5 = '' OR s.explicit = ($6 = 'yes'))
+    AND ($7 = '' OR s.policy = $8) AND ($9 = '' OR lower(s.session) LIKE $10 ESCAPE '!')
+"""
+
+TENANT_SESSIONS = (
+    _SESSION
+    + "WHERE s.tenant = $1 AND (s.last_at, s.session) < ($2, $3)"
+    + _PASSES
+    + "ORDER BY s.last_at DESC, s.session DESC LIMIT $11"
+)
+
+ALL_SESSIONS = (
+    _SESSION
+    + "WHERE (s.last_at, s.tenant, s.session) < ($1, $2, $3)"
+    + _PASSES
+    + "ORDER BY s.last_at DESC, s.tenant DESC, s.session DESC LIMIT $11"
+)
+
+SESSION_TENANTS = "SELECT DISTINCT tenant FROM sessions WHERE session = $1 ORDER BY tenant LIMIT $2"
+"""Used only by callers that see every tenant."""
+
+GROUPS = """
+WITH RECURSIVE line (key, parent, position, seq, group_id, role, tokens, depth) AS (
+    SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, 0
+    FROM threads t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
+        AND m.key = coalesce(t.answer, t.head)
+    WHERE t.tenant = $1 AND t.session = $2 AND t.thread = $3
+    UNION ALL
+    SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, line.depth + 1
+    FROM line JOIN messages m ON /* each */ (m.tenant = $4 AND m.session = $5 AND m.key = line.parent)
+    WHERE m.key <> line.key AND line.depth < 100000
+), page (group_id) AS (
+    SELECT group_id FROM line GROUP BY group_id HAVING min(position) > $6 ORDER BY min(position) LIMIT $7
+)
+SELECT l.group_id, l.role, min(l.position), min(l.seq), count(*), sum(l.tokens)
+FROM line l JOIN page ON page.group_id = l.group_id
+GROUP BY l.group_id, l.role ORDER BY min(l.position), l.role"""
+"""Groups of one line of the chain: forks also show the messages that they share with their parents."""
+
+_BEHIND_ALL = (1e300, "", "")
+
+
+TOKEN_SNAPSHOTS = expand_per_chunk("""
+WITH RECURSIVE up (start, key, parent, role) AS (
+    SELECT m.key, m.key, m.parent, m.role FROM messages m WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})
+    UNION ALL
+    SELECT up.start, m.key, m.parent, m.role FROM up
+    JOIN messages m ON /* each */ (m.tenant = ? AND m.session = ? AND m.key = up.parent)
+    WHERE up.role IN ('tool', 'function') AND m.key <> up.key
+)
+SELECT up.start, e.prompt_tokens + coalesce(e.completion_tokens, 0) FROM up
+JOIN exchanges e ON /* each */ (e.tenant = ? AND e.session = ? AND e.answer = up.key)
+WHERE up.role = 'assistant' AND e.prompt_tokens IS NOT NULL ORDER BY e.started_at""")
+"""Finds the answer with the call, from a result upwards, and the usage reported for that answer."""
+
+
+class SessionListStore(Protocol):
+    """The part of the `Store` protocol for lists."""
+
+    async def read_token_snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """Tokens of the prompt and of the answer together, as the provider reported them. The keys are those of the
+        proxy's answers and of the results of their calls."""
+        ...
+
+    async def list_sessions(
+        self, tenant: str | None, after: SessionCursor | None = None, limit: int = 50, only: SessionFilter | None = None
+    ) -> list[SessionItem]:
+        """Sessions, last used first, of one tenant or of all (None). `after`: the `place` of the last session seen."""
+        ...
+
+    async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
+        """The tenants that have a session of this name, in order."""
+        ...
+
+    async def read_groups(
+        self, tenant: str, session: str, thread: str, after: int = -1, limit: int = 100
+    ) -> list[GroupItem]:
+        """The groups of a thread's whole line, in the order of the line. The line includes the messages shared with the
+        thread that this one forked from. `after`: the `position` of the last group seen."""
+        ...
+
+
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+"""The same mapping as `lower` of both databases, which leave other letters unchanged."""
+
+
+def _like(text: str) -> str:
+    for special in "!%_":
+        text = text.replace(special, "!" + special)
+    return f"%{text.translate(_LOWER)}%"
+
+
+def contains_text(body: bytes, text: str) -> bool:
+    """True if any text in a message contains `text`, in any case."""
+    try:
+        value = decode(body)
+    except (DecodeError, RecursionError):
+        return text.casefold() in body.decode("utf-8", "replace").casefold()
+    return _within(value, text.casefold())
+
+
+def _within(value: object, text: str) -> bool:
+    if isinstance(value, str):
+        return text in value.casefold()
+    if isinstance(value, dict):
+        return any(_within(one, text) for one in value.values())
+    return isinstance(value, list) and any(_within(one, text) for one in value)
+
+
+class SessionListReads(RowReader):
+    """The reading half of `ListingStore`."""
+
+    async def read_token_snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        for chunk in split_into_chunks(keys):
+            args = (tenant, session, *chunk, tenant, session, tenant, session)
+            found.update(await self._fetch(TOKEN_SNAPSHOTS[len(chunk)], args))
+        return found
+
+    async def list_sessions(
+        self, tenant: str | None, after: SessionCursor | None = None, limit: int = 50, only: SessionFilter | None = None
+    ) -> list[SessionItem]:
+        passes = only or SessionFilter()
+        asked = "" if passes.explicit is None else "yes" if passes.explicit else "no"
+        place = after or _BEHIND_ALL
+        args = (
+            *(passes.since, asked, asked, passes.policy, passes.policy, passes.text),
+            *(_like(passes.text), limit),
+        )
+        if tenant is None:
+            rows = await self._fetch(ALL_SESSIONS, (*place, *args))
+        else:
+            rows = await self._fetch(TENANT_SESSIONS, (tenant, place[0], place[2], *args))
+        return [SessionItem(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+
+    async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
+        return [row[0] for row in await self._fetch(SESSION_TENANTS, (session, limit))]
+
+    async def read_groups(
+        self, tenant: str, session: str, thread: str, after: int = -1, limit: int = 100
+    ) -> list[GroupItem]:
+        place = (tenant, session)
+        rows = await self._fetch(GROUPS, (*place, thread, *place, after, limit))
+        parts: dict[str, list[Sequence[Any]]] = {}
+        for row in rows:
+            parts.setdefault(row[0], []).append(row)
+        made = [
+            GroupItem(
+                group,
+                min(row[2] for row in found),
+                min(row[3] for row in found),
+                sum(row[4] for row in found),
+                int(sum(row[5] for row in found)),
+                {row[1]: row[4] for row in found},
+            )
+            for group, found in parts.items()
+        ]
+        return sorted(made, key=lambda item: item.position)

@@ -1,0 +1,332 @@
+"""Data that the proxy's tools, the model through them, and operators write into a session: rows, tables, statements and
+reads.
+
+These are hidden rounds that the proxy held with the model, the versions of a scratchpad, memos, an operator's settings,
+notes and feedback. Only the store has these data: the client does not resend them, as it does its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from proxy.store.row_reader import RowReader, expand_per_chunk, split_into_chunks
+from proxy.store.texts import sanitize_label, to_bytes, to_text
+
+MEMO_SESSION = ""
+"""The session name under which a tenant's memos are filed: memos outlive the sessions in which they were written."""
+
+NoteKind = Literal["feedback", "note"]
+
+
+class HiddenRoundRow(Struct, frozen=True, gc=False):
+    """The hidden rounds before one answer of the client's history. Inserted once; the first row stands."""
+
+    tenant: str
+    session: str
+    key: bytes
+    """Chain key of the answer as the client has it."""
+    head: bytes
+    """Chain key of the end of the request that was answered."""
+    exchange: str
+    body: bytes
+    """JSON object."""
+    created_at: float
+
+
+class ToolOfferRow(Struct, frozen=True, gc=False):
+    """The proxy's tools that a thread is offered: updates the thread's row if nothing is decided yet, otherwise does
+    nothing."""
+
+    tenant: str
+    session: str
+    thread: str
+    offer: str
+
+
+class ScratchpadRow(Struct, frozen=True, gc=False):
+    """A version of a session's scratchpad. The first row of a number stands. Read back the stored row; if another
+    writer was first, write the next number from its text."""
+
+    tenant: str
+    session: str
+    number: int
+    """The version number, from 1: one more than that of the version from which this one was made."""
+    text: str
+    author: str
+    created_at: float
+
+
+class MemoRow(Struct, frozen=True, gc=False):
+    """A memo of a tenant. A later row of the same name replaces it, unless the memo was deleted. Of a deleted memo only
+    its name and times are left, and it stays deleted."""
+
+    tenant: str
+    session: str
+    """Always `SHARD`."""
+    memo: str
+    project: str
+    content: str
+    tags: str
+    """JSON array of strings."""
+    source_session: str
+    created_at: float
+    updated_at: float
+    deleted: bool = False
+
+
+class SettingsRow(Struct, frozen=True, gc=False):
+    """The settings of a session: updates the session's row, and does nothing if there is none."""
+
+    tenant: str
+    session: str
+    settings: str
+    """JSON object."""
+
+
+class NoteRow(Struct, frozen=True, gc=False):
+    """An operator's text: feedback on the iterations so far, or a note for the prompt. A later row of the same name
+    replaces it; a row without text withdraws it."""
+
+    tenant: str
+    session: str
+    thread: str
+    note: str
+    """The note's id."""
+    kind: NoteKind
+    text: str
+    created_at: float
+
+
+SessionNotesRow = HiddenRoundRow | ToolOfferRow | ScratchpadRow | MemoRow | SettingsRow | NoteRow
+
+SESSION_NOTES_TABLES = ("rounds", "scratchpads", "memos", "notes")
+"""The tables of this file, which also adds columns to other tables."""
+
+MIGRATION: tuple[str, ...] = (
+    """
+CREATE TABLE rounds (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    key BLOB NOT NULL,
+    head BLOB NOT NULL,
+    exchange TEXT NOT NULL,
+    body BLOB NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, session, key)
+)""",
+    # If a client changes the answer before it resends it, the round is found by the request that it answered.
+    "CREATE INDEX rounds_by_head ON rounds (tenant, session, head)",
+    "ALTER TABLE threads ADD COLUMN offer TEXT",
+    """
+CREATE TABLE scratchpads (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    number BIGINT NOT NULL,
+    text BLOB NOT NULL,
+    author TEXT NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, session, number)
+)""",
+    """
+CREATE TABLE memos (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    memo TEXT NOT NULL,
+    project TEXT NOT NULL,
+    content BLOB NOT NULL,
+    tags TEXT NOT NULL,
+    source_session TEXT NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    deleted BOOLEAN NOT NULL,
+    PRIMARY KEY (tenant, session, memo)
+)""",
+    """
+CREATE TABLE notes (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    note TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    text BLOB NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, session, thread, note)
+)""",
+)
+
+INSERT_ROUND = """
+INSERT INTO rounds (tenant, session, key, head, exchange, body, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (tenant, session, key) DO NOTHING"""
+
+UPDATE_OFFER = """
+UPDATE threads SET offer = $1 WHERE tenant = $2 AND session = $3 AND thread = $4 AND offer IS NULL"""
+
+INSERT_SCRATCHPAD = """
+INSERT INTO scratchpads (tenant, session, number, text, author, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant, session, number) DO NOTHING"""
+
+UPSERT_MEMO = """
+INSERT INTO memos (tenant, session, memo, project, content, tags, source_session, created_at, updated_at, deleted)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (tenant, session, memo) DO UPDATE SET
+    project = excluded.project, content = excluded.content, tags = excluded.tags,
+    source_session = excluded.source_session, updated_at = excluded.updated_at, deleted = excluded.deleted
+WHERE NOT memos.deleted AND (excluded.deleted OR excluded.updated_at >= memos.updated_at)"""
+
+UPDATE_SETTINGS = "UPDATE sessions SET settings = $1 WHERE tenant = $2 AND session = $3"
+
+SETTINGS = "SELECT settings FROM sessions WHERE tenant = $1 AND session = $2"
+
+UPSERT_NOTE = """
+INSERT INTO notes (tenant, session, thread, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (tenant, session, thread, note) DO UPDATE SET text = excluded.text"""
+
+_ROUND = "SELECT tenant, session, key, head, exchange, body, created_at FROM rounds "
+
+ROUNDS = expand_per_chunk(
+    _ROUND
+    + "WHERE tenant = ? AND session = ? AND key IN ({keys})\nUNION ALL\n"
+    + _ROUND
+    + "WHERE tenant = ? AND session = ? AND head IN ({keys})"
+)
+
+ALL_ROUNDS = _ROUND + "WHERE tenant = $1 AND session = $2 ORDER BY created_at, key"
+
+_SCRATCHPAD = "SELECT tenant, session, number, text, author, created_at FROM scratchpads "
+
+SCRATCHPADS = _SCRATCHPAD + "WHERE tenant = $1 AND session = $2 AND number < $3 ORDER BY number DESC LIMIT $4"
+
+_MEMO = """
+SELECT tenant, session, memo, project, content, tags, source_session, created_at, updated_at, deleted FROM memos
+"""
+
+MEMO = _MEMO + "WHERE tenant = $1 AND session = '' AND memo = $2 AND NOT deleted"
+
+MEMOS = _MEMO + "WHERE tenant = $1 AND session = '' AND memo > $2 AND NOT deleted ORDER BY memo LIMIT $3"
+
+PROJECT_MEMOS = (
+    _MEMO + "WHERE tenant = $1 AND session = '' AND memo > $2 AND project = $3 AND NOT deleted ORDER BY memo LIMIT $4"
+)
+
+NOTES = """
+SELECT tenant, session, thread, note, kind, text, created_at FROM notes
+WHERE tenant = $1 AND session = $2 AND thread = $3 AND length(text) > 0 ORDER BY created_at, note"""
+
+
+def offer_args(row: ToolOfferRow) -> tuple[Any, ...]:
+    """The arguments of UPDATE_OFFER; the functions below are named after their statements too."""
+    return (row.offer, row.tenant, row.session, row.thread)
+
+
+def scratchpad_args(row: ScratchpadRow) -> tuple[Any, ...]:
+    return (*astuple(row)[:3], to_bytes(row.text), sanitize_label(row.author), row.created_at)
+
+
+def memo_args(row: MemoRow) -> tuple[Any, ...]:
+    """The arguments of UPSERT_MEMO. A deleted memo keeps only its name and its times."""
+    if row.deleted:
+        return (row.tenant, row.session, row.memo, "", b"", "[]", "", row.created_at, row.updated_at, True)
+    args = astuple(row)
+    return (*args[:4], to_bytes(row.content), sanitize_label(row.tags), *args[6:])
+
+
+def settings_args(row: SettingsRow) -> tuple[Any, ...]:
+    return (sanitize_label(row.settings), row.tenant, row.session)
+
+
+def note_args(row: NoteRow) -> tuple[Any, ...]:
+    return (*astuple(row)[:5], to_bytes(row.text), row.created_at)
+
+
+class SessionNotesStore(Protocol):
+    """The part of the `Store` protocol for these tables."""
+
+    async def read_hidden_rounds(
+        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
+    ) -> list[HiddenRoundRow]:
+        """The rounds whose key or head is among `keys`, or all of the session, oldest first."""
+        ...
+
+    async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
+        """The newest version of the scratchpad, or None."""
+        ...
+
+    async def read_scratchpad_versions(
+        self, tenant: str, session: str, limit: int = 20, before: int | None = None
+    ) -> list[ScratchpadRow]:
+        """Versions of the scratchpad, newest first, before `before` (exclusive, a number), which turns the page."""
+        ...
+
+    async def read_memo(self, tenant: str, memo: str) -> MemoRow | None:
+        """The memo with this id; None also if it was deleted."""
+        ...
+
+    async def read_memos(
+        self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
+    ) -> list[MemoRow]:
+        """Memos in the order of their ids, of one project or all, after `after` (exclusive, an id), which turns the
+        page."""
+        ...
+
+    async def read_notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
+        """Operators' texts on a thread that were not withdrawn, oldest first."""
+        ...
+
+    async def read_settings(self, tenant: str, session: str) -> str:
+        """The settings of a session, as JSON; "{}" if there is no such session."""
+        ...
+
+
+def _memo(row: Sequence[Any]) -> MemoRow:
+    return MemoRow(*(*row[:4], to_text(row[4]), *row[5:9], bool(row[9])))
+
+
+class SessionNotesReads(RowReader):
+    """The reading half of `WrittenStore`."""
+
+    async def read_hidden_rounds(
+        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
+    ) -> list[HiddenRoundRow]:
+        if keys is None:
+            return [HiddenRoundRow(*row) for row in await self._fetch(ALL_ROUNDS, (tenant, session))]
+        found: dict[bytes, HiddenRoundRow] = {}
+        for chunk in split_into_chunks(keys):
+            args = (tenant, session, *chunk, tenant, session, *chunk)
+            found.update((row[2], HiddenRoundRow(*row)) for row in await self._fetch(ROUNDS[len(chunk)], args))
+        return sorted(found.values(), key=lambda row: (row.created_at, row.key))
+
+    async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
+        newest = await self.read_scratchpad_versions(tenant, session, 1)
+        return newest[0] if newest else None
+
+    async def read_scratchpad_versions(
+        self, tenant: str, session: str, limit: int = 20, before: int | None = None
+    ) -> list[ScratchpadRow]:
+        end = 1 << 62 if before is None else before
+        rows = await self._fetch(SCRATCHPADS, (tenant, session, end, limit))
+        return [ScratchpadRow(*(*row[:3], to_text(row[3]), *row[4:])) for row in rows]
+
+    async def read_memo(self, tenant: str, memo: str) -> MemoRow | None:
+        rows = await self._fetch(MEMO, (tenant, memo))
+        return _memo(rows[0]) if rows else None
+
+    async def read_memos(
+        self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
+    ) -> list[MemoRow]:
+        if project is None:
+            rows = await self._fetch(MEMOS, (tenant, after, limit))
+        else:
+            rows = await self._fetch(PROJECT_MEMOS, (tenant, after, project, limit))
+        return [_memo(row) for row in rows]
+
+    async def read_settings(self, tenant: str, session: str) -> str:
+        rows = await self._fetch(SETTINGS, (tenant, session))
+        return str(rows[0][0]) if rows else "{}"
+
+    async def read_notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
+        rows = await self._fetch(NOTES, (tenant, session, thread))
+        return [NoteRow(*(*row[:5], to_text(row[5]), row[6])) for row in rows]

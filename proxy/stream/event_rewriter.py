@@ -1,0 +1,442 @@
+"""Edits of one event when something must be kept from the client: blocks, usage, calls of the proxy's own tools.
+
+Each event goes on as soon as it is complete. It is unchanged unless it holds something that the client must not see.
+The bytes are changed at the spans in question only.
+
+An answer of several rounds (see `proxy.stream.relay`) has an `Edits` for each round. The record of what the client has
+already seen passes from one round to the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from proxy.dialects.completions.stream import Choice, Chunk, Usage, read_chunk, read_count
+from proxy.stream import patch
+from proxy.stream.assemble import MAX_CHOICES, AssembledAnswer
+from proxy.stream.block_filter import CUT_REASONS, BlockFilter
+from proxy.stream.sse import SseEvent, replace_data
+from proxy.stream.tool_call_filter import (
+    RUNNABLE_REASONS,
+    HeldFragment,
+    HiddenCall,
+    SortedFragments,
+    ToolCallFilter,
+    choose_finish_reason,
+)
+
+_CALLS = b"tool_calls"
+
+
+class EventRewriter:
+    """The events of one round.
+
+    answer: what the client gets, over all rounds. round: the answer of upstream in this round, calls of hidden tools
+    included; None if nothing is hidden and no round went before. goes_on, hidden_calls: see `proxy.stream.relay`, known
+    at the end. filters: by choice, the filter that keeps the blocks out of its text.
+    """
+
+    __slots__ = (
+        "_before", "_calls", "_drop_usage", "_earlier", "_finish", "_greeted", "_head", "_headings", "_hidden",
+        "_hold", "_late", "_limit", "_number", "_said", "_shown_before", "_source", "_spent", "_tail", "_usage",
+        "_waiting", "_withhold", "answer", "block_filters", "goes_on", "hidden_calls", "round_answer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        answer: AssembledAnswer,
+        *,
+        withhold_blocks: bool,
+        headings: tuple[str, ...],
+        drop_usage: bool,
+        hidden_tools: frozenset[str],
+        previous: EventRewriter | None,
+        limit: int,
+        hold_text: bool = False,
+    ) -> None:
+        self.answer = answer
+        self.round_answer = AssembledAnswer(limit) if hidden_tools or previous else None
+        self.goes_on = False
+        self.hidden_calls: list[HiddenCall] = []
+        self.block_filters: dict[int, BlockFilter] = {}
+        self._withhold = withhold_blocks
+        self._headings = headings
+        self._drop_usage = drop_usage
+        self._hidden = hidden_tools
+        self._limit = limit
+        self._late: dict[int, SseEvent] = dict(previous._late) if previous else {}
+        # By choice: the event whose text was held back last.
+        self._hold = hold_text and self.round_answer is not None
+        self._said: dict[int, list[str]] = {}  # text of this round that waits, with `hold`
+        self._earlier: dict[int, list[str]] = (
+            previous._list_waiting_text() if previous else {}
+        )  # and text of the rounds before
+        self._calls: dict[int, ToolCallFilter] = {}
+        self._waiting: list[HeldFragment] = []  # fragments of the current event that wait for a name
+        self._source: SseEvent | None = None  # the first chunk, a template for chunks of the proxy
+        self._finish: tuple[SseEvent, str] | None = None  # the end of a round that may go on, and its finish reason
+        self._tail: SseEvent | None = None  # and the usage behind that end
+        self._usage: Any = None  # usage of this round, as it came
+        self._before: frozenset[int] = frozenset(previous._greeted) if previous else frozenset()
+        self._greeted: set[int] = set(self._before)  # choices whose role was sent
+        self._head: dict[str, bytes] = previous._head if previous else {}
+        self._number: int = previous._number + 1 if previous else 0
+        self._shown_before: int = previous.shown_calls if previous else 0
+        self._spent: dict[str, Any] = patch.sum_spent_usage(previous._usage, previous._spent) if previous else {}
+
+    @property
+    def shown_calls(self) -> int:
+        """The number of calls that the client has got in this answer."""
+        calls = self._calls.get(0)
+        return self._shown_before + (calls.shown_count if calls else 0)
+
+    @property
+    def round_usage(self) -> Usage | None:
+        """The usage of this round alone."""
+        return self.answer.usage if self.round_answer is None else self.round_answer.usage
+
+    def rewrite_event(self, event: SseEvent, out: list[bytes], last: bool = False) -> bool:
+        """Append the bytes that go on for one event. Return True if they differ from the bytes of the event.
+
+        last: the event lacks its blank line, and nothing may follow it.
+        """
+        data = event.data or b""
+        chunk = read_chunk(data)
+        if chunk is None:
+            return self._pass_unread(event, out)
+        before = len(out)
+        shown: dict[int, str] = {}
+        if self._withhold:
+            if last:
+                self.flush_texts(out, {choice.index for choice in chunk.choices or ()}, broken=True)
+            shown = self._visible(event, chunk, out, last)
+        if self.round_answer is not None:
+            return self._take_round(self.round_answer, event, chunk, shown, out) or len(out) - before != 1
+        self.answer.add_chunk(chunk, shown)
+        late = len(out) > before
+        if shown:
+            if not last and self._empty(chunk, shown):
+                return True
+            data = patch.replace_visible_text(data, chunk.choices or [], shown)
+        if self._withhold:
+            self._record_roles(chunk)
+        if self._drop_usage and chunk.usage is not UNSET and not chunk.has_failed:
+            if chunk.usage is None:
+                data = patch.remove_null_usage(data)
+            elif not chunk.choices:
+                return True
+        if data is event.data:
+            out.append(event.raw)
+            return late
+        out.append(replace_data(event, data))
+        return True
+
+    def drop_held_text(self) -> None:
+        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
+        self._earlier.clear()
+
+    def _list_waiting_text(self) -> dict[int, list[str]]:
+        indices = self._earlier.keys() | self._said.keys()
+        return {n: [*self._earlier.get(n, ()), *self._said.get(n, ())] for n in sorted(indices)}
+
+    def flush_texts(
+        self, out: list[bytes], except_choices: set[int] | frozenset[int] = frozenset(), *, broken: bool = False
+    ) -> None:
+        """Append the text that was held back, because the texts have ended.
+
+        broken: upstream has not reported that the texts have ended.
+        """
+        for index, held in self.block_filters.items():
+            if index not in except_choices:
+                self._send_text(index, held.end(cut=broken), out)
+
+    def end_round(self, out: list[bytes], *, complete: bool) -> None:
+        """End the round: decide if the answer goes on, and if not, append the held end of the round.
+
+        complete: upstream has reported that this is all.
+        """
+        of_round = self.round_answer
+        if of_round is None:
+            return
+        complete = complete or not of_round.is_truncated
+        begin = len(out)
+        for index, calls in self._calls.items():
+            self._send_calls(index, calls.end() if complete else calls.withhold_open_calls(), out)
+        found = self._calls.get(0)
+        reason = of_round.finish_reasons.get(0)
+        sound = complete and of_round.error is None and not of_round.is_capped and of_round.choice_count == 1
+        if (
+            found is not None
+            and found.hidden_count
+            and sound
+            and not found.capped
+            and (reason is None or reason in RUNNABLE_REASONS)
+        ):
+            of_round.add_chunk(Chunk(choices=[Choice(0, {"tool_calls": found.build_id_fragments()})]))
+            calls_made = [call for at, call in enumerate(of_round.calls) if found.is_hidden(at)]
+            self.hidden_calls = [HiddenCall(call.id, call.name, call.arguments) for call in calls_made]
+            self.goes_on = not found.shown_count
+        if not self.goes_on:
+            self._release(out, begin)
+        if not self.goes_on and complete and of_round.error is None:
+            self._send_tail(out)
+
+    def end_answer(self, out: list[bytes]) -> None:
+        """End the answer here although the round would go on: append its end, with the finish reason of a complete
+        answer."""
+        self.goes_on = False
+        if self._finish is None and self._source is not None:
+            self._finish = (self._source, "stop")
+        self._release(out, len(out))
+        self._send_tail(out)
+
+    def _pass_unread(self, event: SseEvent, out: list[bytes]) -> bool:
+        """Pass on an event that is not a chunk, unless it may be half of an event with tool calls."""
+        self.answer.unparsed += 1
+        if self.round_answer is not None and _CALLS in event.raw:
+            self.round_answer.is_capped = True
+            return True
+        out.append(event.raw)
+        return False
+
+    def _record_roles(self, chunk: Chunk) -> None:
+        for choice in chunk.choices or ():
+            if choice.delta and "role" in choice.delta:
+                self._greeted.add(choice.index)
+
+    def _take_round(
+        self, of_round: AssembledAnswer, event: SseEvent, whole: Chunk, shown: dict[int, str], out: list[bytes]
+    ) -> bool:
+        """Do the work of `take` if calls are hidden or earlier rounds exist."""
+        data = event.data or b""
+        if whole.has_failed:
+            of_round.add_chunk(whole)
+            self.answer.add_chunk(whole)
+            out.append(event.raw)
+            return False
+        if whole.usage:
+            self._usage = whole.usage
+        if self._source is None and whole.choices:
+            self._source = event
+            self._head = self._head or patch.read_response_head(data)
+        if not whole.choices and whole.usage and self._may_go_on():
+            of_round.add_chunk(whole)
+            self._tail = event
+            return True
+        self._waiting = []
+        begin = len(out)
+        chunk, changes = self._sort(of_round, event, whole, shown, out)
+        if self._hold:
+            shown = self._hold_texts(event, whole, shown)
+            if self._has_shown_calls() or any(choice.finish_reason for choice in chunk.choices or ()):
+                self._release(out, begin)
+        self.answer.add_chunk(chunk, shown)
+        if (changes or shown) and self._empty(chunk, shown):
+            parts = [len((choice.delta or {}).get("tool_calls") or ()) for choice in whole.choices or ()]
+            if parts == [len(self._waiting)] == [1]:
+                self._waiting[0].is_alone = True
+            return True
+        self._record_roles(chunk)
+        if self._drop_usage and whole.usage and not whole.choices:
+            return True
+        if changes:
+            for position, text in shown.items():
+                changes.setdefault(position, patch.ChoicePatch()).text = text
+            data = patch.patch_choices(data, "delta", changes)
+        elif shown:
+            data = patch.replace_visible_text(data, whole.choices or [], shown)
+        data = self._with_head_and_usage(data, whole.usage, chunk.usage)
+        out.append(event.raw if data is event.data else replace_data(event, data))
+        return data is not event.data
+
+    def _hold_texts(self, event: SseEvent, whole: Chunk, shown: dict[int, str]) -> dict[int, str]:
+        """Return, by position, the texts for the client while the texts of the round wait for the end of the round."""
+        shown = dict(shown)
+        for position, choice in enumerate(whole.choices or ()):
+            text = shown.get(position, (choice.delta or {}).get("content"))
+            if isinstance(text, str) and text:
+                self._said.setdefault(choice.index, []).append(text)
+                self._late[choice.index] = event
+                shown[position] = ""
+        return shown
+
+    def _has_shown_calls(self) -> bool:
+        """True if the client has got calls in this round."""
+        return any(calls.shown_count for calls in self._calls.values())
+
+    def _release(self, out: list[bytes], at: int) -> None:
+        """Insert the text that has waited before the bytes appended since `at`: the client sees this round. If the
+        client's own calls follow, the text that earlier rounds put before hidden calls is left out."""
+        if not self._hold:
+            return
+        self._hold = False
+        waited = self._said if self._has_shown_calls() else self._list_waiting_text()
+        late: list[bytes] = []
+        for index, texts in waited.items():
+            text, event = "".join(texts), self._late.get(index) or self._source
+            if text and event is not None:
+                self.answer.add_text(text, index)
+                choice = {"index": index, "delta": {"content": text}, "finish_reason": None}
+                late.append(replace_data(event, self._with_choice(event.data or b"", choice)))
+        out[at:at] = late
+
+    def _sort(
+        self, of_round: AssembledAnswer, event: SseEvent, whole: Chunk, shown: dict[int, str], out: list[bytes]
+    ) -> tuple[Chunk, dict[int, patch.ChoicePatch]]:
+        """Record a chunk as it is. Return the part of the chunk that the client gets, and the changes to its bytes."""
+        changes: dict[int, patch.ChoicePatch] = {}
+        recorded, visible = list(whole.choices or ()), list(whole.choices or ())
+        for position, choice in enumerate(whole.choices or ()):
+            delta = choice.delta or {}
+            parts = delta.get("tool_calls")
+            parts = parts if isinstance(parts, list) else []
+            again = "role" in delta and choice.index in self._before
+            if not parts and not again and not choice.finish_reason:
+                continue
+            change = patch.ChoicePatch()
+            found = self._sorted(choice, parts, event)
+            self._send_calls(choice.index, found.released, out)
+            left = {name: value for name, value in delta.items() if not (again and name == "role")}
+            if parts:
+                recorded[position] = Choice(
+                    choice.index, {**delta, "tool_calls": found.upstream_fragments}, choice.finish_reason
+                )
+                left["tool_calls"] = found.client_fragments or None
+            change.kept_calls = found.kept_places if found.changed else None
+            change.removes_role = again
+            reason = choice.finish_reason
+            if reason in RUNNABLE_REASONS and choice.index == 0 and self._may_go_on():
+                self._finish = self._finish or (event, reason or "")
+                change.finish_json, reason = b"null", None
+            visible[position] = Choice(choice.index, left, reason)
+            if change != patch.ChoicePatch():
+                changes[position] = change
+        of_round.add_chunk(Chunk(whole.id, whole.model, recorded, whole.usage), shown)
+        held = any(change.finish_json for change in changes.values())
+        usage = UNSET if held and whole.usage else patch.add_spent_usage(whole.usage, self._spent)
+        return Chunk(whole.id, whole.model, visible, usage), changes
+
+    def _sorted(self, choice: Choice, parts: list[Any], event: SseEvent) -> SortedFragments:
+        calls = self._calls.get(choice.index)
+        if calls is None:
+            if len(self._calls) >= MAX_CHOICES:
+                return SortedFragments(changed=bool(parts))
+            seed = f"{self._head} {self._number} {choice.index}"
+            first = self._shown_before if choice.index == 0 else 0
+            calls = self._calls[choice.index] = ToolCallFilter(self._hidden, first, self._limit, seed)
+        found = calls.feed(parts, event, ends=bool(choice.finish_reason))
+        self._waiting += found.waiting
+        return found
+
+    def _may_go_on(self) -> bool:
+        calls = self._calls.get(0)
+        return calls is not None and calls.hidden_count > 0 and not calls.shown_count
+
+    def _with_head_and_usage(self, data: bytes, came: Any, goes: Any) -> bytes:
+        """Return the chunk with the answer's head and usage. came, goes: the usage that it had, and must have."""
+        if came is None and self._drop_usage:
+            data = patch.remove_null_usage(data)
+        elif goes is not came:
+            data = patch.remove_usage(data) if goes is UNSET else patch.set_usage(data, goes)
+        return patch.set_response_head(data, self._head) if self._number else data
+
+    def _send_calls(self, index: int, late: list[HeldFragment], out: list[bytes]) -> None:
+        """Append fragments that have waited for their name, each in a chunk like the one that it came in."""
+        for held in late:
+            number, own = held.call_state.number, read_count(held.fragment.get("index"))
+            part = held.fragment if own is None or own == number else {**held.fragment, "index": number}
+            self.answer.add_chunk(Chunk(choices=[Choice(index, {"tool_calls": [{**part, "index": number}]})]))
+            data = held.event.data or b""
+            if held.is_alone and part is held.fragment:
+                data = self._with_head_and_usage(data, None if self._drop_usage else UNSET, UNSET)
+            else:
+                data = self._with_choice(data, {"index": index, "delta": {"tool_calls": [part]}, "finish_reason": None})
+            out.append(held.event.raw if data is held.event.data else replace_data(held.event, data))
+
+    def _send_tail(self, out: list[bytes]) -> None:
+        """Append the end that was held: the finish reason and the usage."""
+        finish, tail = self._finish, self._tail
+        self._finish = self._tail = None
+        if finish is not None:
+            event, reason = finish
+            choice = Choice(0, {}, choose_finish_reason(reason, self.shown_calls))
+            data = event.data or b""
+            chunk = read_chunk(data)
+            usage = patch.add_spent_usage(chunk.usage, self._spent) if chunk is not None and chunk.usage else UNSET
+            self.answer.add_chunk(Chunk(choices=[choice], usage=usage))
+            data = self._with_choice(data, {"index": 0, "delta": {}, "finish_reason": choice.finish_reason})
+            out.append(replace_data(event, data if usage is UNSET else patch.set_usage(data, usage)))
+        if tail is not None:
+            chunk = read_chunk(tail.data or b"") or Chunk()
+            usage = patch.add_spent_usage(chunk.usage, self._spent)
+            self.answer.add_chunk(Chunk(usage=usage))
+            if not self._drop_usage:
+                out.append(replace_data(tail, self._with_head_and_usage(tail.data or b"", chunk.usage, usage)))
+
+    def _visible(self, event: SseEvent, chunk: Chunk, out: list[bytes], last: bool) -> dict[int, str]:
+        """Return, by position, the texts of this chunk that the client gets instead of upstream's.
+
+        Held text that must come before the chunk is appended as a separate chunk.
+        """
+        shown: dict[int, str] = {}
+        if chunk.has_failed:
+            for index, each in self.block_filters.items():
+                self._send_text(index, each.flush(), out)
+            return shown
+        for position, choice in enumerate(chunk.choices or ()):
+            delta = choice.delta or {}
+            index = choice.index
+            held = self.block_filters.get(index)
+            if held is None:
+                if len(self.block_filters) >= MAX_CHOICES:
+                    continue
+                held = self.block_filters[index] = BlockFilter(self._headings)
+            content = delta.get("content")
+            ends = last or bool(choice.finish_reason)  # some servers send "" with every chunk
+            cut = choice.finish_reason in CUT_REASONS if choice.finish_reason else last
+            calls = bool(delta.get("tool_calls") or delta.get("function_call"))
+            if type(content) is str and (content or last):
+                visible = held.feed(content)
+                if ends or calls:
+                    visible += held.end(cut=cut) if ends else held.flush(before_calls=True)
+                if visible != content:
+                    shown[position] = visible
+                    self._late[index] = event
+            elif ends or calls:
+                self._send_text(index, held.end(cut=cut) if ends else held.flush(before_calls=True), out)
+        return shown
+
+    def _empty(self, chunk: Chunk, shown: dict[int, str]) -> bool:
+        """True if nothing is left of a chunk that the client would miss."""
+        if chunk.usage is not UNSET and chunk.usage is not None:
+            return False
+        for position, choice in enumerate(chunk.choices or ()):
+            delta = choice.delta or {}
+            text = shown.get(position, delta.get("content") if self.round_answer is not None else None)
+            if choice.finish_reason or (text != "" if self.round_answer is None else text not in ("", None)):
+                return False
+            for name, value in delta.items():
+                if name == "content" or value is None or (name == "role" and choice.index in self._greeted):
+                    continue
+                return False
+        return True
+
+    def _send_text(self, index: int, text: str, out: list[bytes]) -> None:
+        """Append held text as a chunk: the chunk that the text came in, with this text as its only choice."""
+        if not text:
+            return
+        if self.round_answer is not None:
+            self.round_answer.add_text(text, index)
+        if self._hold:
+            self._said.setdefault(index, []).append(text)
+            return
+        self.answer.add_text(text, index)
+        event = self._late[index]
+        data = self._with_choice(event.data or b"", {"index": index, "delta": {"content": text}, "finish_reason": None})
+        out.append(replace_data(event, data))
+
+    def _with_choice(self, data: bytes, choice: dict[str, Any]) -> bytes:
+        data = patch.set_only_choice(data, choice, drop_usage=self._drop_usage)
+        return patch.set_response_head(data, self._head) if self._number else data

@@ -1,0 +1,209 @@
+"""Hidden tool calls in answers that are one body: the twin of `proxy.stream.relay`, with the same result.
+
+`read_round` reads what upstream asks for in one body. `join_rounds` makes one body for the client from the bodies of
+all rounds. The last body is the one that is changed, at the spans in question. Text and other fields of earlier rounds
+come before its own, as in a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.dialects.completions.stream import Usage, read_json, write_json
+from proxy.stream import delta, patch
+from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
+from proxy.stream.tool_call_filter import RUNNABLE_REASONS, HiddenCall, choose_finish_reason, make_call_id
+
+
+class RoundContent(msgspec.Struct, frozen=True):
+    """The content of one body.
+
+    message: of the first choice, as upstream should get it back. hidden_calls: the calls of the proxy's tools, none if
+    the answer did not end well. shown_calls: the number of calls of the client. goes_on: all calls are hidden ones.
+    usage: its own.
+    """
+
+    message: bytes | None
+    hidden_calls: list[HiddenCall]
+    shown_calls: int
+    goes_on: bool
+    usage: Usage | None
+
+
+def may_call(body: bytes, hidden_tools: frozenset[str]) -> bool:
+    """True if a body can hold a call of these tools. The search is over bytes: False is certain, and the search is
+    cheap."""
+    return b"\\u" in body or any(name.encode() in body for name in hidden_tools)
+
+
+def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
+    """Return what upstream says and asks for in one body."""
+    answer = AssembledAnswer.from_body(body, max(CAPTURE_LIMIT, len(body)))
+    message, calls = answer.build_message(), answer.calls
+    ours = {place for place, call in enumerate(calls) if call.name in hidden_tools}
+    shown = len(calls) - len(ours)
+    reason = answer.finish_reasons.get(0)
+    sound = answer.error is None and answer.choice_count == 1 and (reason is None or reason in RUNNABLE_REASONS)
+    if message is None or not ours or not sound:
+        return RoundContent(message, [], shown, False, answer.usage)
+    ids = _ids(f"{answer.id} {answer.text}", [call.id for call in calls], ours)
+    found = [HiddenCall(ids[place], calls[place].name, calls[place].arguments) for place in sorted(ours)]
+    named = {place: ids[place] for place in ours if ids[place] != calls[place].id}
+    return RoundContent(_with_ids(message, named) if named else message, found, shown, not shown, answer.usage)
+
+
+def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
+    """Return the one body for the client: without hidden calls, with the text of earlier rounds and the first one's id.
+
+    bodies: of the rounds in their order, with blocks already removed; at least one. Completion tokens are those of all
+    rounds, prompt tokens the last round's. A last body that cannot be read is returned as it is.
+    """
+    last = bodies[-1]
+    value = _read(last)
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(choices, list):
+        return last
+    changes: dict[int, patch.ChoicePatch] = {}
+    for place, choice in enumerate(choices):
+        change = _remove_hidden_calls(choice, hidden_tools) if isinstance(choice, dict) else None
+        if change is not None:
+            changes[place] = change
+    body = patch.patch_choices(last, "message", changes)
+    if len(bodies) == 1:
+        return body
+    spent: dict[str, Any] = {}
+    before: list[dict[str, Any]] = []
+    for one in bodies[:-1]:
+        earlier = _read(one)
+        earlier = earlier if isinstance(earlier, dict) else {}
+        spent = patch.sum_spent_usage(earlier.get("usage"), spent)
+        before += _messages(earlier)[:1]
+    body = _with_fields(body, before)
+    if isinstance(value.get("usage"), dict):
+        body = patch.set_usage(body, patch.add_spent_usage(value["usage"], spent))
+    return patch.set_response_head(body, patch.read_response_head(bodies[0]))
+
+
+def _remove_hidden_calls(choice: dict[str, Any], hidden: frozenset[str]) -> patch.ChoicePatch | None:
+    message = choice.get("message")
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(calls, list):
+        return None
+    kept = [place for place, call in enumerate(calls) if _name(call) not in hidden]
+    if len(kept) == len(calls):
+        return None
+    change = patch.ChoicePatch(
+        kept_calls=[(place, n if _indexed(calls[place]) else None) for n, place in enumerate(kept)]
+    )
+    reason = choice.get("finish_reason")
+    seen = choose_finish_reason(reason, len(kept)) if isinstance(reason, str) else reason
+    if seen != reason:
+        change.finish_json = write_json(seen)
+    return change
+
+
+def _indexed(call: Any) -> bool:
+    return isinstance(call, dict) and "index" in call
+
+
+def _name(call: Any) -> str:
+    inner = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _messages(value: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = value.get("choices")
+    found = [one.get("message") for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
+    """Return the body with the fields of earlier messages before those of its own message."""
+    value = _read(body)
+    own = _messages(value)[:1] if isinstance(value, dict) else []
+    if not own:
+        return body
+    fields: dict[str, Any] = {}
+    room = delta.CaptureLimit(len(body) + sum(len(write_json(one)) for one in before) + CAPTURE_LIMIT)
+    for message in [*before, *own]:
+        delta.merge_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
+    joined = {name: delta.build_json_value(one) for name, one in fields.items()}
+    joined["content"] = _joined([message.get("content") for message in [*before, *own]])
+    new = {name: one for name, one in joined.items() if one != own[0].get(name)}
+    try:
+        start, end = _first_message(body)
+        raw = body[start:end]
+        for name, one in new.items():
+            raw = json_spans.set_member(raw, name, write_json(one))
+        return body[:start] + raw + body[end:]
+    except ValueError:
+        own[0].update(new)
+        return write_json(value)
+
+
+def _first_message(body: bytes) -> tuple[int, int]:
+    """Return the span of the first choice's message. Raises ValueError if it cannot be found."""
+    choices = json_spans.find_member(body, "choices")
+    spans = json_spans.find_elements(body[choices.start : choices.end]) if choices else None
+    if not choices or not spans:
+        raise ValueError("no choices")
+    start, end = (choices.start + at for at in spans[0])
+    message = json_spans.find_member(body[start:end], "message")
+    if message is None:
+        raise ValueError("no message")
+    return start + message.start, start + message.end
+
+
+def _joined(contents: list[Any]) -> Any:
+    """Join several contents into one: a text, or parts if one of them has parts; None if there is none at all."""
+    said = [one for one in contents if one is not None]
+    if all(isinstance(one, str) for one in said):
+        return "".join(said) if said else None
+    parts: list[Any] = []
+    for one in said:
+        if isinstance(one, list):
+            parts += one
+        elif one:
+            parts.append({"type": "text", "text": one})
+    return parts
+
+
+def _ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
+    """Return the ids of all calls: a hidden call gets a new id if it has none, or one that is taken."""
+    taken = {known for place, known in enumerate(ids) if place not in ours}
+    found = list(ids)
+    for place in sorted(ours):
+        if not found[place] or found[place] in taken:
+            found[place] = make_call_id(seed, place)
+        taken.add(found[place])
+    return found
+
+
+def _with_ids(message: bytes, ids: dict[int, str]) -> bytes:
+    """Return the message with these ids, by the place of the call."""
+    raw = json_spans.read_value(message, "tool_calls")
+    spans = json_spans.find_elements(raw) if raw is not None else None
+    try:
+        if raw is None or spans is None:
+            raise ValueError("no calls")
+        calls = [raw[start:end] for start, end in spans]
+        for place, new in ids.items():
+            calls[place] = json_spans.set_member(calls[place], "id", write_json(new))
+        return json_spans.set_member(message, "tool_calls", b"[" + b",".join(calls) + b"]")
+    except ValueError:
+        value = _read(message)
+        for place, new in ids.items():
+            value["tool_calls"][place]["id"] = new
+        return write_json(value)
+
+
+def _read(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return read_json(raw)

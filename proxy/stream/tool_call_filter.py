@@ -1,0 +1,287 @@
+"""Filter that separates the proxy's tool calls from the client's while the calls arrive in pieces.
+
+A fragment of a call waits only until the call's name is known. If a name can no longer become a hidden tool's name, the
+call is the client's immediately. Calls of the client that came before any hidden call keep their index. Later calls of
+the client are numbered on, so that the client sees indices contiguous from 0. The work is linear in the fragments, and
+the held data is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from proxy.dialects.completions.stream import read_count
+from proxy.stream.sse import SseEvent
+
+MAX_CALLS = 4096
+"""Calls that are distinguished in one answer. Calls beyond this number go neither to the client nor to a tool."""
+RUNNABLE_REASONS = frozenset({"tool_calls", "stop", "function_call", "tool_use", "end_turn"})
+"""Finish reasons of an answer whose calls are complete. With any other, hidden calls are not run."""
+_CALLING = frozenset({"tool_calls", "function_call", "tool_use"})
+_NAME_MAX = 512
+"""Characters of a name that are read; the names of the proxy's tools are shorter."""
+_OPEN, _OURS, _THEIRS = range(3)
+
+
+class HiddenCall(msgspec.Struct, frozen=True):
+    """One call of a hidden tool: the model made it, and the client does not see it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class HeldFragment(msgspec.Struct):
+    """A fragment that waits for a name. bare: its event holds nothing else, and was held as a whole."""
+
+    event: SseEvent
+    fragment: dict[str, Any]
+    call_state: _CallState
+    is_alone: bool = False
+
+
+class _CallState:
+    """One call. number: the index under which the client sees it."""
+
+    __slots__ = ("argued", "closed", "held", "id", "index", "kind", "name", "number", "position", "said")
+
+    def __init__(self, position: int, index: int | None) -> None:
+        self.position = position
+        self.index = index
+        self.said = ""  # the id that upstream gives it
+        self.id = ""  # the id that it has here: another one if that id is taken
+        self.name = ""
+        self.kind = _OPEN
+        self.argued = False  # a part of its arguments was seen
+        self.closed = False  # its arguments end with a brace so far
+        self.number = -1
+        self.held: list[HeldFragment] = []
+
+
+class SortedFragments(msgspec.Struct):
+    """The sorted fragments of one choice of one chunk.
+
+    recorded: all fragments, as upstream should get them back, with the position of the call in the round as `index`.
+    kept: the fragments that go on now: place in the list, and the new index if the fragment's own index differs. seen:
+    the same fragments, as the client has them. late: fragments of earlier events that go on before these. waiting: the
+    fragments of this chunk that are held.
+    """
+
+    upstream_fragments: list[dict[str, Any]] = []
+    kept_places: list[tuple[int, int | None]] = []
+    client_fragments: list[Any] = []
+    released: list[HeldFragment] = []
+    waiting: list[HeldFragment] = []
+    changed: bool = False
+
+
+class ToolCallFilter:
+    """The tool calls of one choice in one round.
+
+    names: of the hidden tools. first: the index of the client's next call. ours, shown: the number of hidden calls and
+    of client calls so far. capped: there was too much to read, and some calls went neither to the client nor to a tool.
+    """
+
+    __slots__ = (
+        "_by_index", "_ended", "_first", "_ids", "_names", "_next", "_room", "_rows", "_seed", "_top", "capped",
+        "hidden_count", "shown_count",
+    )  # fmt: skip
+
+    def __init__(self, hidden_tools: frozenset[str], first_index: int, limit: int, seed: str) -> None:
+        self.hidden_count = 0
+        self.shown_count = 0
+        self.capped = False
+        self._names = hidden_tools
+        self._first = first_index
+        self._top = first_index - 1
+        self._room = limit
+        self._seed = seed
+        self._rows: list[_CallState] = []
+        self._by_index: dict[int, _CallState] = {}
+        self._ids: dict[str, _CallState] = {}
+        self._next = 0  # the first row without a number
+        self._ended = False
+
+    def feed(self, parts: list[Any], event: SseEvent, *, ends: bool) -> SortedFragments:
+        """Sort the fragments of one chunk. ends: it has the finish reason, so all names are known."""
+        found = SortedFragments()
+        rows: list[_CallState | None] = []
+        for part in parts:
+            row = self._find_call(part) if isinstance(part, dict) else None
+            rows.append(row)
+            if row is not None:
+                found.upstream_fragments.append(self._learn(row, part))
+        if ends:
+            self._ended = True
+        found.released = self._advance()
+        for place, (part, row) in enumerate(zip(parts, rows, strict=True)):
+            if not isinstance(part, dict):
+                found.kept_places.append((place, None))
+                found.client_fragments.append(part)
+            elif row is not None and row.number >= 0:
+                own = read_count(part.get("index"))
+                found.kept_places.append((place, None if own is None or own == row.number else row.number))
+                found.client_fragments.append({**part, "index": row.number})
+            elif row is not None and row.kind != _OURS and self._room > 0:
+                self._room -= len(event.raw)
+                row.held.append(HeldFragment(event, part, row))
+                found.waiting.append(row.held[-1])
+        if self._room <= 0 and self._next < len(self._rows):
+            found.released += self.withhold_open_calls()
+        found.changed = len(found.kept_places) < len(parts) or any(index is not None for _, index in found.kept_places)
+        return found
+
+    def end(self) -> list[HeldFragment]:
+        """End the calls: no more fragments come, so a call whose name is not a hidden tool's by now is the client's."""
+        self._ended = True
+        return self._advance()
+
+    def withhold_open_calls(self) -> list[HeldFragment]:
+        """Withhold every call that might still have become a hidden one: the answer broke off, or too much waits."""
+        for row in self._rows[self._next :]:
+            if row.kind == _OPEN:
+                row.kind = _OURS
+        self.capped = True
+        return self._advance()
+
+    def is_hidden(self, position: int) -> bool:
+        """True if the call at that position is a hidden one."""
+        return position < len(self._rows) and self._rows[position].kind == _OURS
+
+    def build_id_fragments(self) -> list[dict[str, Any]]:
+        """Return fragments that give an id to each hidden call without one."""
+        missing = [row for row in self._rows if row.kind == _OURS and not row.id]
+        return [{"index": row.position, "id": make_call_id(self._seed, row.position)} for row in missing]
+
+    def _find_call(self, part: dict[str, Any]) -> _CallState | None:
+        """Return the call that a fragment belongs to; None if there are too many calls.
+
+        Fragments share the index of their call. Some servers give all calls the index 0 and different ids, other
+        servers give neither. With both kinds an id, or a name behind arguments, begins a call. A fragment without these
+        continues the last call.
+        """
+        index, known, name = read_count(part.get("index")), _text(part.get("id")), _name(part)
+        row = self._ids.get(known) if known else None
+        if row is None or (index is not None and row.index != index):
+            row = self._by_index.get(index) if index is not None else (self._rows[-1] if self._rows else None)
+        if row is not None and not _begins(row, index, known, name):
+            return row
+        self._room -= len(known)
+        if len(self._rows) >= MAX_CALLS or self._room < 0:
+            self.capped = True
+            return None
+        before = self._rows[-1] if self._rows else None
+        if before is not None and before.kind == _OPEN and before.name in self._names:
+            before.kind = _OURS
+        row = _CallState(len(self._rows), index)
+        self._rows.append(row)
+        if index is not None:
+            self._by_index[index] = row
+        return row
+
+    def _learn(self, row: _CallState, part: dict[str, Any]) -> dict[str, Any]:
+        """Record what a fragment says about its call. Return the fragment as upstream should get it back."""
+        known, name, arguments = _text(part.get("id")), _name(part), _arguments(part)
+        new = {**part, "index": row.position}
+        if known and not row.said:
+            row.said = row.id = known
+            if self._ids.setdefault(known, row) is not row:  # two calls with one id: results would be ambiguous
+                row.id = make_call_id(self._seed, row.position)
+        if known and known != row.id:
+            new["id"] = row.id
+        if name and row.kind != _THEIRS:
+            piece = self._piece(row, name)
+            row.name = (row.name + piece)[:_NAME_MAX]
+            if piece != name:
+                _rename(new, piece)
+        if arguments:
+            row.argued = True
+            row.closed = arguments[-1] == "}"
+        if row.kind == _OPEN and not any(one.startswith(row.name) for one in self._names):
+            row.kind = _THEIRS
+        elif row.kind == _OPEN and row.argued and row.name:
+            row.kind = _OURS if row.name in self._names else _THEIRS
+        return new
+
+    def _piece(self, row: _CallState, name: str) -> str:
+        """Return the characters that a fragment adds to the name: some servers repeat the whole name in every
+        fragment."""
+        if row.kind == _OURS:
+            return ""
+        longer = row.name + name
+        if row.name and name.startswith(row.name) and not any(one.startswith(longer) for one in self._names):
+            return name[len(row.name) :]
+        return name
+
+    def _advance(self) -> list[HeldFragment]:
+        """Number the calls that are decided, in the order in which they were opened. Return the fragments that
+        waited."""
+        late: list[HeldFragment] = []
+        while self._next < len(self._rows):
+            row = self._rows[self._next]
+            if row.kind == _OPEN:
+                if not self._ended:
+                    break
+                row.kind = _OURS if row.name in self._names else _THEIRS
+            self._next += 1
+            if row.kind == _OURS:
+                self.hidden_count += 1
+            else:
+                own = row.index if not self.hidden_count and not self._first else None
+                row.number = self._top + 1 if own is None else own
+                self._top = max(self._top, row.number)
+                self.shown_count += 1
+                late += row.held
+            row.held = []
+        return late
+
+
+def make_call_id(seed: str, position: int) -> str:
+    """Make an id for a call without one: deterministic, with nine letters as the strictest server requires."""
+    digest = hashlib.blake2b(f"{seed} {position}".encode("utf-8", "replace"), digest_size=9).digest()
+    return "".join("abcdefghijklmnopqrstuvwxyz"[byte % 26] for byte in digest)
+
+
+def choose_finish_reason(reason: str, shown_calls: int) -> str:
+    """Return the finish reason of an answer that ends with `shown` calls: "stop" if none is shown and it asks for
+    calls."""
+    return "stop" if not shown_calls and reason in _CALLING else reason
+
+
+def _begins(row: _CallState, index: int | None, known: str, name: str) -> bool:
+    """True if a fragment begins another call than the one that it would continue. known: the fragment's id."""
+    if name and row.kind == _THEIRS and not row.name:
+        return True  # that call was sent without a name
+    if known:
+        other = row.said or (row.name if name else "")
+        return known != row.said and bool(other or (index is None and (row.name or row.argued)))
+    if not name or not (row.argued or (index is None and row.index is not None)):
+        return False
+    return name[:_NAME_MAX] != row.name or (index is None and row.closed)
+
+
+def _inner(part: dict[str, Any]) -> dict[str, Any]:
+    inner = part.get("function") or part.get("custom")
+    return inner if isinstance(inner, dict) else {}
+
+
+def _name(part: dict[str, Any]) -> str:
+    return _text(_inner(part).get("name"))
+
+
+def _arguments(part: dict[str, Any]) -> str:
+    inner = _inner(part)
+    value = inner.get("arguments", inner.get("input"))
+    return value if isinstance(value, str) else ("}" if value is not None else "")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _rename(part: dict[str, Any], name: str) -> None:
+    holder = "function" if part.get("function") else "custom"
+    part[holder] = {**part[holder], "name": name}

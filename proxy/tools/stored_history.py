@@ -1,0 +1,238 @@
+"""A session's stored messages for its own model: one by its id, or all as rows for a query.
+
+Besides the messages of the client, the store holds hidden rounds: calls of the proxy's tools and their results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from proxy.chat import chain
+from proxy.chat.message import Message
+from proxy.context.analysis.provenance import Provenance, find_provenance
+from proxy.dialects.completions.request import read_message
+from proxy.errors import NotManaged
+from proxy.store.base import MessageRecord
+from proxy.store.session_notes import HiddenRoundRow
+from proxy.tools.tool_context import ToolContext
+
+SESSION_WIDE = ""
+"""The thread that stores the operator's decisions for a whole session."""
+PAGE = 200
+"""Messages read from the store at a time, so that one list never blocks the event loop for long."""
+MAX_COPIED_BYTES = 64 << 20
+"""Bytes of a session that are copied for a query, the newest messages first."""
+CALL_LOOKBACK = 40
+"""Messages before a result that are searched for its call."""
+PAGES = 10
+"""Pages behind a message that are searched for edits of the same file."""
+YIELD = 10
+"""Messages after which the thread yields the interpreter to others."""
+CELL = 900_000
+"""Bytes of a message's content in a query: SQLite limits it to a million. `recall` returns all of it."""
+
+COLUMNS = (
+    *("seq", "id", "group_id", "role", "content", "tool_call_id", "status", "parsing_strategy", "tokens", "created_at"),
+    "in_prompt",
+)
+
+
+class _Round(msgspec.Struct, frozen=True):
+    replaces: list[str] = []
+    results: list[str] = []
+
+
+_ROUND = msgspec.json.Decoder(_Round)
+
+
+def format_message(message: Message) -> str:
+    """Return all that a message says: its text, then its reasoning, its calls, and the number of parts that are not
+    text."""
+    parts = [message.text] if message.text else []
+    if message.reasoning:
+        parts.append(f"[reasoning]\n{message.reasoning}")
+    parts += [f"[call {call.id}] {call.name} {call.arguments}" for call in message.calls]
+    if message.media_count:
+        parts.append(f"[{message.media_count} parts that are not text]")
+    return "\n\n".join(parts)
+
+
+def format_stored_message(raw: bytes) -> str:
+    """Return `said` of a stored message; its bytes as text if the message cannot be read."""
+    try:
+        return format_message(read_message(raw))
+    except NotManaged:
+        return raw.decode("utf-8", "replace")
+
+
+def read_hidden_messages(row: HiddenRoundRow) -> Iterator[tuple[str, Message]]:
+    """Yield the messages of a round that the client does not have, each with its public id. They form separate chains:
+    one from the end of the request, one from the answer. The ids are therefore the same whatever the client puts next
+    to them."""
+    try:
+        found = _ROUND.decode(row.body)
+        before = [read_message(raw.encode()) for raw in found.replaces]
+        ours = [read_message(raw.encode()) for raw in found.results]
+    except (ValueError, RecursionError, NotManaged):
+        return
+    places = {call.id: place for place, call in enumerate(before[-1].calls)} if before else {}
+    ours.sort(key=lambda message: places.get(message.call_id or "", 0))
+    for at, messages in ((row.head, before[:-1]), (row.key, ours)):
+        for message in messages:
+            at = chain.derive_next_key(at, message.digest)  # noqa: PLW2901  a chain
+            yield chain.public_id(at), message
+
+
+async def find_message(context: ToolContext, name: str) -> tuple[str, str] | None:
+    """Return (role, all that it says) of the message with this id, of this session alone; None if there is none."""
+    place = (context.tenant, context.session)
+    stored = await context.store.find_message(*place, name)
+    if stored is not None:
+        return stored.role, await asyncio.to_thread(format_stored_message, stored.body)
+    return await asyncio.to_thread(_find_hidden_message, await context.store.read_hidden_rounds(*place), name)
+
+
+def _find_hidden_message(rounds: Sequence[HiddenRoundRow], name: str) -> tuple[str, str] | None:
+    found = (message for row in rounds for public, message in read_hidden_messages(row) if public == name)
+    return next(((message.role, format_message(message)) for message in found), None)
+
+
+async def load_provenance(context: ToolContext, name: str) -> Provenance | None:
+    """Return the origin of a message: the call that it is the result of, its age, and later changes. The source is the
+    prompt of this request. If the client has shortened its history, the source is the store. None if neither has the
+    message."""
+    keys = [chain.public_id(one) for one in context.prompt_keys]
+    if name in keys:
+        return await asyncio.to_thread(find_provenance, context.prompt, len(keys) - 1 - keys[::-1].index(name))
+    place = (context.tenant, context.session)
+    stored = await context.store.find_message(*place, name)
+    if stored is None:
+        return None
+    before = await context.store.read_messages(*place, stored.seq, CALL_LOOKBACK, newest=True)
+    since: list[MessageRecord] = []
+    for _ in range(PAGES):
+        page = await context.store.read_messages(*place, since[-1].seq if since else stored.seq, PAGE)
+        since += page
+        if len(page) < PAGE:
+            break
+    return await asyncio.to_thread(_stored_origin, [*reversed(before), stored, *since], len(before))
+
+
+def _stored_origin(records: Sequence[MessageRecord], index: int) -> Provenance | None:
+    messages = []
+    for n, record in enumerate(records):
+        if n % YIELD == 0:
+            time.sleep(0)
+        try:
+            messages.append(read_message(record.body))
+        except NotManaged:
+            return None
+    return find_provenance(messages, index)
+
+
+async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -> tuple[list[MessageRecord], bool]:
+    """Return (the session's messages, newest first; True if these are all): as many as fit into `most` bytes."""
+    found: list[MessageRecord] = []
+    size, after = 0, 0
+    while True:
+        page = await context.store.read_messages(context.tenant, context.session, after, PAGE, newest=True)
+        for record in page:
+            size += len(record.body) + 200
+            if size > max_bytes and found:
+                return found, False
+            found.append(record)
+        if len(page) < PAGE:
+            return found, True
+        after = page[-1].seq
+
+
+class PromptMembership(msgspec.Struct, frozen=True):
+    """The status of a session's messages, by their keys. gone: they have left the prompt. dropped: the operator has
+    removed them, or they were undone. prompt: those of the prompt's own history, empty if that is not known. A message
+    of another branch is in no prompt."""
+
+    left_keys: frozenset[bytes] = frozenset()
+    dropped_keys: frozenset[bytes] = frozenset()
+    prompt_keys: frozenset[bytes] = frozenset()
+
+
+UNKNOWN_MEMBERSHIP = PromptMembership()
+
+
+async def load_prompt_membership(context: ToolContext) -> PromptMembership:
+    """Return the status of a session's messages, as its thread has them."""
+    place = (context.tenant, context.session)
+    left = await context.store.read_left_out(*place, context.branch)
+    decided = await context.store.read_edits(*place, SESSION_WIDE)
+    return PromptMembership(
+        left_keys=frozenset(message.key for message in left),
+        dropped_keys=frozenset(row.key for row, _ in decided if row.action == "gone"),
+        prompt_keys=frozenset(context.prompt_keys),
+    )
+
+
+def make_table_rows(
+    records: Sequence[MessageRecord],
+    rounds: Sequence[HiddenRoundRow],
+    membership: PromptMembership = UNKNOWN_MEMBERSHIP,
+) -> list[bytes]:
+    """Return the lines that fill the table `messages`, in the order of COLUMNS, oldest first. records: newest first.
+    This takes long for long sessions: do not call it on the event loop.
+
+    Messages that the client never saw stand before the answer that they led to, under that answer's number.
+    """
+    behind = {row.key: row for row in rounds}
+    made: list[bytes] = []
+    for n, record in enumerate(reversed(records)):
+        if n % YIELD == 0:
+            time.sleep(0)  # the event loop can then run before this thread's switch interval ends
+        if record.status == "removed":
+            continue
+        name = chain.public_id(record.key)
+        status = "dropped" if record.key in membership.dropped_keys else record.status
+        stands = status != "dropped" and record.key not in membership.left_keys
+        stands = stands and (not membership.prompt_keys or record.key in membership.prompt_keys)
+        row = behind.get(record.key)
+        for public, message in read_hidden_messages(row) if row is not None else ():
+            kind = "tool_call" if message.calls else "completed"
+            weight = len(message.raw) // 4
+            kind = "dropped" if status == "dropped" else kind
+            made.append(
+                _make_table_row(
+                    record, public, message.role, format_message(message), message.call_id, kind, weight, stands
+                )
+            )
+        cells = (format_stored_message(record.body), record.call_id, status, record.tokens, stands)
+        made.append(_make_table_row(record, name, record.role, *cells))
+    return made
+
+
+def _make_table_row(
+    record: MessageRecord,
+    name: str,
+    role: str,
+    content: str,
+    call_id: str | None,
+    status: str,
+    tokens: int,
+    stands: bool,
+) -> bytes:
+    text = content.encode("utf-8", "replace")
+    if len(text) > CELL:
+        text = text[:CELL] + f'\n[cut here; recall(id="{name}") has all of it]'.encode()
+    at = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    cells: tuple[Any, ...] = (
+        *(record.seq, name, record.group_id, role, text.decode("utf-8", "ignore"), _plain(call_id), status),
+        *(record.strategy, tokens, at, int(stands)),
+    )
+    return msgspec.json.encode(cells)
+
+
+def _plain(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,45 @@
+"""Context of a tool call: the session, services and messages of one request, and nothing of other sessions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from proxy.chat.message import Message
+from proxy.metrics import Metrics
+from proxy.settings.load import Settings
+from proxy.store.base import Store
+from proxy.tools.sandbox import Sandbox
+
+
+def _ignore_memo(_memo: str, _merged: bool) -> None:
+    """Ignore the event: nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """The context of one request, made new for each request that may call tools. Tenant and session come from the
+    exchange, never from a model."""
+
+    tenant: str
+    session: str
+    branch: str
+    explicit: bool
+    """True if the client named the session: memos need that, or `memos.scope = "tenant"`."""
+    project: str
+    """The namespace of memos that the client named; "": the tenant's own."""
+    store: Store
+    settings: Settings
+    metrics: Metrics
+    now: Callable[[], float] = time.time
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    """Shared by all requests, because it bounds the number of concurrent children."""
+    prompt: Sequence[Message] = ()
+    """The messages that the model sees in this request: they tell what need not be saved and how old a message is."""
+    prompt_keys: Sequence[bytes] = ()
+    """The chain keys of these messages."""
+    on_memo_saved: Callable[[str, bool], None] = _ignore_memo
+    """Called for each memo that is saved, with its id and True if it replaced another."""
+    offered_tools: frozenset[str] | None = None
+    """The tools that this request offers; None: all. No other tool is ever run."""

@@ -1,0 +1,112 @@
+"""The admin API as one application: its routes, its OpenAPI description, and the limit on request bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, FastAPI, Request
+
+from proxy.errors import BadRequest, ProxyError
+from proxy.exchange.services import Services
+from proxy.operator.timeline import TimelineCache
+from proxy.web.api import (
+    context,
+    dashboard_data,
+    events,
+    exchanges,
+    groups,
+    memos,
+    messages,
+    notes,
+    overview,
+    records,
+    replay,
+    sessions,
+    settings,
+    transfer,
+)
+from proxy.web.api.error_model import register_error_handlers
+from proxy.web.asgi import App, Message, Receive, Scope, Send, read_body, read_content_length
+from proxy.web.error_responses import send_error
+from proxy.web.routes import READ
+
+ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
+    subject.router
+    for subject in (
+        *(sessions, settings, replay, transfer, notes, messages, records, exchanges, groups),
+        *(memos, context, overview, dashboard_data, events),
+    )
+)
+
+DESCRIPTION: Final = (
+    "What an operator, the dashboard and the command line ask of the proxy. A key goes into `x-context-key` or, as a "
+    "bearer token, into `Authorization`; on loopback without configured keys none is needed. Lists come in pages: "
+    "`next` of one page is the `cursor` of the following one, and null on the last."
+)
+
+
+def create_api(services: Services) -> FastAPI:
+    """Return the application with every route under /api."""
+    app = FastAPI(
+        title="context-proxy",
+        version="1",
+        description=DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.services = services
+    app.state.replaying = asyncio.Lock()
+    app.state.timeline_cache = TimelineCache()
+    for router in ROUTERS:
+        # The routes themselves, not a nested router: the access check reads their patterns.
+        app.router.routes.extend(router.routes)
+    register_error_handlers(app)
+    app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)(_openapi)
+    return app
+
+
+async def _openapi(request: Request) -> dict[str, Any]:
+    app: FastAPI = request.app  # not in a closure, which the framework would keep, and with it all objects of the app
+    return app.openapi()
+
+
+def limit_bodies(api: App, limit: int) -> App:
+    """Return `api` for bodies of at most `limit` bytes that a strict JSON reader accepts. Other bodies get the
+    error."""
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
+                raise BadRequest("a NUL in the path or the query: nothing is called so")  # no database stores it
+            body = await read_body(receive, limit, read_content_length(scope))
+            if body:
+                _check_json(scope, body)
+        except ProxyError as problem:
+            await send_error(send, problem, receive=receive, separate_hint=True)
+            return
+        given = False
+
+        async def receive_again() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await api(scope, receive_again, send)
+
+    return read
+
+
+def _check_json(scope: Scope, body: bytes) -> None:
+    kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    try:
+        if b"application/json" in kind.lower():
+            msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise BadRequest("the body is not JSON", hint=str(error)) from None
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply") from None

@@ -1,0 +1,151 @@
+"""Context of an admin API route: the caller, the proxy's services, and the session that the path names.
+
+A session is addressed by its name under the caller's tenant. A name may hold any text that a client wrote into a
+header. A name that a path cannot carry unchanged (a slash, a space) is addressed as `~` and its base64url.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Path, Query, Request
+
+from proxy.errors import BadRequest, Conflict, Forbidden, NotFound
+from proxy.exchange.services import Services
+from proxy.store.base import BranchRecord, SessionRecord, Store
+from proxy.web.api_keys import Caller
+from proxy.web.auth import CALLER_KEY
+
+PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
+"""Names that stand in a path unchanged."""
+MAX_SEARCHED_BRANCHES: Final = 16
+"""Threads, newest first, that are searched for the one used last."""
+AFTER_EVERY_NAME: Final = chr(0x10FFFF)
+"""Sorts behind the name of every session."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """The caller and the services of one request. tenant: the caller's, or the one named by a caller who sees all
+    tenants. None stands for every tenant."""
+
+    services: Services
+    caller: Caller
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """One session."""
+
+    admin: AdminContext
+    tenant: str
+    session: str
+    record: SessionRecord
+
+    @property
+    def services(self) -> Services:
+        return self.admin.services
+
+
+def write_address(session: str) -> str:
+    """Return the form of a session's name in a path."""
+    if PLAIN_NAME.fullmatch(session):
+        return session
+    return "~" + base64.urlsafe_b64encode(session.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def read_address(address_text: str) -> str:
+    """Return the session's name that an address stands for. Raises BadRequest."""
+    if not address_text.startswith("~"):
+        return address_text
+    try:
+        raw = base64.b64decode(address_text[1:] + "=" * (-len(address_text[1:]) % 4), b"-_", validate=True)
+        name = raw.decode()
+    except (binascii.Error, ValueError) as error:
+        raise BadRequest("what follows ~ in a session's address is not base64url of a text") from error
+    if "\0" in name:
+        raise BadRequest("a NUL in a session's name: none is called so")
+    return name
+
+
+async def _make_admin_context(
+    request: Request,
+    tenant: Annotated[
+        str | None,
+        Query(max_length=128, description="For a key that sees every tenant (`*`): the one that is meant."),
+    ] = None,
+) -> AdminContext:
+    caller: Caller = request.scope[CALLER_KEY]
+    own = caller.one_tenant
+    if own is not None and tenant not in (None, own):
+        raise Forbidden("the key is another tenant's", hint="Leave ?tenant= out.")
+    return AdminContext(request.app.state.services, caller, own if own is not None else tenant)
+
+
+AdminContextDep = Annotated[AdminContext, Depends(_make_admin_context)]
+
+
+async def require_tenant(admin: AdminContext) -> str:
+    """Return the tenant of a request that needs exactly one; the only tenant if there is one. Raises Conflict."""
+    if admin.tenant is not None:
+        return admin.tenant
+    found = await read_tenants(admin.services.store, "", 2)
+    if len(found) == 1:
+        return found[0]
+    raise Conflict("the key sees every tenant, and this is about one", hint="Say which with ?tenant=.")
+
+
+async def read_tenants(store: Store, after: str, limit: int) -> list[str]:
+    """Return the tenants with sessions, in order, after `after`. One row is read for each, however many sessions they
+    have."""
+    found: list[str] = []
+    while len(found) < limit:
+        rows = await store.read_session_names((found[-1] if found else after, AFTER_EVERY_NAME), 1)
+        if not rows:
+            break
+        found.append(rows[0][0])
+    return found
+
+
+async def _make_session_context(
+    admin: AdminContextDep,
+    session: Annotated[str, Path(description="The session's name, or its address from the list.")],
+) -> SessionContext:
+    name = read_address(session)
+    tenant = admin.tenant if admin.tenant is not None else await _tenant_of(admin, name)
+    record = await admin.services.store.read_session(tenant, name)
+    if record is None:
+        raise NotFound("there is no such session", hint="GET /api/sessions lists them.")
+    return SessionContext(admin, tenant, name, record)
+
+
+async def _tenant_of(admin: AdminContext, session: str) -> str:
+    """Return the one tenant that has a session of this name. Raises NotFound and Conflict."""
+    owners = await admin.services.store.read_session_tenants(session)
+    if not owners:
+        raise NotFound("there is no such session", hint="GET /api/sessions lists them.")
+    if len(owners) > 1:
+        raise Conflict("several tenants have a session of this name", hint="Say which with ?tenant=.")
+    return owners[0]
+
+
+async def find_newest_branch(context: SessionContext) -> BranchRecord:
+    """Return the thread that was used last; side calls count only if there is no other. Raises NotFound."""
+    known = context.record.threads
+    candidates = [row for row in known if row.kind != "side"] or known
+    best: BranchRecord | None = None
+    for row in candidates[-MAX_SEARCHED_BRANCHES:]:
+        found = await context.services.store.read_branch(context.tenant, context.session, row.thread)
+        if found is not None and (best is None or found.last_at >= best.last_at):
+            best = found
+    if best is None:
+        raise NotFound("the session has no thread yet")
+    return best
+
+
+SessionContextDep = Annotated[SessionContext, Depends(_make_session_context)]

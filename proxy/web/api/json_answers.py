@@ -1,0 +1,65 @@
+"""Answers of the admin API: structs of lower layers, described to OpenAPI and written as JSON.
+
+A struct is described once, at its definition. Here it becomes the model that FastAPI documents, field by field. The two
+therefore cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from fastapi import Response
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from proxy.web.api.pagination import clean_json
+
+_MADE: dict[type, type[BaseModel]] = {}
+
+
+def describe(kind: type[msgspec.Struct]) -> type[BaseModel]:
+    """Return the model of a struct: its fields with their types and defaults, and its docstring. Nested structs are
+    converted too."""
+    if kind not in _MADE:
+        hints = get_type_hints(kind)
+        fields: dict[str, Any] = {}
+        for field in msgspec.structs.fields(kind):
+            default = _default(field)
+            fields[field.name] = (_model(hints[field.name]), default)
+        _MADE[kind] = create_model(
+            kind.__name__, __config__=ConfigDict(protected_namespaces=()), __doc__=kind.__doc__, **fields
+        )
+    return _MADE[kind]
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        made: Callable[[], Any] = field.default_factory
+        return Field(default_factory=made)
+    return ...
+
+
+def _model(hint: Any) -> Any:
+    """Return the hint with a model instead of each struct."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return describe(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if not args or origin is Literal:
+        return hint
+    inner = tuple(_model(arg) for arg in args)
+    if origin in (Union, types.UnionType):
+        return Union[inner]  # noqa: UP007  # of types that are known only now
+    return origin[inner] if origin is not None else hint
+
+
+def render(value: Any) -> Response:
+    """Return a struct, or structs in lists, as an answer."""
+    try:
+        body = msgspec.json.encode(value)
+    except (UnicodeEncodeError, ValueError):  # half a surrogate pair, which a text from JSON can hold
+        body = msgspec.json.encode(clean_json(msgspec.to_builtins(value)))
+    return Response(body, media_type="application/json")

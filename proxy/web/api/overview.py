@@ -1,0 +1,175 @@
+"""The choices of the proxy, and its state in numbers: policies, models, tenants, stats."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict
+
+from proxy.context.models import Model
+from proxy.context.policy import Policy
+from proxy.errors import Forbidden, NotFound
+from proxy.web.api import pagination
+from proxy.web.api.admin_context import AdminContextDep, read_tenants
+from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.pagination import Cursor, Limit, Page
+from proxy.web.api.sessions import RemovalResult
+from proxy.web.routes import READ
+
+router = APIRouter(prefix="/api", tags=["proxy"], responses=ERROR_RESPONSES)
+
+
+class PolicyDetails(BaseModel):
+    """A policy. stages and voices: its parts, in order. is_default: true if it applies to requests that name none."""
+
+    name: str
+    mode: str
+    schedule: str
+    budget: float
+    window: int
+    stages: list[str]
+    voices: list[str]
+    tools: list[str]
+    is_default: bool
+
+
+class ModelDetails(BaseModel):
+    """The known facts of a model. input, output: dollars per million tokens. w, r: prices of an uncached and of a
+    cached token in units of `input`."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    name: str
+    window: int | None
+    max_output: int | None
+    tokenizer: str
+    input: float | None
+    output: float | None
+    w: float
+    r: float
+    cache: str
+
+
+class TenantListItem(BaseModel):
+    """A tenant with sessions in the store."""
+
+    tenant: str
+
+
+class ProxyOverview(BaseModel):
+    """The proxy since its start, and its store. figures: its counters, for a caller that sees every tenant."""
+
+    version: str
+    policy: str
+    upstreams: list[str]
+    healthy: bool
+    trouble: str
+    queued: int
+    dropped: int
+    live_threads: int
+    dollars_spent_today: float
+    figures: dict[str, float]
+
+
+@router.get("/policies", openapi_extra=READ)
+async def list_policies(
+    admin: AdminContextDep, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=64)] = ""
+) -> Page[PolicyDetails]:
+    """List the policies that can be named, by name."""
+    at = pagination.read_cursor(cursor, str)
+    usual = admin.services.settings.policy
+    found = [p for name, p in sorted(admin.services.policies.items()) if q in name and (at is None or name > at[0])]
+    return pagination.make_page(found[: limit + 1], limit, lambda p: _policy(p, usual), lambda p: [p.name])
+
+
+def _policy(policy: Policy, usual: str) -> PolicyDetails:
+    return PolicyDetails(
+        name=policy.name, mode=policy.mode, schedule=policy.schedule, budget=policy.budget, window=policy.window,
+        stages=[_named(stage) for stage in policy.stages], voices=[_named(voice) for voice in policy.voices],
+        tools=list(policy.tools), is_default=policy.name == usual,
+    )  # fmt: skip
+
+
+def _named(part: object) -> str:
+    return type(part).__module__.rpartition(".")[2]
+
+
+@router.get("/models", openapi_extra=READ)
+async def list_models(
+    admin: AdminContextDep, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=256)] = ""
+) -> Page[ModelDetails]:
+    """List the known models, in the order in which they are searched."""
+    at = pagination.read_cursor(cursor, int)
+    start = max(0, at[0]) if at else 0
+    found = [model for model in admin.services.models if q in model.name]
+    more = pagination.write_cursor([start + limit]) if len(found) > start + limit else None
+    return Page(items=[_model(model) for model in found[start : start + limit]], next=more)
+
+
+def _model(model: Model) -> ModelDetails:
+    return ModelDetails(
+        name=model.name, window=model.window, max_output=model.max_output, tokenizer=model.tokenizer,
+        input=model.input, output=model.output, w=model.w, r=model.r, cache=model.cache,
+    )  # fmt: skip
+
+
+@router.get("/stats", openapi_extra=READ)
+async def show_overview(admin: AdminContextDep) -> ProxyOverview:
+    """Show the whole proxy: the state of its store, and its counters since its start."""
+    store, parts = admin.services.store, admin.services
+    everybody = admin.caller.one_tenant is None
+    return ProxyOverview(
+        version=version("context-proxy"),
+        policy=parts.settings.policy,
+        upstreams=[target.name for target in parts.client.targets],
+        healthy=store.healthy,
+        trouble=store.trouble,
+        queued=store.queued,
+        dropped=store.dropped,
+        live_threads=len(parts.live_sessions),
+        dollars_spent_today=await store.sum_spending(int(parts.now() // 86400)),
+        figures=_figures(parts.metrics.registry) if everybody else {},
+    )
+
+
+def _figures(registry: Any) -> dict[str, float]:
+    """Return counters summed over their labels, except `kind`: the cost paid and the cost avoided are two figures."""
+    found: dict[str, float] = {}
+    for metric in registry.collect():
+        for sample in metric.samples:
+            if sample.name.endswith("_total"):
+                name = sample.name.removeprefix("context_proxy_").removesuffix("_total")
+                name += "." + sample.labels["kind"] if sample.labels.get("kind") else ""
+                found[name] = found.get(name, 0.0) + sample.value
+    return found
+
+
+@router.get("/tenants", openapi_extra=READ)
+async def list_tenants(admin: AdminContextDep, limit: Limit = 50, cursor: Cursor = None) -> Page[TenantListItem]:
+    """List the tenants with sessions in the store, by name; for a key of one tenant, only that tenant."""
+    at = pagination.read_cursor(cursor, str)
+    if admin.tenant is not None:
+        found = [name for name in [admin.tenant] if await _exists(admin, name)]
+    else:
+        found = await read_tenants(admin.services.store, at[0] if at else "", limit + 1)
+    return pagination.make_page(found, limit, lambda name: TenantListItem(tenant=name), lambda name: [name])
+
+
+async def _exists(admin: AdminContextDep, tenant: str) -> bool:
+    return bool(await admin.services.store.list_sessions(tenant, limit=1))
+
+
+@router.delete("/tenants/{name}")
+async def delete_tenant(admin: AdminContextDep, name: Annotated[str, Path(max_length=128)]) -> RemovalResult:
+    """Remove all that is stored of a tenant, memos included."""
+    own = admin.caller.one_tenant
+    if own is not None and name != own:
+        raise Forbidden("the key is another tenant's")
+    if not (await _exists(admin, name) or await admin.services.store.read_memos(name, limit=1)):
+        raise NotFound("there is no such tenant", hint="GET /api/tenants lists them.")
+    admin.services.live_sessions.forget_tenant(name)
+    removed = await admin.services.store.delete_tenant(name)
+    left = await _exists(admin, name) or await admin.services.store.read_memos(name, limit=1)
+    return RemovalResult(removed=removed, verified=not left)

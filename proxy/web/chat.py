@@ -1,0 +1,89 @@
+"""Chat requests: from ASGI to an exchange and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from proxy.exchange.handler import handle_chat
+from proxy.exchange.services import Headers, Incoming, Services
+from proxy.web.api_keys import Caller
+from proxy.web.asgi import Receive, Scope, Send, read_body, read_content_length, run_while_connected, with_write_timeout
+from proxy.web.auth import CALLER_KEY
+from proxy.web.body_budget import BodyShare
+from proxy.web.content_encoding import NotDecodedError, decode_body, read_codings
+from proxy.web.request_log import FACTS_KEY
+
+
+class AsgiResponse:
+    """The answer to one client, sent over ASGI."""
+
+    __slots__ = ("_send",)
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send status and headers."""
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last part of the body."""
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def abort(self) -> None:
+        """Send nothing more: the server closes a connection whose answer was left unfinished."""
+
+
+async def serve_chat(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    services: Services,
+    path: str,
+    session: str | None,
+    share: BodyShare,
+) -> None:
+    """Handle one chat request. path: the path for upstream, percent-encoded. session: the session that the path names.
+    share: the part of the body budget that this request holds."""
+    caller: Caller = scope[CALLER_KEY]  # set by the gate; without it the request fails
+    limit = services.settings.limits.body_mb << 20
+    body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
+    incoming = Incoming(
+        method=scope["method"],
+        path=path,
+        query=scope.get("query_string", b""),
+        headers=list(scope["headers"]),
+        body=body,
+        session=session,
+        tenant=caller.one_tenant,
+        log_fields=scope.setdefault(FACTS_KEY, {}),
+    )
+    if any(name == b"content-encoding" for name, _ in incoming.headers):
+        incoming = await _decode_request(services, incoming, share.reserve)
+    answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s))
+    await run_while_connected(scope, receive, handle_chat(services, incoming, answer))
+
+
+async def _decode_request(services: Services, incoming: Incoming, on_bytes: Callable[[int], None]) -> Incoming:
+    """Return the request with its body decompressed. held: called with the number of decompressed bytes."""
+    applied, limit = read_codings(incoming.headers), services.settings.limits.managed_mb << 20
+    if not applied:
+        return incoming
+    work = partial(decode_body, incoming.body, applied, limit)
+    try:
+        # Some kilobytes may stand for megabytes, and zlib lets other threads run meanwhile.
+        body = await asyncio.get_running_loop().run_in_executor(services.workers, work)
+    except NotDecodedError:
+        return replace(incoming, unmanaged_reason="encoding")
+    on_bytes(len(body))
+    headers = [
+        (name, value) for name, value in incoming.headers if name not in (b"content-encoding", b"content-length")
+    ]
+    return replace(incoming, headers=headers, body=body, encoded=(incoming.headers, incoming.body))

@@ -1,0 +1,123 @@
+"""Error answers for the client, in OpenAI's shape; an answer that has begun is broken off.
+
+Once the first byte is sent, only a visible break is honest. The connection is closed in the middle of its chunked body
+or short of its Content-Length. No client then takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from proxy.errors import (
+    ClientGone,
+    HeadersTooLarge,
+    ProxyError,
+    RequestError,
+    TooLarge,
+    TooMany,
+    Unauthorized,
+    Unavailable,
+)
+from proxy.metrics import Metrics
+from proxy.web.asgi import App, Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+LINGER_S: Final = 2.0
+"""Seconds for which a request that is too large is read and discarded after it was refused."""
+
+
+def render_error(error: ProxyError, *, separate_hint: bool = False) -> bytes:
+    """Return the error's body; also the text after `data: ` if a stream breaks. apart: the hint goes into its own
+    field, as in the admin API. OpenAI's clients show the message alone."""
+    told = {"message": str(error), "type": error.type, "param": None, "code": error.code}
+    if separate_hint:
+        told = {"message": error.message, "type": error.type, "code": error.code, "hint": error.hint}
+    return json.dumps({"error": told}).encode()
+
+
+async def send_error(
+    send: Send,
+    error: ProxyError,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    receive: Receive | None = None,
+    separate_hint: bool = False,
+) -> None:
+    """Send a whole answer that is this error. `headers` come after its own.
+
+    A request that would fail again in the same way gets `x-should-retry: false`, which the SDKs obey. Errors for
+    an unreachable upstream or a busy proxy do not carry it: clients retry a lost connection, and may go on doing so.
+    With `receive`, a client that is still sending a body that is too large can read the reason before the connection is
+    closed.
+    """
+    body = render_error(error, separate_hint=separate_hint)
+    out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if isinstance(error, Unauthorized):
+        out.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, Unavailable | TooMany):
+        out.append((b"retry-after", b"1"))
+    elif isinstance(error, RequestError):
+        out.append((b"x-should-retry", b"false"))
+    closing = isinstance(error, TooLarge | HeadersTooLarge)
+    if closing:
+        out.append((b"connection", b"close"))  # or the rest of the body would have to be read
+    await send({"type": "http.response.start", "status": error.status, "headers": [*out, *headers]})
+    if closing and receive is not None:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await _linger(receive)
+        body = b""
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _linger(receive: Receive) -> None:
+    """Read and discard the rest of a body. Closing with bytes unread makes the kernel send a reset, which can overtake
+    the answer (RFC 9112 9.6)."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            message = await receive()
+            while message["type"] != "http.disconnect" and message.get("more_body", False):
+                message = await receive()
+
+
+def answer_errors(app: App, metrics: Metrics) -> App:
+    """Return the outermost layer: every error that comes out of `app` is answered, or ends the connection.
+
+    An error of another type is a fault of the proxy: it is counted, logged with its place, and answered as a plain 500.
+    """
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        begun = False
+
+        def send_noting(message: Message) -> Awaitable[None]:
+            nonlocal begun
+            begun = True
+            return send(message)
+
+        try:
+            await app(scope, receive, send_noting)
+        except ClientGone:
+            metrics.client_gone_total.inc()
+        except asyncio.CancelledError:  # only by the server, when it stops and no longer waits
+            if not begun:
+                await send_error(send, Unavailable("the proxy is stopping", hint="Try again in a moment."))
+        except Exception as error:  # the last resort: no code above this could tell the client anything
+            if not isinstance(error, ProxyError):
+                metrics.swallowed_total.labels(where="web").inc()
+                log.exception("a request failed through a mistake of the proxy's own")
+                error = ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where.")
+            if not begun:
+                await send_error(send, error, receive=receive)
+                return
+            # Returning with the answer unfinished makes the server close the connection: a visible truncation.
+            log.warning("an answer was broken off: %s", error)
+
+    return answered

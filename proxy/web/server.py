@@ -1,0 +1,401 @@
+"""One client's connection: uvicorn's own protocol, with a deadline for every wait and a bound for all data that it
+holds.
+
+ASGI begins when a request's head is complete, so an incomplete head can only be seen here. Measured: uvicorn keeps
+these open for ever: a socket that sends nothing, half a head, one byte a second of head or body. The class adds
+deadlines and these rules:
+
+- Fields behind a chunked body (trailers) are dropped. They would end up among the headers, behind every check of them.
+- Requests behind the one that is being answered (pipelining) wait in a short queue, and no more is read. Bytes that
+  cannot be parsed there end the connection after the answer, and never write into it. A client that leaves is noticed
+  in this state too.
+- A request may be answered before its body has come (no key, no room). Then the client has a moment to send the rest.
+  After that its connection is closed: nobody holds a place with a body that nobody reads.
+- A connection that is not read, because enough data waits, would not report that the client has left. So the socket is
+  polled. Only Linux reports it; elsewhere it is noticed when reading goes on.
+- An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined: the exchange goes on in HTTP/1.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+from typing import Any, Final
+
+import httptools
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from proxy.errors import ProxyError, Unavailable
+from proxy.metrics import Metrics
+from proxy.settings.load import Settings
+from proxy.web.asgi import DISCONNECT_KEY, Disconnect, has_body
+from proxy.web.connection_share import MAX_PIPELINED_BYTES, PROBE_PATHS, ConnectionLimit
+from proxy.web.error_responses import LINGER_S, render_error, send_error
+from proxy.web.half_open import HalfOpenConnections, find_client_address
+
+log = logging.getLogger(__name__)
+
+MIN_BYTES_PER_SECOND: Final = 500
+"""Bytes a second that a body must bring on average over `timeouts.body_s`."""
+MIN_AVERAGE_RATE: Final = 32 * 1024
+"""Bytes a second that a body must bring on average, from its beginning."""
+BODY_TIME_FACTOR: Final = 4
+"""Times `timeouts.body_s` that a body may take in addition to that: a short body may come slowly."""
+MAX_PIPELINED_REQUESTS: Final = 16
+"""Requests that may wait on a connection behind the one that is being answered."""
+RECEIVE_BYTES: Final = 256 * 1024
+"""Bytes that one receive may bring; a head is checked between two receives."""
+CHECKS_PER_DEADLINE: Final = 4
+"""Checks of each connection within the shorter deadline. A quarter of the deadline is the longest delay of a check."""
+
+SOCKET_CHECK_S: Final = 0.2
+"""Seconds between two checks of the socket of a connection that is not read."""
+POLL_HANGUP: Final = getattr(select, "POLLRDHUP", 0)
+"""The poll flag for a client that sends nothing more; 0 if the system has none."""
+
+HEAD: Final = 0
+"""A head, or the rest of one, is awaited."""
+BODY: Final = 1
+DONE: Final = 2
+"""The request is here; the client owes nothing until the answer has ended."""
+
+
+async def refuse_connection(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """Answer as the whole application for connections beyond `limits.connections`."""
+    error = Unavailable("too many connections are open", hint="Try again in a moment.")
+    await send_error(send, error, [(b"connection", b"close")])  # type: ignore[arg-type]  # uvicorn's names for the same
+
+
+class Connection(HttpToolsProtocol):
+    """A connection. The server makes one for each client; `connections` makes a subclass that has the settings."""
+
+    header_s = 10.0
+    body_s = 30.0
+    header_bytes = 64 * 1024
+    most = 4096
+    metrics: Metrics
+    half_open: HalfOpenConnections
+    shares: ConnectionLimit
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._phase = HEAD
+        self._since = self.loop.time()
+        self._bytes = 0
+        self._deaf = False
+        self._closing: float | None = None
+        self._address = ""
+        self._placed = False
+        """True while the connection counts in `shares`."""
+        self._waiting = 0
+        """Bytes of bodies that wait here behind the request that is being answered."""
+        self._came = 0
+        self._taken = 0.0
+        """Seconds that a body has taken, without the time in which it waited for the proxy."""
+        self._looked = self._since
+        self._running: RequestResponseCycle | None = None
+        self._look_again: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+        self._every = min(self.header_s, self.body_s) / CHECKS_PER_DEADLINE
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
+        super().connection_made(transport)
+        self._address = find_client_address(self.client)
+        if len(self.connections) > 2 * self.most and not self.half_open.make_room():
+            self.metrics.refused_connections_total.labels(why="crowded").inc()
+            transport.abort()
+            return
+        self.half_open.add(self._address, self, self.loop.time())
+        self._look_again = self.loop.call_later(self._every, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self.half_open.remove(self._address, self)
+        self._leave_place()
+        self.shares.pipelined -= self._waiting
+        self._waiting = 0
+        running = self._running
+        if running is not None and not running.response_complete:
+            self._leave(running)  # uvicorn tells only the newest request, which may be waiting behind this one
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._unset_keepalive_if_required()
+        self._bytes += len(data)
+        if self._phase == DONE:
+            self._expect_head()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            log.warning("a request could not be read as HTTP")
+            self.send_400_response("Invalid HTTP request received.")
+        if self._phase == HEAD and self._bytes > self.header_bytes + RECEIVE_BYTES:
+            self._end(431, "the request's head is too long")
+        elif self._phase == HEAD and not self._is_answering() and not self.transport.is_closing():
+            self._leave_place()
+            self.half_open.add(self._address, self, self.loop.time())  # half a head on a connection that was used
+        if self.flow.read_paused and self._watching is None and POLL_HANGUP:
+            self._watching = self.loop.call_later(SOCKET_CHECK_S, self._watch)
+
+    # Called by the parser
+
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
+            raise ValueError("too many requests wait on one connection")
+        super().on_message_begin()
+        self.scope[DISCONNECT_KEY] = Disconnect()  # type: ignore[typeddict-unknown-key]  # a key of the proxy
+        if self._phase == DONE:
+            self._expect_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase == HEAD:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # the parser stops here, before any body, and raises in `data_received`
+        super().on_headers_complete()
+        self.half_open.remove(self._address, self)
+        self._came, self._taken = 0, 0.0
+        self._looked = self.loop.time()
+        self._phase = BODY
+        self._since = self.loop.time()
+        self._bytes = 0
+        if self.pipeline and not POLL_HANGUP:
+            self.flow.resume_reading()  # or a client that has left would not be noticed
+
+    def on_body(self, body: bytes) -> None:
+        self._came += len(body)
+        cycle: Any = self.cycle
+        if cycle is not self._running:
+            self._waiting += len(body)
+            self.shares.pipelined += len(body)
+            if self.shares.pipelined > MAX_PIPELINED_BYTES:
+                raise ValueError("the bodies of requests that wait on connections take too much memory")
+        if not cycle.body and not cycle.response_complete and not self.parser.should_upgrade():
+            # A body in one piece is passed on as it is. uvicorn would copy it twice, and it may be a long history.
+            cycle.body = body
+            body = b""
+        elif isinstance(cycle.body, bytes):
+            cycle.body = bytearray(cycle.body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        super().on_message_complete()
+        self._phase = DONE
+        if self.cycle is self._running:
+            self.flow.resume_reading()  # a long body has stopped it, and the application may never ask for more
+        if self.cycle.response_complete:  # answered before it had come: this alone watches what follows
+            self._expect_head()
+
+    # Differences from uvicorn
+
+    def on_response_complete(self) -> None:
+        answered = self._running
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
+        if answered is not None and answered is self.cycle and self._phase == BODY and not self.transport.is_closing():
+            self._lingering = self.loop.call_later(LINGER_S, self._end_unread, answered)
+
+    def _end_unread(self, answered: RequestResponseCycle) -> None:
+        """Close the connection if the body of a request that was answered has still not come."""
+        if answered is self.cycle and self._phase == BODY:
+            self._late("", told=False)
+
+    def _take_place(self, cycle: RequestResponseCycle) -> bool:
+        """Take a place for this connection; return True if it may have a request answered."""
+        self._leave_place()
+        room = self.shares.has_room(self._address)
+        if not room and cycle.scope["path"] in PROBE_PATHS and not has_body(cycle.scope):  # type: ignore[arg-type]
+            room = self.shares.has_room_for_probe()
+            cycle.keep_alive = False
+        if room:
+            self._placed = True
+            self.shares.add(self._address)
+        return room
+
+    def _leave_place(self) -> None:
+        if self._placed:
+            self._placed = False
+            self.shares.remove(self._address)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        if self._waiting:
+            self._waiting -= len(cycle.body)
+            self.shares.pipelined -= len(cycle.body)
+        if not self._take_place(cycle):
+            self.metrics.refused_connections_total.labels(why="crowded").inc()
+            app = refuse_connection
+        super()._start_asgi_task(cycle, self._closing_after(cycle, app))
+
+    def _closing_after(self, cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+        """Return the application, with a close of the connection after an unfinished answer. The application leaves an
+        answer unfinished on purpose. uvicorn would take that for a mistake and log an error."""
+
+        async def closing(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            await app(scope, receive, send)
+            if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
+                cycle.disconnected = True
+                self.transport.close()
+
+        return closing
+
+    def send_400_response(self, msg: str) -> None:
+        running = self._running
+        if running is None or running.response_complete or (running is self.cycle and running.more_body):
+            self._end(400, msg)
+            return
+        # An answer is being sent, and unreadable bytes came behind its request: nothing more is read.
+        self._deaf = True
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()
+        last = self.pipeline[0][0] if self.pipeline else running
+        last.keep_alive = False
+
+    @staticmethod
+    def _leave(running: RequestResponseCycle) -> None:
+        """Tell the request that is being answered that its client has left."""
+        running.disconnected = True
+        running.message_event.set()
+        running.scope[DISCONNECT_KEY].report_left()  # type: ignore[typeddict-item]
+
+    def _is_answering(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def evict(self) -> None:
+        """Close the connection, because others need the place."""
+        self.metrics.refused_connections_total.labels(why="half_open").inc()
+        self._deaf = True
+        self.transport.abort()
+
+    def _end(self, status: int, why: str) -> None:
+        """Close the connection, with an error answer if no answer has begun."""
+        self._deaf = True
+        running = self._running
+        self.metrics.refused_connections_total.labels(why=str(status)).inc()
+        if running is None or running.response_complete or not running.response_started:
+            if running is not None:
+                self._leave(running)  # what it sends from now on goes nowhere
+            error = ProxyError(why)
+            error.code, error.type = "invalid_request", "invalid_request_error"
+            body = render_error(error)
+            head = b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(head % (status, len(body)) + body)
+        self.transport.close()
+
+    def _decline(self, rest: bytes) -> None:
+        """Decline a protocol change. The parser has stopped behind a head that offers another protocol, and would take
+        the body for that protocol. A new parser therefore reads the same head without the offer, and all that
+        follows."""
+        method = self.parser.get_method()
+        connection = [
+            token.strip() for name, value in self.headers if name == b"connection" for token in value.split(b",")
+        ]
+        kept = [(name, value) for name, value in self.headers if name not in (b"connection", b"upgrade")]
+        kept += [(b"connection", token) for token in connection if token.lower() != b"upgrade"]
+        offered = len(kept) < len(self.headers) or any(token.lower() == b"upgrade" for token in connection)
+        if method == b"CONNECT" or not offered:
+            self._end(400, "tunnels are not made here")
+            return
+        line = b"%b %b HTTP/%b\r\n" % (method, self.url, self.parser.get_http_version().encode())
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(line + b"".join(b"%b: %b\r\n" % field for field in kept) + b"\r\n" + rest)
+
+    def _expect_head(self) -> None:
+        self._phase = HEAD
+        self._since = self.loop.time()
+        self._bytes = 0
+
+    def _look(self) -> None:
+        """Check the deadlines of the client and close the connection if one has passed. Schedule the next check."""
+        now = self.loop.time()
+        self._look_again = self.loop.call_later(self._every, self._look)
+        if self.transport.is_closing():
+            self._closing = self._closing or now
+            if now - self._closing >= self.body_s:
+                self.transport.abort()  # it does not read the rest of the answer
+            return
+        running = self._running
+        passed, self._looked = now - self._looked, now
+        if self._phase == DONE or self.flow.read_paused:
+            self._since, self._bytes = now, 0  # the client waits for the proxy
+        elif self._phase == HEAD:
+            late = now - self._since >= self.header_s
+            if late and not self._is_answering() and self.timeout_keep_alive_task is None:
+                self._late("the request's head did not come in time", told=self._bytes > 0)
+        elif running is self.cycle and running.waiting_for_100_continue:
+            self._since = now
+        else:
+            self._taken += passed
+            if self._taken >= BODY_TIME_FACTOR * self.body_s + self._came / MIN_AVERAGE_RATE:
+                self._late("the request's body took too long", told=True)
+            elif now - self._since >= self.body_s:
+                if self._bytes < self.body_s * MIN_BYTES_PER_SECOND:
+                    self._late("the request's body came too slowly", told=True)
+                self._since, self._bytes = now, 0
+
+    def _watch(self) -> None:
+        """Close the connection once the client has left. Schedule the next check as long as nothing is read."""
+        self._watching = None
+        if not self.flow.read_paused or self.transport.is_closing():
+            return
+        if has_ended(self.transport.get_extra_info("socket").fileno()):
+            self.transport.close()
+        else:
+            self._watching = self.loop.call_later(SOCKET_CHECK_S, self._watch)
+
+    def _late(self, why: str, *, told: bool) -> None:
+        if told:
+            self._end(408, why)
+        else:
+            self.metrics.refused_connections_total.labels(why="silent").inc()
+            self._deaf = True
+            self.transport.close()
+
+
+def has_ended(file_descriptor: int) -> bool:
+    """True if the other side of this socket has closed or reset it, with or without unread bytes before that."""
+    poll = select.poll()
+    poll.register(file_descriptor, POLL_HANGUP)
+    return bool(poll.poll(0))
+
+
+def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connection]:
+    """Return the class of an application's connections, for uvicorn's `http`."""
+    known = {
+        "header_s": settings.timeouts.header_s,
+        "body_s": settings.timeouts.body_s,
+        "header_bytes": settings.limits.header_kb * 1024,
+        "most": settings.limits.connections,
+        "metrics": metrics,
+        "half_open": HalfOpenConnections(settings.limits.half_open),
+        "shares": ConnectionLimit(settings.limits.connections, settings.limits.address_share),
+    }
+    return type("Connection", (Connection,), known)

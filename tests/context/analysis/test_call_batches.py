@@ -1,0 +1,111 @@
+"""What reflection looks at: calls with their results, in batches that keep their names, ranked by the goal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.chat import chain, group
+from proxy.chat.chain import compute_keys
+from proxy.chat.message import Call
+from proxy.context.analysis import call_batches
+from proxy.context.analysis.call_batches import ReflectionSettings, read_call_outcome
+from proxy.context.plan import Ask
+from proxy.errors import ConfigError
+from tests.context.research import step
+from tests.conversations import Json, assistant, message, messages, result, user
+
+
+def batched(values: list[Json], **more: object) -> list[call_batches.CallBatch]:
+    read = messages(*values)
+    return call_batches.find_batches(read, compute_keys("", read), group.split_steps(read), ReflectionSettings(**more))  # type: ignore[arg-type]
+
+
+def test_calls_are_paired_by_id_else_by_place() -> None:
+    read = messages(assistant("", "a", "b"), result("b", "of b"), result("zzz", "of a"))
+    found = call_batches.find_answered_calls(read, group.split_steps(read)[0])
+    assert [(one.call.id, read[one.result_index].text) for one in found] == [("b", "of b"), ("a", "of a")]
+
+
+def test_c5_low_stakes_calls_are_in_no_batch() -> None:
+    values = [user("x"), *step("think", "ok"), *step("search", "found"), *step("sleep", "ok")]
+    assert [one.call.name for batch in batched(values) for one in batch.calls] == ["search"]
+    assert [one.call.name for batch in batched(values, low_stakes=("search",)) for one in batch.calls] == [
+        "think",
+        "sleep",
+    ]
+
+
+def test_c5_batches_keep_their_names_while_the_conversation_grows() -> None:
+    values = [user("x")]
+    seen: list[str] = []
+    for n in range(7):
+        values += step("search", f"found {n}")
+        found = [batch.ask_id for batch in batched(values, reflect_batch=3)]
+        assert len(found) == (n + 1) // 3
+        assert found[: len(seen)] == seen
+        seen = found
+    read = messages(*values)
+    keys = chain.compute_keys("", read)
+    assert seen[0] == Ask("reflection", "", (keys[2], keys[4], keys[6])).id
+
+
+def test_c3_the_goal_is_the_states_else_the_last_user_message() -> None:
+    read = messages(user("first"), assistant("x"), user("second"), user("output"))
+    assert call_batches.find_goal("Context: c\nGoal: to win\nx", read) == "to win"
+    assert call_batches.find_goal("Context: c", read) == "output"
+    assert call_batches.find_goal(None, read, [False, False, False, True]) == "second"
+    assert call_batches.find_goal(None, ()) == ""
+
+
+def test_c3_calls_are_ranked_by_the_words_of_the_goal() -> None:
+    values = [*step("search", "nothing of it"), *step("search", "flask logging setup"), *step("search", "flask is old")]
+    read = messages(*values)
+    found = [one for s in group.split_steps(read) for one in call_batches.find_answered_calls(read, s)]
+    ranks = call_batches.rank_calls("configure flask logging", read, found)
+    assert ranks[:2] == ["low", "high"]
+    assert ranks[2] == "medium"
+
+
+def test_settings_that_are_wrong_are_named() -> None:
+    with pytest.raises(ConfigError, match="inline"):
+        ReflectionSettings(reflect="sometimes")
+    with pytest.raises(ConfigError, match="1 or more"):
+        ReflectionSettings(reflect_batch=0)
+    assert ReflectionSettings().read_mode({"reflect": "Inline"}) == "inline"
+    assert ReflectionSettings(reflect="helper").read_mode({"reflect": "what"}) == "helper"
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "text", "how"),
+    [
+        ("search", "", "all fine", "success"),
+        ("search", "", "the word error in the middle of a text is none", "success"),
+        ("search", "", "  \n ", "unknown"),
+        ("search", "", "Tool call timed out.", "timeout"),
+        ("search", "", "Error: no such table", "error"),
+        ("bash", "make", "<returncode>124</returncode>", "timeout"),
+        ("bash", "make", "<returncode>1</returncode>\nfailed", "failure"),
+        ("bash", "pytest -q", "2 failed, 198 passed", "failure"),
+        ("bash", "pytest -q", "198 passed in 4.1s", "success"),
+        ("bash", "make", "exit code: 0", "success"),
+        ("bash", "make | tail", "exit code: 0", "unknown"),
+        ("bash", "make", "cc -c a.c", "unknown"),
+        ("bash", "python a.py", "line\nTraceback (most recent call last):\n  File\nKeyError: 'a'", "error"),
+        ("bash", "cat x", "cat: x: No such file or directory", "error"),
+    ],
+)
+def test_c1_the_outcome_in_a_record_is_the_one_reading_of_it(name: str, command: str, text: str, how: str) -> None:
+    call = Call("1", name, json.dumps({"command": command} if command else {"query": "x"}))
+    assert read_call_outcome(call, message(result("1", text))).outcome == how
+
+
+def test_c3_the_line_of_a_record_is_the_one_that_says_how_it_ended() -> None:
+    call = Call("1", "bash", '{"command": "pytest -q"}')
+    long = "\n".join(["<returncode>1</returncode>", *["x"] * 50, "E   assert 1 == 2", "=== 1 failed in 0.1s ==="])
+    assert read_call_outcome(call, message(result("1", long))).quoted_line == "E   assert 1 == 2"
+    assert (
+        read_call_outcome(call, message(result("1", "start\n=== 3 passed in 0.1s ==="))).quoted_line
+        == "=== 3 passed in 0.1s ==="
+    )

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+
+from proxy.chat.message import Call
+from proxy.context.analysis.file_views import find_newest_lines, find_spans, read_edit_lines
+from proxy.context.branch_state import BranchState
+from proxy.context.plan import Edit, View
+from tests.conversations import Json, assistant, call, look, result, user
+
+BODY = [f"def function_{n}(argument): return {n}00000" for n in range(9)]
+OLD, NEW = BODY[4], "def function_4(argument): return 999999"
+
+
+def step(name: str, arguments: Json, text: str) -> list[Json]:
+    return [{**assistant(None), "tool_calls": [call("c", name, json.dumps(arguments))]}, result("c", text)]
+
+
+def history(*more: list[Json]) -> list[Json]:
+    """A file is read at 2, a search finds one of its lines at 4, and that line is edited, with an echo, at 6."""
+    after = [line if line != OLD else NEW for line in BODY]
+    return [
+        user("go"),
+        *step("read_file", {"path": "a.py"}, "\n".join(BODY)),
+        *step("grep", {"pattern": "function_4"}, f"a.py:5:{OLD}"),
+        *step("edit_file", {"path": "a.py", "old": OLD, "new": NEW}, "\n".join(after[2:7])),
+        *[message for one in more for message in one],
+    ]
+
+
+def stubbed(values: list[Json], *indices: int) -> View:
+    keys = look(values).keys
+    edits = {keys[n]: Edit(keys[n], "text", "stub", "shorten_results", "", 9, 1) for n in indices}
+    return look(values, session=BranchState(edits=edits))
+
+
+def test_the_newest_sight_keeps_its_lines_as_long_as_an_untrue_one_stands() -> None:
+    values = history()
+    kept = {6: frozenset({NEW})}
+    assert find_newest_lines(look(values), frozenset({6})) == kept
+    assert find_newest_lines(look(values), frozenset({2, 6})) == kept, "the search is still there"
+    assert find_newest_lines(look(values), frozenset({2, 4, 6})) == {}
+    assert find_newest_lines(stubbed(values, 2, 4), frozenset({6})) == {}
+    assert find_newest_lines(look(values), frozenset({2})) == {}, "the oldest goes first"
+
+
+def test_an_older_sight_may_go_where_a_newer_one_stays() -> None:
+    values = history(step("read_file", {"path": "a.py"}, f"x\n    12\t  {NEW}"))
+    assert find_newest_lines(look(values), frozenset({6})) == {}
+    assert find_newest_lines(look(values), frozenset({8})) == {8: frozenset({NEW})}
+    assert find_spans(f"x\n    12\t  {NEW}", frozenset({NEW})) == [(1, 2)]
+    assert find_spans(f"a.py:12:  {NEW}\n{OLD}", frozenset({NEW})) == [(0, 1)]
+
+
+def test_a_stub_that_shows_an_old_line_is_a_sight_as_well() -> None:
+    values = history()
+    keys = look(values).keys
+    edits = {keys[n]: Edit(keys[n], "text", f"[shortened]\n{OLD}", "shorten_results", "", 9, 1) for n in (2, 4)}
+    assert find_newest_lines(look(values, session=BranchState(edits=edits)), frozenset({6})) == {6: frozenset({NEW})}
+
+
+def test_of_several_edits_of_one_line_only_the_last_one_is_true() -> None:
+    third = "def function_4(argument): return 111111"
+    again = step("edit_file", {"path": "a.py", "old": NEW, "new": third}, f"edited\n{third}")
+    values = history(again)
+    assert find_newest_lines(look(values), frozenset({6, 8})) == {8: frozenset({third})}, "the first read still stands"
+    back = step("edit_file", {"path": "a.py", "old": third, "new": OLD}, f"edited\n{OLD}")
+    assert find_newest_lines(look(history(again, back)), frozenset({6, 8, 10})) == {}, "the first read is true again"
+
+
+def test_without_edits_nothing_has_to_stay() -> None:
+    values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
+    assert find_newest_lines(look(values), frozenset({2})) == {}
+
+
+def test_only_what_differs_counts_and_only_long_lines() -> None:
+    edit = json.dumps(
+        {"old_string": f"same long line here\n{OLD}\n}}", "new_string": f"same long line here\n  {NEW}\n]"}
+    )
+    assert read_edit_lines(Call("1", "Edit", edit)) == ((OLD,), (NEW,))
+    assert read_edit_lines(Call("1", "Write", json.dumps({"path": "a", "content": NEW}))) == ((), ())
+    assert read_edit_lines(Call("1", "Edit", "no JSON")) == ((), ())
+    assert read_edit_lines(Call("1", "Edit", "[1]")) == ((), ())

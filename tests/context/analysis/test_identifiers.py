@@ -1,0 +1,82 @@
+"""What a text holds: names and lines, and where else they stand."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.context.analysis import identifiers
+from proxy.context.analysis.identifiers import PromptIndex
+from proxy.context.branch_state import BranchState
+from proxy.context.plan import Edit
+from tests.conversations import Json, assistant, call, look, result, user
+
+
+def test_names_are_words_with_a_digit_or_a_mark_of_paths_and_ids() -> None:
+    text = "see src/app.py:12, id 4f3a-99 and user_name; not plain words, nor a_1"
+    assert identifiers.remove_duplicates(identifiers.find_names(text)) == ["src/app.py:12", "4f3a-99", "user_name"]
+
+
+@given(st.text(st.sampled_from("aB1_./#@:+~- \n\té→—²ſ中\u2028\x1cx")))
+def test_names_are_those_that_a_search_finds(text: str) -> None:
+    found = [name for name in identifiers.NAME_PATTERN.findall(text) if any(c in "/_@.0123456789" for c in name)]
+    assert list(identifiers.find_names(text)) == found
+    assert identifiers.find_distinct_names(text) == identifiers.remove_duplicates(found)
+
+
+def test_a_line_is_compared_without_its_indentation_and_line_number() -> None:
+    assert (
+        identifiers.strip_line_number("    12\tdef run():")
+        == identifiers.strip_line_number("def run():  ")
+        == "def run():"
+    )
+    assert identifiers.strip_line_number("7| x = 1") == "x = 1"
+    assert identifiers.strip_line_number("12 apples and pears") == "12 apples and pears", (
+        "a number is no line number by itself"
+    )
+
+
+def test_the_arguments_of_calls_are_read_as_the_texts_in_them() -> None:
+    assert (
+        identifiers.read_argument_texts('{"path": "a.py", "new": "one line\\nanother", "n": 3, "flag": true}')
+        == "a.py\none line\nanother\n3"
+    )
+    assert identifiers.read_argument_texts("not JSON") == "not JSON"
+
+
+def conversation() -> list[Json]:
+    calling = {**assistant("I look at notes_1.txt"), "tool_calls": [call("1", "read", '{"path": "/a/b.py"}')]}
+    return [
+        user("Mend /a/b.py please"),
+        calling,
+        result("1", "only_here.py and /a/b.py\na line that stands twice"),
+        user("a line that stands twice"),
+    ]
+
+
+def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
+    view = look(conversation())
+    standing = PromptIndex(view)
+    own = identifiers.hash_message(view.messages[2], None)
+    assert standing.has_name("/a/b.py", own.name_set), "in the prompt and in the call's arguments"
+    assert not standing.has_name("only_here.py", own.name_set)
+    assert standing.has_line("a line that stands twice", own.line_set)
+    assert not standing.has_line("only_here.py and /a/b.py", own.line_set)
+
+
+def test_an_edited_message_holds_what_it_says_now() -> None:
+    view = look(conversation())
+    edit = Edit(view.keys[2], "text", "only other_name.py", "shorten_results", "", 9, 5)
+    edited = look(conversation(), session=BranchState(edits={edit.key: edit}))
+    standing = PromptIndex(edited)
+    assert standing.has_name("other_name.py", frozenset())
+    assert not standing.has_name("only_here.py", frozenset())
+    gone = Edit(view.keys[2], "gone", None, "close_window", "", 9, 0)
+    assert identifiers.hash_message(view.messages[2], gone) == (frozenset(), frozenset())
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    names, lines = identifiers.hash_text(text)
+    assert len(lines) <= len(text.splitlines())
+    assert len(names) <= len(text)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.context.analysis.line_numbers import split_lines, thin_numbers
+
+ROWS = [f"    return value_{n}" for n in range(40)]
+
+
+def numbered(mark: str, start: int = 1, width: int = 6) -> str:
+    return "\n".join(f"{n:{width}}{mark}{row}" for n, row in enumerate(ROWS, start))
+
+
+@pytest.mark.parametrize("mark", ["\t", "\u2192", "|", ":", ": "])
+@pytest.mark.parametrize("width", [0, 6])
+def test_a_listing_is_told_by_numbers_in_a_row(mark: str, width: int) -> None:
+    lines = split_lines(numbered(mark, 95, width))
+    assert lines.is_listing
+    assert lines.numbers[0] == 95
+    assert lines.bare[3] == mark[1:] + ROWS[3], "what stands behind the mark is the line, blanks included"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(ROWS),
+        "\n".join(f"12:{row}" for row in ROWS),
+        "\n".join(f"{n * 7}:{row}" for n, row in enumerate(ROWS)),
+        numbered("\t")[:90],
+        "",
+    ],
+    ids=["plain", "one number", "hits of a search", "too short", "empty"],
+)
+def test_other_texts_are_none(text: str) -> None:
+    lines = split_lines(text)
+    assert not lines.is_listing
+    assert lines.bare is lines.whole
+
+
+def test_every_tenth_number_stays_and_the_first_and_those_after_a_jump() -> None:
+    text = numbered("\t", 5) + "\n\n(more)\n" + "\n".join(f"{n}\tx = {n}" for n in (80, 81, 82))
+    lines = split_lines(text)
+    out = thin_numbers(lines, 0, len(lines.whole))
+    kept = [line.split("\t")[0].strip() for line in out if "\t" in line]
+    assert kept == ["5", "10", "20", "30", "40", "80"]
+    assert out[1] == ROWS[1]
+    assert len(out) == len(lines.whole), "a line stays a line"
+
+
+@given(st.text(st.sampled_from("ab 1\n\r\x0b\x0c\x85\u2028\u2029\t:|"), max_size=80))
+def test_lines_put_together_again_are_the_text(text: str) -> None:
+    lines = split_lines(text)
+    assert "\n".join(lines.whole) == text
+    same = text.splitlines() == [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    assert lines.is_plain <= (same or not text or text.endswith("\r")), "others count the same lines"
+
+
+def test_what_other_readers_take_for_the_end_of_a_line_is_told() -> None:
+    assert split_lines("a\r\nb\r\n").is_plain
+    assert not split_lines("a\rb").is_plain
+    assert not split_lines("a\x0cb").is_plain
+    assert not split_lines("a\u2028b").is_plain

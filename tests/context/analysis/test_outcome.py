@@ -1,0 +1,314 @@
+"""One reading of how a call ended: a wrong success is the worst answer, and unknown is the default."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.chat.message import Call
+from proxy.context.analysis import identifiers, outcome, runners, shell_commands
+from proxy.context.analysis.identifiers import PromptIndex
+from proxy.context.analysis.outcome import HEAD_LINES, TAIL_LINES
+from proxy.context.analysis.runners import RUNNERS
+from proxy.context.analysis.shell_commands import TOOL_RUN, ShellCommand
+from proxy.context.summaries.stub import StubLimits, StubWriter
+from proxy.dialects.completions.request import read_message
+from tests.context.analysis.runs import DOTS, GREEN, OFF, RED, RUNS, Run, xml
+from tests.conversations import assistant, look, result, user
+
+
+def how(run: Run) -> ShellCommand:
+    return shell_commands.parse_command(run.command) if run.command else TOOL_RUN
+
+
+def kept(run: Run) -> str:
+    message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": run.output}).encode())
+    rows = outcome.read_lines(message)
+    return "\n".join(rows[n] for n in outcome.read_outcome(message, how(run)).kept_lines)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.runner}: {run.command} -> {run.verdict}")
+def test_a_run_is_read_as_it_ended(run: Run) -> None:
+    assert outcome.read_text_outcome(run.output, how(run)).verdict == run.verdict
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run.must], ids=lambda run: f"{run.runner}: {run.command}")
+def test_what_says_how_it_ended_is_among_the_lines_that_stay(run: Run) -> None:
+    stays = kept(run)
+    plain = stays.replace(RED, "").replace(GREEN, "").replace(OFF, "")
+    assert [part for part in run.must if part not in plain] == []
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.runner}: {run.command}")
+def test_a_few_lines_stay(run: Run) -> None:
+    assert len(kept(run).splitlines()) <= 1 + 3 + 4 + 3 * 8
+
+
+FAILURES = [
+    run for run in RUNS if run.verdict == "failed" and outcome.read_text_outcome(run.output, how(run)).summary_lines
+]
+SUMMARIES = [
+    "======= 2 failed, 198 passed in 4.31s =======", "FAILED (failures=1)", "--- FAIL: TestResume (0.01s)", "FAIL",
+    "error: could not compile `app` (lib) due to 1 previous error", "test result: FAILED. 1 passed; 1 failed",
+    "npm ERR! Test failed.  See above for more details.", "Tests:       1 failed, 31 passed, 32 total", "  1 failing",
+    "make: *** [all] Segmentation fault", "BUILD FAILED in 4s", "[INFO] BUILD FAILURE", "Found 2 errors.",
+    "src/a.ts(1,2): error TS2322: no", "a.c:1:2: error: no", "ninja: build stopped: subcommand failed.",
+    "-- Configuring incomplete, errors occurred!", "ERROR: failed to solve: no", "CONFLICT (content): in a.py",
+    "fatal: no", "900 passed, 3 warnings, 2 errors in 3.21s", "1 passed, 1 error in 0.19s",
+    "ERROR: Coverage failure: total of 71 is less than fail-under=90", "vet: exit status 1",
+    "1 out of 1 hunk FAILED -- saving rejects to a.py.rej", " 1 fail", "FAILED | 3 passed | 1 failed (5ms)",
+    "py312: FAIL code 1", "  evaluation failed :( (1.20 seconds)", "nox > Session tests failed.", "  1 failed",
+    "2 passed; 0 skipped; 1 failed.", "\u2502 Error: Unsupported argument", "Found 3 errors (2 fixed, 1 remaining).",
+]  # fmt: skip
+SUCCESSES = [
+    "198 passed in 4.12s",
+    "OK",
+    "ok  \tpkg\t0.1s",
+    "PASS",
+    "All checks passed!",
+    "BUILD SUCCESSFUL in 1s",
+    "done",
+]
+ERRORS = [
+    "psycopg2.OperationalError: could not connect", "Traceback (most recent call last):", "KeyError: 'id'",
+    "mypy: can't read file 'app'", "a/x.go:41:2: unreachable code", "AssertionError [ERR_ASSERTION]: 1 == 2",
+    "app/main.py:3:8: F401 unused", "bash: flake9: command not found", "ls: cannot access 'x'", "error: no such task",
+]  # fmt: skip
+COMMANDS = ["pytest -q", "make test | tail -3", "make a; make b", "cargo test || true", "go test ./... && echo ok", ""]
+
+
+@given(
+    st.sampled_from(SUMMARIES),
+    st.lists(st.sampled_from([*SUCCESSES, "", "some output", DOTS, "x" * 500]), max_size=6),
+    st.lists(st.sampled_from([*SUCCESSES, "", "some output"]), max_size=6),
+    st.sampled_from(COMMANDS),
+    st.sampled_from([None, 0, 1, 124]),
+    st.sampled_from(["", RED]),
+    st.sampled_from(["", "    ", "[test] ", "web-1  | "]),
+)
+def test_no_output_with_a_failure_summary_is_ever_a_success(
+    summary: str, before: list[str], after: list[str], command: str, code: int | None, colour: str, front: str
+) -> None:
+    line = f"{front}{colour}{summary}{OFF if colour else ''}"
+    text = "\n".join([*before, line, *after])
+    wrapped = text if code is None else xml(code, text)
+    for given_text in (wrapped, json.dumps({"exit_code": code or 0, "output": text})):
+        read = outcome.read_text_outcome(given_text, shell_commands.parse_command(command) if command else TOOL_RUN)
+        assert read.verdict != "succeeded"
+
+
+@given(
+    st.sampled_from(ERRORS),
+    st.lists(st.sampled_from([*SUCCESSES, "", "some output", DOTS]), max_size=6),
+    st.lists(st.sampled_from([*SUCCESSES, "", "some output"]), max_size=6),
+    st.sampled_from(["./ci.sh", "make test", "flake8 app; pytest -q", "npm test | tail", "for d in a; do x; done", ""]),
+)
+def test_no_script_that_printed_an_error_is_a_success_without_a_code_that_proves_it(
+    error: str, before: list[str], after: list[str], command: str
+) -> None:
+    text = "\n".join([*before, error, *after])
+    assert (
+        outcome.read_text_outcome(text, shell_commands.parse_command(command) if command else TOOL_RUN).verdict
+        != "succeeded"
+    )
+
+
+@given(
+    st.lists(st.sampled_from([*SUCCESSES, "some output"]), max_size=6), st.sampled_from([";", "\n", "||", " | cat;"])
+)
+def test_the_success_of_one_command_proves_nothing_of_the_others(told: list[str], operator: str) -> None:
+    command = shell_commands.parse_command(f"./check {operator} pytest -q")
+    for text in ("\n".join(told), xml(0, "\n".join(told))):
+        assert outcome.read_text_outcome(text, command).verdict != "succeeded"
+
+
+@given(st.text(), st.sampled_from(COMMANDS))
+def test_any_text_is_read(text: str, command: str) -> None:
+    read = outcome.read_text_outcome(text, shell_commands.parse_command(command))
+    assert read.verdict in ("succeeded", "failed", "unknown")
+    assert list(read.kept_lines) == sorted(set(read.kept_lines))
+
+
+@given(
+    st.lists(st.sampled_from(["ok", "success", "passed", "done", "works", "all good", "finished", "PASSED", "tests"]))
+)
+def test_words_alone_never_make_a_success(words: list[str]) -> None:
+    assert outcome.read_text_outcome(" ".join(words), shell_commands.parse_command("./check.sh")).verdict != "succeeded"
+
+
+def test_the_search_for_words_misses_no_line_of_a_runner() -> None:
+    patterns = runners.compile_patterns()
+    for run in RUNS:
+        rows = run.output.splitlines()
+        told = {
+            n
+            for n, row in enumerate(rows)
+            if patterns.failed.match(b := outcome.strip_line(row)) or patterns.passed.match(b)
+        }
+        assert told <= set(outcome._candidates(rows)), run
+
+
+def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
+    named = "pytest unittest go cargo npm jest mocha vitest tsc gcc clang make cmake maven gradle ruff mypy eslint git"
+    missing = {*named.split(), "docker"} - {run.runner for run in RUNS if run.verdict == "failed"}
+    assert missing == set()
+    assert len(RUNNERS) > 15
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text", "verdict"),
+    [
+        ("Edit", '{"file_path": "a.py"}', "Error: old string not found in file", "failed"),
+        ("Edit", '{"file_path": "a.py"}', "<tool_use_error>String to replace not found.</tool_use_error>", "failed"),
+        ("Edit", "{}", "Error: no match for the old string. The file is:\n" + "x = 1\n" * 200, "failed"),
+        ("Edit", '{"file_path": "a.py"}', "The user doesn't want to proceed with this tool use.", "failed"),
+        ("Edit", '{"file_path": "a.py"}', "The file a.py has been updated.\n1\traise E('not found')", "unknown"),
+        ("Read", '{"file_path": "a.py"}', "1\tclass MyError(Exception):\n2\t    pass\n" + "3\tx\n" * 200, "unknown"),
+        ("Edit", "{}", "No changes were made: old_string occurs 3 times in a.py" + "\nx = 1" * 60, "failed"),
+        ("edit_file", "{}", '{"status":"error","applied":0,"reason":"the hunk is not in a.py"}', "failed"),
+        ("edit_file", "{}", '{"status":"ok","applied":2}', "unknown"),
+        ("get_job", "{}", '{"id":3,"status":"failed"}', "unknown"),
+        ("edit_file", "{}", "Applied 0 of 2 edits successfully" + "\n- x = 1" * 60, "failed"),
+        ("edit_file", "{}", "Applied 2 of 2 edits" + "\n- x = 1" * 60, "unknown"),
+        ("Write", "{}", "EACCES: permission denied, open '/etc/hosts'" + "\n    at open (node:fs)" * 60, "failed"),
+        ("str_replace_editor", "{}", f"No replacement was performed, old_str `{'x' * 400}` did not appear", "failed"),
+        ("edit", "{}", "Your proposed edit has introduced new syntax error(s)." + "\nx = 1" * 90, "failed"),
+        ("edit", "{}", "Linter error: the edit was reverted" + "\nx = 1" * 90, "failed"),
+        ("edit", "{}", "0 replacements made" + "\nx = 1" * 90, "failed"),
+        ("edit", "{}", "10 replacements made" + "\nx = 1" * 90, "unknown"),
+        ("edit", "{}", "The edit could not be applied." + "\nx = 1" * 90, "failed"),
+        ("edit", "{}", "The string to replace was not found in a.py" + "\nx = 1" * 90, "failed"),
+        ("apply_patch", "{}", "patching file a.py\n1 out of 1 hunk FAILED -- saving rejects", "failed"),
+        ("edit", "{}", "The file a.py has been edited. Not found: nothing." + "\nx = 1" * 90, "unknown"),
+        ("edit", "{}", "The edit was applied\nNo changes were made to b.py", "unknown"),
+        ("edit_file", "{}", '{"applied": 0}', "failed"),
+        ("edit_file", "{}", '{"status":"ok","applied":0,"path":"a.py"}', "failed"),
+        ("edit_file", "{}", '{"success": true, "edits_applied": 0}', "failed"),
+        ("edit_file", "{}", '{"applied": 0, "dry_run": true}', "unknown"),
+        ("edit_file", "{}", '{"matched": 0, "applied": 2}', "unknown"),
+        ("update_rows", "{}", '{"updated": 0}', "unknown"),
+        ("set_status", "{}", '{"updated": 0, "matched": 0}', "unknown"),
+        ("set_status", "{}", '{"success": true, "result": {"modifiedCount": 0, "matchedCount": 0}}', "unknown"),
+        ("set_status", "{}", '{"success": true, "modifiedCount": 3, "upserted": 0}', "succeeded"),
+        ("set_status", "{}", '{"exit_code": 0, "modified": 0}', "unknown"),
+        ("search", "{}", '{"success": true, "matches": 0}', "succeeded"),
+        ("get_user", "{}", '{"error": "user not found"}', "failed"),
+        ("get_user", "{}", '{"success": true, "id": 3}', "succeeded"),
+        ("get_user", "{}", '{"success": false}', "failed"),
+        ("get_user", "{}", '{"name": "Failed State", "note": "errors denied"}', "unknown"),
+        ("search", "{}", "Tool call timed out.", "failed"),
+        ("Read", "{}", "Error handling in Go is explicit.\n" + "text\n" * 300, "unknown"),
+    ],
+)  # fmt: skip
+def test_other_tools_fail_where_their_result_is_a_message_of_failure(
+    name: str, arguments: str, text: str, verdict: str
+) -> None:
+    assert outcome.read_text_outcome(text, shell_commands.parse_call(Call("1", name, arguments))).verdict == verdict
+
+
+def test_the_exit_code_is_told_with_the_line_that_shows_it() -> None:
+    read = outcome.read_text_outcome("Exit code 2\nboom", shell_commands.parse_command("./run"))
+    assert (read.exit_code, read.code_lines, read.first_line) == (2, (0,), 1)
+
+
+def test_the_first_line_that_says_something_is_no_wrapper() -> None:
+    assert outcome.read_text_outcome(xml(0, "hello there"), shell_commands.parse_command("./run")).first_line == 2
+    assert outcome.read_text_outcome('{\n  "name": "x"\n}').first_line == 1
+    assert outcome.read_text_outcome('[\n  {\n    "id": 4821\n  }\n]').first_line == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("Observation:\n300 files", 1),
+        ("OBSERVATION\n300 files", 1),
+        ("## Observation: [\n300 files", 1),
+        ("Observation: 300 files\nand more", 0),
+        ("Observation:\nExecution logs:\n300 files\nLast output from code snippet:\nNone", 2),
+        ("EXECUTION RESULT of [ls -l src]:\n300 files", 1),
+        ("[read_file for 'a.py'] Result:\n300 files", 1),
+        ("Tool output: <returncode>0</returncode>\n300 files", 1),
+        ("Observations of the night: 300 files", 0),
+    ],
+)
+def test_the_label_of_an_observation_is_a_wrapper(text: str, first: int) -> None:
+    assert outcome.read_text_outcome(text).first_line == first
+    assert outcome.find_first_line(text) == text.splitlines()[first]
+
+
+def test_a_label_hides_no_failure() -> None:
+    assert outcome.read_text_outcome("Observation: Error: old string not found in file").verdict == "failed"
+    assert (
+        outcome.read_text_outcome(
+            "Observation: 2 failed, 198 passed in 3.1s", shell_commands.parse_command("pytest -q")
+        ).verdict
+        == "failed"
+    )
+
+
+def test_what_says_nothing_opens_with_its_first_line() -> None:
+    assert outcome.find_first_line("\n{\n}\n") == "{"
+    assert outcome.find_first_line(" \n") == ""
+
+
+def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
+    message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": "2 failed in 1s"}).encode())
+    command = shell_commands.parse_command("pytest")
+    assert outcome.read_outcome(message, command) is outcome.read_outcome(
+        message, shell_commands.parse_command("pytest")
+    )
+    assert outcome.read_outcome(message).verdict == "unknown" or outcome.read_outcome(
+        message
+    ) is not outcome.read_outcome(message, command)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FAIL x.go\n" * 200_000,
+        "x" * 3_000_000,
+        "error: " + "a: " * 500_000,
+        "\n".join(["<a>" * 300_000, "not found"]),
+        "make: *** no\n" + " " * 2_000_000 + "\nok",
+    ],
+    ids=["many lines", "one line", "colons", "tags", "blanks"],
+)
+def test_a_huge_result_is_read_with_little_work(text: str) -> None:
+    """By processor time, with room for a busy machine: every line looked at by every pattern took ten times as long."""
+    began = time.process_time()
+    assert outcome.read_text_outcome(text, shell_commands.parse_command("go test ./...")).verdict != "succeeded"
+    assert time.process_time() - began < 2
+
+
+def test_of_a_result_with_more_lines_than_are_looked_at_nothing_says_that_it_succeeded() -> None:
+    for count, verdict in ((100, "succeeded"), (HEAD_LINES + TAIL_LINES, "unknown")):
+        text = "\n".join(["a line"] * count + ["=== 3 passed in 1.0s ==="])
+        assert outcome.read_text_outcome(text, shell_commands.parse_command("pytest")).verdict == verdict
+
+
+@pytest.mark.parametrize("tool", ["edit_file", "set_status", "replace_text"])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["applied", "rows_updated", "modifiedCount"])
+def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | None, name: str) -> None:
+    told = {
+        "path": "src/app.py",
+        "note": "x" * 250,
+        name: 0,
+        "tried": [{"hunk": n, "text": "y" * 20} for n in range(90)],
+    }
+    call = {"id": "1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
+    values = [user("a"), {**assistant(None), "tool_calls": [call]}, result("1", json.dumps(told, indent=indent))]
+    view = look(values)
+    command = shell_commands.parse_call(Call("1", tool, "{}"))
+    message = view.messages[2]
+    assert outcome.read_outcome(message, command).verdict != "succeeded"
+    for is_view in (False, True):
+        text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
+            message, identifiers.hash_message(message, None), command=command, is_view=is_view
+        )
+        assert re.search(rf'"{name}": ?0', text), text

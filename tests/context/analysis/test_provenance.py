@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.context.analysis.provenance import find_provenance
+from tests.conversations import Json, assistant, call, messages, result, user
+
+
+def history(*steps: tuple[str, Json, str]) -> list[Json]:
+    """One call a step: tool, arguments, result; the n-th result stands at 2n."""
+    made: list[Json] = [user("go")]
+    for name, arguments, text in steps:
+        made += [{**assistant(None), "tool_calls": [call("c", name, json.dumps(arguments))]}, result("c", text)]
+    return made
+
+
+READ = ("Read", {"file_path": "/r/src/a.py"}, "     1\tx = 1")
+EDIT = ("Edit", {"file_path": "/r/src/a.py", "old_string": "1", "new_string": "2"}, "     1\tx = 2")
+OTHER = ("Edit", {"file_path": "/r/src/b.py"}, "done")
+FAILED = ("Edit", {"file_path": "/r/src/a.py"}, "Error: old string not found in file")
+SED = ("bash", {"command": "cd /r && sed -i 's/1/2/' src/a.py"}, "")
+GREP = ("Grep", {"pattern": "x"}, "src/a.py:1:x = 1")
+USER = ("get_user", {"user_id": "u_17"}, '{"tier": "gold"}')
+TIER = ("set_tier", {"user_id": "u_17", "tier": "silver"}, "ok")
+
+
+def told(*steps: tuple[str, Json, str]) -> str:
+    return find_provenance(messages(*history(*steps)), 2).describe_origin()
+
+
+@pytest.mark.parametrize(
+    ("steps", "end"),
+    [
+        ((READ,), "1 step ago; no call has changed it since"),
+        ((READ, OTHER, FAILED), "3 steps ago; no call has changed it since"),
+        ((READ, EDIT), "2 steps ago; edited once since: read it again for its present text"),
+        ((READ, EDIT, SED, EDIT), "4 steps ago; edited 3 times since: read it again for its present text"),
+        ((GREP, READ), "2 steps ago"),
+        ((GREP, EDIT), "2 steps ago; changed once since: ask again for what is there now"),
+        ((USER, TIER, TIER), "3 steps ago; changed 2 times since: ask again for what is there now"),
+        ((USER, ("set_tier", {"user_id": "u_18"}, "ok")), "2 steps ago"),
+    ],
+)
+def test_a_result_is_told_with_its_age_and_what_has_changed_it(
+    steps: tuple[tuple[str, Json, str], ...], end: str
+) -> None:
+    arguments = json.dumps(steps[0][1])
+    assert told(*steps) == f"the result of {steps[0][0]} {arguments}, {end}"
+
+
+PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-x\n+y\n*** End Patch"
+ONCE = "edited once since: read it again for its present text"
+GONE = "no longer current: the file was deleted or moved away"
+MAYBE = "no call is known to have changed it, but a command that ran after it may have"
+
+
+def ran(command: str, text: str = "") -> tuple[str, Json, str]:
+    return "bash", {"command": command}, text
+
+
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [
+        (("apply_patch", {"input": PATCH}, "Success. Updated the following files:\nM src/a.py"), ONCE),
+        (("shell", {"command": ["apply_patch", PATCH]}, "Success."), ONCE),
+        (ran(f"apply_patch <<'EOF'\n{PATCH}\nEOF"), ONCE),
+        (("apply_patch", {"input": PATCH.replace("src/a.py", "src/b.py")}, "Success."), "no call has changed it since"),
+        (("apply_patch", {"input": PATCH}, "Error: context not found"), "no call has changed it since"),
+        (("Edit", {"file_path": "/r/src/a.py"}, "Fehler: Text nicht gefunden"), "no call has changed it since"),
+        (ran("git checkout -- src/a.py"), ONCE),
+        (ran("cp /tmp/new.py src/a.py"), ONCE),
+        (ran("rm src/a.py"), GONE),
+        (ran("git mv src/a.py src/b.py"), GONE),
+        (("delete_file", {"path": "src/a.py"}, "deleted"), GONE),
+        (("move_file", {"source": "src/a.py", "destination": "src/b.py"}, "moved"), GONE),
+        (ran("rm src/a.py", "rm: cannot remove 'src/a.py': Permission denied"), MAYBE),
+        (ran("git stash"), MAYBE),
+        (ran("git pull", "Updating 1..2"), MAYBE),
+        (ran("git apply fix.diff"), MAYBE),
+        (ran("ruff format ."), MAYBE),
+        (ran("npx eslint --fix ."), MAYBE),
+        (ran("cargo fmt"), MAYBE),
+        (ran("python - <<'E'\nopen('src/a.py', 'w')\nE"), MAYBE),
+        (ran("make generate"), MAYBE),
+        (ran("pytest -x", "3 passed in 0.1s"), "no call has changed it since"),
+        (ran("cd sub && go test ./... && git add ."), "no call has changed it since"),
+        (ran("kubectl get pods"), "no call has changed it since"),
+        (ran("grep -rn x src | head"), "no call has changed it since"),
+    ],
+)
+def test_a_text_is_not_called_unchanged_where_a_call_has_or_may_have_changed_it(
+    step: tuple[str, Json, str], end: str
+) -> None:
+    assert told(READ, step).partition("2 steps ago; ")[2] == end
+    if end == GONE:
+        written = ("write_file", {"path": "src/a.py"}, "written")
+        assert told(READ, step, written).endswith("edited 2 times since: read it again for its present text")
+
+
+def test_an_edit_is_no_older_than_the_edits_after_it() -> None:
+    seen = find_provenance(messages(*history(READ, EDIT, EDIT)), 4)
+    assert (seen.steps, seen.edits, seen.is_file) == (2, 1, True)
+
+
+def test_what_is_told_has_no_brackets_and_stays_short() -> None:
+    found = told(("query", {"rows": ["[x]\n" * 40]}, "r"))
+    assert "[" not in found
+    assert "]" not in found
+    assert "\n" not in found
+    assert len(found) < 140
+
+
+def test_a_message_that_is_no_result_has_an_age_alone() -> None:
+    assert find_provenance(messages(*history(READ, EDIT)), 0).describe_origin() == "3 steps ago"

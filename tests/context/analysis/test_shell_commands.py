@@ -1,0 +1,153 @@
+"""What a command's exit code proves, and what it does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.chat.message import Call
+from proxy.context.analysis import shell_commands
+from proxy.context.analysis.shell_commands import EDIT_CALL, MAX_PARSED_CHARS, PLAIN_CALL, TOOL_RUN, ShellCommand
+
+
+@pytest.mark.parametrize(
+    ("text", "proves"),
+    [
+        ("pytest -q", True),
+        ("cd app && FOO=1 timeout -k 5 60 pytest -q 2>&1", True),
+        ("pytest | tail", False),
+        ("pytest |& tee log", False),
+        ("set -o pipefail; pytest | tail", True),
+        ("pytest; echo done", False),
+        ("pytest || true", False),
+        ("pytest && echo done", True),
+        ("pytest a; pytest b", False),
+        ("pytest a\npytest b", False),
+        ("set -e\npytest a\npytest b", True),
+        ("pytest &", False),
+        ("python - <<'EOF'\na | b; c\nEOF", True),
+        ("cat > x.py <<'EOF'\na | b\nEOF\npython x.py", True),
+        ("git commit -m 'a; b | c'", True),
+        ("for f in *; do python $f; done", False),
+        ("if pytest; then echo yes; fi", False),
+        ("out=$(pytest)\necho $out", False),
+        ("pytest > log 2>&1; cat log", False),
+        ("# first\npytest", True),
+    ],
+)
+def test_a_code_of_0_proves_what_ran_to_its_own_end(text: str, proves: bool) -> None:
+    read = shell_commands.parse_command(text)
+    assert (read.kind, read.exit_code_proves) == ("run", proves)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ls -la", "cat a | grep b", "cd x && git log", "git -C x diff", "sed -n 1,5p a", "true", "echo 'pytest'", ""],
+)
+def test_what_only_shows_is_no_run(text: str) -> None:
+    assert shell_commands.parse_command(text).kind == "look"
+
+
+@pytest.mark.parametrize("text", ["sed -i s/a/b/ x", "git add x", "rm x", "python -c 'print(1)'", "./run.sh"])
+def test_what_changes_or_computes_is_a_run(text: str) -> None:
+    assert shell_commands.parse_command(text).kind == "run"
+
+
+def test_a_filter_that_may_take_the_end_away_cuts() -> None:
+    assert [
+        shell_commands.parse_command(f"pytest | {tail}").output_cut
+        for tail in ("tail", "tee log", "head", "grep x", "sort")
+    ] == [False, False, True, True, True]
+
+
+def test_runs_that_differ_in_what_shows_them_have_the_same_core() -> None:
+    texts = ("make test", "make test 2>&1 | tail -3", "make test; echo $?", "make  test > log", "time make test | head")
+    assert {shell_commands.parse_command(text).core for text in texts} == {"make test"}
+    assert shell_commands.parse_command("make build && make test").core != "make test"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("cd pkg/a && make test", "cd pkg/b && make test"),
+        ("cd pkg/a && make test", "make test"),
+        ("DB=postgres pytest", "DB=sqlite pytest"),
+        ("DB=postgres; pytest", "pytest"),
+        ("export DB=postgres && pytest", "export DB=sqlite && pytest"),
+        ("cat a.txt | python x.py", "cat b.txt | python x.py"),
+        ("python - <<'EOF'\nprint(1)\nEOF", "python - <<'EOF'\nprint(2)\nEOF"),
+        ("cat > x.py <<'EOF'\na\nEOF\npython x.py", "cat > x.py <<'EOF'\nb\nEOF\npython x.py"),
+        ("python -c 'f(1)'", "python -c 'f[1]'"),
+        ("pytest $(cat first)", "pytest $(cat second)"),
+        ("for f in a b; do pytest $f; done", "for f in c d; do pytest $f; done"),
+        ("make a || make b", "make a && make b"),
+        ("./run " + "a " * 600 + "1", "./run " + "a " * 600 + "2"),
+    ],
+)
+def test_runs_of_different_things_have_different_cores(one: str, other: str) -> None:
+    assert shell_commands.parse_command(one).core != shell_commands.parse_command(other).core
+    assert shell_commands.parse_command(one).core == shell_commands.parse_command(one + " | tail -5").core or {
+        "$",
+        "\n",
+    } & set(one)
+
+
+def test_long_commands_that_differ_at_their_end_are_told_apart() -> None:
+    assert (
+        shell_commands.parse_command("ls " + "a " * 600 + "1").text
+        != shell_commands.parse_command("ls " + "a " * 600 + "2").text
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("str_replace_editor", {"command": "view", "path": "a.py"}, PLAIN_CALL),
+        ("str_replace_editor", {"command": "str_replace", "path": "a.py", "old_str": "x"}, EDIT_CALL),
+        ("str_replace_based_edit_tool", {"command": "create", "path": "a.py", "file_text": "x"}, EDIT_CALL),
+        ("str_replace_based_edit_tool", {"command": "insert", "path": "a.py"}, EDIT_CALL),
+        ("text_editor", {"command": "view", "path": "a.py"}, PLAIN_CALL),
+    ],
+)
+def test_a_file_tool_whose_argument_is_called_command_is_no_shell(
+    name: str, arguments: object, expected: ShellCommand
+) -> None:
+    assert shell_commands.parse_call(Call("1", name, json.dumps(arguments))) == expected
+    assert shell_commands.parse_call(Call("1", "bash", json.dumps(arguments))).kind == "run"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        ("Bash", {"command": "make"}, "make"),
+        ("shell", {"command": ["bash", "-lc", "make | tail"]}, "make | tail"),
+        ("exec", {"cmd": ["make", "all"]}, "make all"),
+        ("execute-tool", {"params": {"command": "make"}}, "make"),
+        ("run_tests", {"path": "tests"}, ""),
+    ],
+)
+def test_the_command_of_a_call_is_found(name: str, arguments: object, text: str) -> None:
+    found = shell_commands.parse_call(Call("1", name, json.dumps(arguments)))
+    assert (found.text, found.kind) == (text, "run")
+
+
+def test_a_tool_that_takes_its_command_as_it_is() -> None:
+    assert shell_commands.parse_call(Call("1", "bash", "make all")).text == "make all"
+    assert shell_commands.parse_call(Call("1", "bash", "{broken")) == TOOL_RUN
+
+
+def test_other_tools_have_no_command() -> None:
+    assert shell_commands.parse_call(Call("1", "read_file", '{"path": "a"}')) == PLAIN_CALL
+    assert shell_commands.parse_call(Call("1", "edit", "[1")) == EDIT_CALL
+
+
+def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
+    assert not shell_commands.parse_command("x" * (MAX_PARSED_CHARS + 1)).exit_code_proves
+
+
+@given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))
+def test_any_text_is_read(text: str) -> None:
+    assert shell_commands.parse_command(text).kind in ("run", "look")

@@ -1,0 +1,127 @@
+"""FEATURES E4: deterministic extracts, and what a helper model is asked."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.chat.chain import public_id
+from proxy.context.plan import View
+from proxy.context.summaries import extracts
+from tests.context.ranking.test_memory_levels import call, step
+from tests.conversations import assistant, look, result, user
+
+LOG = """
+starting run 7
+reading src/app.py
+ValueError: bad id 4711 in src/app.py
+all fine
+Test failed: test_x
+id a1b2c3d4"""
+
+
+def view_of(text: str = LOG) -> View:
+    return look([user("a"), call("pytest", 1), result("c1", text), assistant("on"), user("b")])
+
+
+def test_e4_a_line_has_the_call_the_first_line_the_errors_and_the_ids() -> None:
+    view = view_of()
+    assert extracts.extract_step(view, view.steps[1]) == extracts.StepExtract(
+        'pytest({"n": 1})',
+        "starting run 7",
+        ("ValueError: bad id 4711 in src/app.py", "Test failed: test_x"),
+        ("a1b2c3d4",),
+    )
+    assert extracts.extract_step(view, view.steps[2]) == extracts.StepExtract("on", "", (), ())
+
+
+def test_e4_an_extract_says_of_which_message_it_is_and_how_long_that_was() -> None:
+    view = view_of()
+    text = extracts.extract_result(view, view.steps[1], 2)
+    assert text.splitlines() == [
+        f"[extract of message {public_id(view.keys[2])}, {len(LOG)} characters]",
+        "starting run 7",
+        "ValueError: bad id 4711 in src/app.py",
+        "Test failed: test_x",
+        "also there: a1b2c3d4",
+    ]
+
+
+def test_a7_an_extract_names_recall_where_the_model_has_it() -> None:
+    view = look([user("a"), call("pytest", 1), result("c1", LOG), user("b")], offered=frozenset({"recall"}))
+    name = public_id(view.keys[2])
+    first = extracts.extract_result(view, view.steps[1], 2).splitlines()[0]
+    assert first == f'[extract of message {name}, {len(LOG)} characters; recall("{name}") has all]'
+    assert extracts.shorten_text("a b c d", 3, name) == f'a\n[... 6 characters left out; recall("{name}") has all]'
+
+
+@given(st.text(alphabet="ab/._ \n0123456789error:", max_size=400))
+def test_e4_extracts_are_honest(text: str) -> None:
+    """Every identifier and every error line that is shown was there."""
+    view = view_of(text)
+    found = extracts.extract_step(view, view.steps[1])
+    lines = [row.strip() for row in text.splitlines()]
+    assert all(name in text for name in found.ids)
+    assert all(error in lines or error.endswith("...") for error in found.errors)
+    assert not found.first_line or found.first_line in lines or found.first_line.endswith("...")
+
+
+def test_e4_several_steps_share_the_room_and_say_which_messages_they_were() -> None:
+    view = look([user("a"), *step(1, "one\nerror: E1"), *step(2, "two"), *step(3, "three"), user("b")])
+    steps = view.steps[1:4]
+    text = extracts.extract_steps(view, steps, [False, True, False], 400)
+    head, *rows = text.splitlines()
+    assert head == f"[summary of 6 messages, {public_id(view.keys[1])} to {public_id(view.keys[6])}]"
+    assert rows == ['- run({"n": 1}) -> one | error: E1', '- run({"n": 2})', '- run({"n": 3}) -> three']
+
+
+@given(st.integers(60, 600), st.lists(st.text(max_size=300), min_size=1, max_size=12))
+def test_e4_a_summary_never_has_more_than_its_limit(limit: int, results: list[str]) -> None:
+    view = look([user("a"), *(m for n, text in enumerate(results) for m in step(n, text)), user("b")])
+    steps = view.steps[1:-1]
+    text = extracts.extract_steps(view, steps, [False] * len(steps), limit)
+    assert len(text) <= max(limit, len(extracts.render_heading(view, steps)))
+
+
+def test_e4_a_helper_is_asked_with_the_sources_prompt_and_every_message_is_named() -> None:
+    view = look([user("a"), *step(1, "x" * 9000), *step(2, "short, see src/mod_7.py and 4711-22"), user("b")])
+    ask = extracts.build_ask(view, view.steps[1:3], 1200, 2)
+    assert ask.kind == "summary"
+    assert ask.prompt.startswith(
+        "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and "
+        "current task state. Be concise."
+    )
+    assert ask.message_keys == tuple(view.keys[1:5])
+    assert ask.required_names == ("src/mod_7.py", "4711-22")
+    assert ask.max_chars == 1200
+    assert "short, see src/mod_7.py" in ask.prompt
+    assert len(ask.prompt) < 3000
+
+
+def test_e4_a_summary_of_summaries_is_another_question() -> None:
+    view = look([user("a"), *step(1), *step(2), user("b")])
+    again = extracts.build_merge_ask(view, view.steps[0:3], ["first summary", "second"], 400)
+    assert again.kind == "summary"
+    assert again.prompt.startswith(extracts.SUMMARY_PROMPT.replace("<CHARACTERS>", "400") + "\n\n")
+    assert again.prompt.endswith("first summary\n\nsecond")
+    assert again.id != extracts.build_ask(view, view.steps[1:3], 400, 0).id
+
+
+def test_e4_an_answer_bears_the_ids_of_its_sources_and_is_cut_at_its_limit() -> None:
+    view = look([user("a"), *step(1), user("b")])
+    text = extracts.render_answer(view, view.steps[1:2], "  It worked. ", 200)
+    assert text == f"[summary of 2 messages, {public_id(view.keys[1])} to {public_id(view.keys[2])}]\nIt worked."
+    assert len(extracts.render_answer(view, view.steps[1:2], "word " * 100, 150)) <= 150
+
+
+def test_a_shortened_text_says_how_much_is_missing() -> None:
+    assert extracts.shorten_text("short", 10) == "short"
+    text = extracts.shorten_text("one two three four", 10)
+    assert text == "one two\n[... 11 characters left out]"
+    assert extracts.shorten_text("x" * 20, 10) == "x" * 10 + "\n[... 10 characters left out]"
+
+
+def test_error_lines_are_found_once_and_not_where_there_are_none() -> None:
+    assert extracts.find_errors("fine\nerrorless? no\nterror") == ()
+    assert extracts.find_errors("Error: a\nError: a\nfatal: b") == ("Error: a", "fatal: b")
+    assert extracts.find_errors("Error: a\nfatal: b", excluded="Error: a") == ("fatal: b",)

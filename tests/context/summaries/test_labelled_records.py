@@ -1,0 +1,66 @@
+"""Which results are records, and that what stays of one has its labels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.chat.message import Message
+from proxy.context.analysis.identifiers import PromptIndex, hash_text
+from proxy.context.analysis.shell_commands import EDIT_CALL, PLAIN_CALL, TOOL_RUN
+from proxy.context.summaries.labelled_records import is_record, select_lines
+from proxy.context.summaries.stub import StubLimits, StubWriter
+from tests.conversations import look, message, result, user
+
+CUSTOMER = {
+    "customer": "C4755",
+    "tier": "silver",
+    "card_on_file": "8841",
+    "orders": [{"order": f"O-{n:05d}", "amount_cents": 1000 + 37 * n, "items": n} for n in range(20)],
+}
+JSON = json.dumps(CUSTOMER, indent=1)
+MANIFEST = "\n".join(f"key_{n}: value-{n * 7}" for n in range(40))
+TABLE = "\n".join([f"{'NODE':<16}{'ADDRESS':<18}STATE", *(f"node-{n:<11}10.0.0.{n:<11}ready" for n in range(30))])
+CODE = "\n".join(f"def function_{n}(value):\n    if value > {n}:\n        return compute(value)\n" for n in range(10))
+
+
+def of(text: str) -> Message:
+    return message(result("1", text))
+
+
+@pytest.mark.parametrize("text", [JSON, MANIFEST, TABLE])
+def test_json_fields_and_tables_are_records(text: str) -> None:
+    assert is_record(of(text), PLAIN_CALL)
+
+
+LISTING = "\n".join(f"{n:5d}\tx = {n}" for n in range(20))
+
+
+@pytest.mark.parametrize("text", [CODE, "a: 1\nb: 2", "Some words.\n" * 20, "error: no\n" * 20, LISTING])
+def test_code_prose_and_short_texts_are_none(text: str) -> None:
+    assert not is_record(of(text), PLAIN_CALL)
+
+
+def test_what_a_command_prints_and_the_echo_of_an_edit_are_none() -> None:
+    assert not is_record(of(MANIFEST), TOOL_RUN)
+    assert not is_record(of(MANIFEST), EDIT_CALL)
+
+
+def test_lines_stay_from_the_first_on_while_there_is_room() -> None:
+    lines = MANIFEST.split("\n")
+    assert select_lines(lines, sum(len(line) + 1 for line in lines[:5])) == set(range(5))
+    assert select_lines(["a" * 400, "b: 1"], 100) == {1}
+
+
+def test_the_stub_of_a_record_has_labels_and_no_bare_names() -> None:
+    values = [user("x"), result("1", JSON)]
+    view = look(values)
+    one = view.messages[1]
+    told = StubWriter(PromptIndex(view), StubLimits(max_name_share=0.15)).write_stub(
+        one, hash_text(one.text), is_view=True, message_id="abcdefghij"
+    )
+    assert '"tier": "silver"' in told
+    assert '"order": "O-00000",\n   "amount_cents": 1000,' in told
+    assert "also there" not in told
+    assert len(told) < 0.4 * len(JSON)

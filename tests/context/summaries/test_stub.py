@@ -1,0 +1,249 @@
+"""What stays of a result: honest, in its order, and what stands nowhere else."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.context.analysis import identifiers, outcome, shell_commands
+from proxy.context.analysis.identifiers import PromptIndex
+from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars, keep_short_gaps
+from tests.context.analysis.runs import RUNS, Run
+from tests.conversations import assistant, look, result, user
+
+FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]
+
+
+def stub(text: str, before: str = "a prompt", keep: StubLimits | None = None, *, is_view: bool = False) -> str:
+    view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
+    writer = StubWriter(PromptIndex(view), keep or StubLimits())
+    return writer.write_stub(view.messages[2], identifiers.hash_message(view.messages[2], None), is_view=is_view)
+
+
+def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
+    text = "\n".join(["Running the tests", *FILLER, "ValueError: no such thing", *FILLER])
+    lines = stub(text).splitlines()
+    assert re.fullmatch(rf"\[shortened: \d+ of {len(text)} characters\]", lines[0])
+    assert lines[1:] == ["Running the tests", "[... 60 lines]", "ValueError: no such thing", "[... 60 lines]"]
+
+
+def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
+    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
+    held = identifiers.hash_message(view.messages[2], None)
+    bare = StubWriter(PromptIndex(view), StubLimits()).write_stub(view.messages[2], held, is_view=False)
+    named = StubWriter(PromptIndex(view), StubLimits()).write_stub(
+        view.messages[2], held, is_view=False, message_id="abcdefghij"
+    )
+    assert named == bare.replace(" characters]", ' characters; recall("abcdefghij")]')
+    assert named != bare
+
+
+def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
+    text = "\n".join(["found", *FILLER, "see src/one.py and src/two.py:7 there", *FILLER])
+    assert stub(text).splitlines()[-1] == "[also there: src/one.py src/two.py:7]"
+    assert stub(text, before="Look at src/one.py").splitlines()[-1] == "[also there: src/two.py:7]"
+
+
+def test_names_have_room_up_to_a_share_of_the_result() -> None:
+    text = "\n".join(["found", *(f"name_{n:04} and other words that fill the line up" for n in range(200))])
+    listed = stub(text, keep=StubLimits(max_name_share=0.05)).splitlines()[-1]
+    assert 0.04 * len(text) < len(listed) < 0.06 * len(text)
+    assert stub(text, keep=StubLimits(max_name_chars=0)).splitlines()[-1] == "[... 200 lines]"
+
+
+def test_the_imports_of_a_file_stay() -> None:
+    text = "\n".join(["1\timport os", "2\tfrom a.b import c", *FILLER])
+    assert stub(text, is_view=True).splitlines()[1:] == ["1\timport os", "2\tfrom a.b import c", "[... 60 lines]"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "LIMIT_07_2_780 = 482910",
+        "export const MAX_RETRIES: number = 3;",
+        "#define BUFFER_SIZE 1024",
+        "static final int POOL_SIZE = 10;",
+        "  API_HOST: 'db.example.com',",
+        "    95\tMAX_OPEN = 0x1F",
+    ],
+)
+def test_a_constant_stays_with_its_value(line: str) -> None:
+    text = "\n".join(["# limits", *FILLER, line, *FILLER])
+    assert stub(text, is_view=True).splitlines()[1:] == ["# limits", "[... 60 lines]", line, "[... 60 lines]"]
+    assert line not in stub(text).splitlines(), "only a file's: what a command prints is not looked up in it again"
+    assert line not in stub(text, before=identifiers.strip_line_number(line), is_view=True).splitlines(), (
+        "it stands elsewhere"
+    )
+
+
+@pytest.mark.parametrize("line", ["total = MAX_RETRIES", "check(MAX_RETRIES, 3)", "value = 3  # as MAX_RETRIES says"])
+def test_what_only_mentions_a_constant_is_none(line: str) -> None:
+    assert line not in stub("\n".join(["# limits", *FILLER, line, *FILLER]), is_view=True).splitlines()
+
+
+def test_constants_have_the_room_of_names_and_leave_them_the_rest() -> None:
+    told = "the words that a person is shown for it stand in another file"
+    text = "\n".join(["# codes", *(line for n in range(300) for line in (f"CODE_{n:03} = {n * 7919}", told, told))])
+    shown = stub(text, keep=StubLimits(max_name_share=0.05), is_view=True)
+    kept = [line for line in shown.splitlines() if line.startswith("CODE_")]
+    assert kept[0] == "CODE_000 = 0"
+    assert 0.04 * len(text) < sum(len(line) + 1 for line in kept) <= 0.05 * len(text)
+    assert shown.count("CODE_") <= len(kept) + 1, "and names have what is left"
+
+
+def test_many_error_lines_are_the_first_and_the_last_ones() -> None:
+    errors = [f"error: number{'x' * n}" for n in range(20)]
+    kept = [line for line in stub("\n".join(["start", *errors])).splitlines() if line.startswith("error")]
+    assert kept == errors[:4] + errors[-4:]
+
+
+def test_lines_that_a_later_result_refers_to_stay() -> None:
+    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), user("b")])
+    text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
+        view.messages[2], identifiers.hash_message(view.messages[2], None), [(5, 8)], is_view=True
+    )
+    assert text.splitlines()[1:] == [FILLER[0], "[... 4 lines]", *FILLER[5:8], "[... 52 lines]"]
+
+
+def test_a_line_that_a_later_result_refers_to_stays_to_its_end() -> None:
+    lines = [f"line {n} {'of a text ' * (50 if n in (20, 40) else 1)}end" for n in range(60)]
+    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(lines))])
+    message, writer = view.messages[2], StubWriter(PromptIndex(view), StubLimits())
+    stub = writer.write_stub(message, identifiers.hash_message(message, None), [(18, 30)], is_view=False).split("\n")
+    assert lines[20] in stub
+    assert lines[40] not in stub
+
+
+def test_of_two_copies_the_older_one_yields() -> None:
+    text = "\n".join(["head", *FILLER, "the id is order_4711 here"])
+    view = look(
+        [user("a"), assistant(None, "1"), result("1", text), assistant(None, "2"), result("2", text), user("b")]
+    )
+    writer = StubWriter(PromptIndex(view), StubLimits())
+    newer = writer.write_stub(view.messages[4], identifiers.hash_message(view.messages[4], None), is_view=True)
+    older = writer.write_stub(view.messages[2], identifiers.hash_message(view.messages[2], None), is_view=True)
+    assert "order_4711" not in newer, "it stands in the older copy still"
+    assert "order_4711" in older, "now it would stand nowhere else"
+
+
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=60), max_size=40), st.booleans())
+def test_every_kept_line_and_name_was_in_the_result(lines: list[str], is_view: bool) -> None:
+    text = "\n".join(lines)
+    there = set(text.splitlines())
+    for line in stub(text or "x", is_view=is_view).splitlines()[1:]:
+        if line.startswith("[also there: ") and line not in there:
+            assert all(name in text for name in line[13:-1].partition("; ")[0].split(" "))
+        elif line not in there and text:
+            assert re.fullmatch(r"\[\.\.\. \d+ lines\]", line), line
+
+
+def test_the_rough_size_is_of_the_order_of_the_stub() -> None:
+    text = "\n".join(["Running", *FILLER, "FAILED tests/a.py::test_b", *FILLER])
+    view = look([user("a"), assistant(None, "1"), result("1", text)])
+    assert len(stub(text)) <= estimate_stub_chars(view.messages[2]) <= len(text)
+
+
+def test_what_is_no_longer_than_its_mark_stays() -> None:
+    """A blank line between two imports, as editors number it; two of them are as long as the mark."""
+    text = "\n".join(["1\tpackage a", "2\t", 'import "fmt"', "3\t", "4\t", "", 'import "os"', *FILLER])
+    kept = stub(text, is_view=True).splitlines()[1:]
+    assert kept[:7] == text.splitlines()[:7]
+    assert kept[7] == "[... 60 lines]"
+    lines = ["a" * 13, "b" * 14]
+    held = {1}
+    keep_short_gaps([lines[0], "kept", lines[1]], held)
+    assert held == {0, 1}, "13 characters are as many as the mark has"
+
+
+LINES = st.lists(
+    st.sampled_from([*FILLER[:3], "see src/a.py", "id_7 and id_8", "an Error: id_7", "import os", "", "x" * 401])
+)
+
+
+@given(LINES, st.lists(st.tuples(LINES, st.booleans()), min_size=1, max_size=4))
+def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
+    lines: list[str], turns: list[tuple[list[str], bool]]
+) -> None:
+    """What is remembered of a result is what its text alone says, whatever stood around it when it was first seen."""
+    values = [user("a"), assistant(None, "1"), result("1", "\n".join(["head", *lines])), user("b")]
+    known = look(values).messages[2]
+    for others, is_view in turns:
+        fresh = look([*values, user("\n".join(others))])
+        stubs = [
+            StubWriter(PromptIndex(fresh), StubLimits()).write_stub(
+                message, identifiers.hash_message(message, None), is_view=is_view
+            )
+            for message in (known, fresh.messages[2])
+        ]
+        assert stubs[0] == stubs[1]
+        assert estimate_stub_chars(known) == estimate_stub_chars(fresh.messages[2])
+
+
+def run(text: str, command: str = "make test", before: str = "a prompt") -> str:
+    view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
+    message = view.messages[2]
+    return StubWriter(PromptIndex(view), StubLimits()).write_stub(
+        message, identifiers.hash_message(message, None), command=shell_commands.parse_command(command), is_view=False
+    )
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in RUNS if one.must and len(one.output) > 300], ids=lambda one: f"{one.runner}: {one.command}"
+)
+def test_t4_how_a_run_ended_and_why_stays(one: Run) -> None:
+    text = run(one.output, one.command or "make test")
+    plain = re.sub(r"\x1b\[\d*m", "", text)
+    assert [part for part in one.must if part not in plain] == []
+
+
+def test_t4_a_failed_run_never_reads_as_a_success() -> None:
+    for one in RUNS:
+        if one.verdict == "failed":
+            text = run(one.output, one.command or "make test", before=one.output)
+            again = outcome.read_text_outcome(
+                text.partition("\n")[2], shell_commands.parse_command(one.command or "make test")
+            )
+            assert again.verdict != "succeeded", one
+
+
+def test_t4_the_last_lines_that_say_something_stay() -> None:
+    kept = run("\n".join(["<returncode>0</returncode>", "<output>", "start", *FILLER, "one", "two", "three", "", "]"]))
+    assert kept.splitlines()[1:-2] == [
+        "<returncode>0</returncode>", "<output>", "start", "[... 60 lines]", "one", "two", "three",
+    ]  # fmt: skip
+
+
+def test_t4_an_output_in_a_json_object_is_shortened_by_its_own_lines() -> None:
+    output = "\n".join(["collected 60 items", *FILLER, "E       assert 1 == 2", *FILLER, "=== 1 failed in 0.1s ==="])
+    kept = run(json.dumps({"exit_code": 1, "output": output})).splitlines()[1:]
+    assert kept[0] == '{"exit_code":1}'
+    assert "E       assert 1 == 2" in kept
+    assert kept[-1] == "=== 1 failed in 0.1s ==="
+
+
+@pytest.mark.parametrize(
+    ("front", "first"),
+    [
+        ("<returncode>0</returncode>\n<output>\nLinking the engine", "Linking the engine"),
+        ('{\n  "name": "engine",', '  "name": "engine",'),
+        ('[\n  {\n    "id": 4711,', '    "id": 4711,'),
+        ("\n-----\nOutput:\nLinking the engine", "Linking the engine"),
+    ],
+)
+def test_t5_the_first_line_is_one_that_says_something(front: str, first: str) -> None:
+    assert first in stub("\n".join([front, *FILLER, *FILLER])).splitlines()[1:5]
+
+
+def test_t6_names_are_told_by_their_worth_and_how_many_more_there_are() -> None:
+    rows = [f"-rw-r--r-- 1 me staff {40000 + n} Mar 12 09:{n:02} src/part_{n:02}.py" for n in range(50)]
+    listed = stub("\n".join(["total 8", *rows]), keep=StubLimits(max_name_share=0.12)).splitlines()[-1]
+    found = re.fullmatch(r"\[also there: (.*); (\d+) more\]", listed)
+    assert found is not None
+    assert all(re.fullmatch(r"src/part_\d\d\.py", name) for name in found[1].split())
+    assert len(found[1].split()) + int(found[2]) == 150
+    text = "\n".join(["head", *FILLER, "on 2024-03-12 the order_4711 of 98765 was in src/a.py", *FILLER])
+    assert stub(text).splitlines()[-1] == "[also there: src/a.py order_4711 98765 2024-03-12]"

@@ -1,0 +1,138 @@
+"""What the operator has taken out is planned without, in every policy, and nothing that must stay leaves with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.chat import chain
+from proxy.context.apply_decisions import remove_dropped_messages
+from proxy.context.branch_state import BranchState
+from proxy.context.operator_edits import OperatorDecisions, OperatorNote
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Edit, Plan
+from proxy.context.policy import Policy
+from tests.context.agent import POLICIES, TALK, load, told
+from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, user
+
+NOTHING = Policy("nothing", ask="never")
+KEYS = chain.compute_keys("", messages(*TALK))
+
+
+def plan(policy: str | Policy, steering: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any) -> Plan:
+    session = BranchState(decisions=steering, **more)
+    chosen = load(policy) if isinstance(policy, str) else policy
+    came = request(talk)
+    left = remove_dropped_messages(came, chain.compute_keys("", came.messages), session, chosen, PLAIN, WEIGH)
+    made = rewrite(left.request, left.session, chosen, PLAIN, 0.0, weigh=WEIGH, keys=left.keys)
+    return left.complete_plan(made)
+
+
+def dropped(*numbers: int) -> OperatorDecisions:
+    return OperatorDecisions(dropped={KEYS[n]: "dropped by the operator" for n in numbers})
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
+def test_what_is_dropped_is_out_in_every_policy(policy: str) -> None:
+    out = told(plan(policy, dropped(1, 2, 3, 4)))
+    assert not any("one?" in (text or "") or "first first" in (text or "") for text in out)
+    assert any("done two" in (text or "") for text in out)
+
+
+def test_half_a_step_never_leaves() -> None:
+    assert told(plan("thrifty", dropped(3))) == [m["content"] for m in TALK]
+
+
+def test_the_last_user_message_and_system_messages_stay() -> None:
+    everything = OperatorDecisions(dropped=dict.fromkeys([chain.derive_root_key(""), *KEYS], "all"))
+    assert told(plan(NOTHING, everything)) == [TALK[0]["content"], "three"]
+
+
+def test_a_mark_in_the_text_does_not_keep_what_the_operator_drops() -> None:
+    talk = [user("[pin] one"), assistant("done"), user("two")]
+    steering = OperatorDecisions(dropped=dict.fromkeys(chain.compute_keys("", messages(*talk))[:2], "dropped"))
+    assert told(plan(NOTHING, steering, talk), talk) == ["two"]
+
+
+def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
+    model = replace(PLAIN, cache="prefix", r=0.1, w=1.0, ttl_s=1000, min=0)
+    talk = [*TALK[:7], result("2", "second " * 200), *TALK[8:9], *(user(f"more {n} " * 500) for n in range(9))]
+    keys = chain.compute_keys("", messages(*talk))
+    seen = {"sent_marks": tuple(m.form for m in messages(*talk)), "sent_at": 0.0}
+
+    def edits(steering: OperatorDecisions) -> set[bytes]:
+        session = BranchState(decisions=steering, **seen)  # type: ignore[arg-type]
+        left = remove_dropped_messages(request(talk), keys, session, load("thrifty"), model, WEIGH)
+        made = rewrite(left.request, left.session, load("thrifty"), model, 1.0, weigh=WEIGH, keys=left.keys)
+        return set(left.complete_plan(made).edits)
+
+    assert keys[7] not in edits(OperatorDecisions())
+    assert keys[7] in edits(OperatorDecisions(dropped=dict.fromkeys(keys[1:5], "dropped")))
+
+
+def test_the_record_says_what_is_out_and_why() -> None:
+    made = plan("rolling", dropped(5, 6, 7, 8))
+    assert [made.edits[k].reason for k in KEYS[5:9]] == ["dropped by the operator"] * 4
+    assert set(KEYS[5:9]) <= {edit.key for edit in made.new_edits}
+    assert made.before == plan("rolling", None).before
+    assert made.keys == KEYS
+    again = plan("rolling", dropped(5, 6, 7, 8), edits=made.edits)
+    assert again.new_edits == ()
+
+
+def test_places_of_inserts_are_those_of_the_request_that_came() -> None:
+    steering = replace(dropped(1, 2, 3, 4), notes=(OperatorNote("n1", "Use tabs."),))
+    rolling = replace(load("rolling"), stages=(), ask="never")
+    assert [n for n, _ in plan(rolling, steering).placed_inserts] == [9]
+
+
+def test_a_prompt_never_stands_behind_a_tool_result_that_was_answered() -> None:
+    assert told(plan(NOTHING, dropped(8))) == [m["content"] for m in TALK]
+
+
+def test_rounds_of_ours_leave_with_the_answer_that_they_led_to() -> None:
+    talk = [*TALK[:2], assistant(None, "ours"), result("ours", "hidden"), *TALK[2:]]
+    keys = chain.compute_keys("", messages(*talk))
+    steering = OperatorDecisions(dropped=dict.fromkeys([*keys[4:6], *keys[6:7]], "dropped"))
+    left = remove_dropped_messages(
+        request(talk), keys, BranchState(decisions=steering), NOTHING, PLAIN, WEIGH, hidden=keys[2:4]
+    )
+    assert sorted(left.removed_edits) == [2, 3, 4, 5, 6]
+
+
+def test_a_plan_that_is_refused_still_leaves_out_what_the_operator_took() -> None:
+    left = remove_dropped_messages(
+        request(TALK), KEYS, BranchState(decisions=dropped(1, 2, 3, 4)), NOTHING, PLAIN, WEIGH
+    )
+    made = rewrite(left.request, left.session, NOTHING, PLAIN, 0.0, weigh=WEIGH, keys=left.keys)
+    done = left.complete_plan(replace(made, refusal="W6", messages=None))
+    assert len(told(done)) == 6
+
+
+def test_a_reference_to_what_is_out_is_taken_back() -> None:
+    other = chain.public_id(KEYS[3])
+    edit = Edit(KEYS[7], "text", f"[9 lines: as lines 1-9 of result {other}]", "refer_repeats", "", 99, 9)
+    assert plan(NOTHING, None, edits={KEYS[7]: edit}).edits
+    assert KEYS[7] not in plan(NOTHING, dropped(1, 2, 3, 4), edits={KEYS[7]: edit}).edits
+
+
+def test_an_order_that_the_client_has_already_is_none_to_keep() -> None:
+    broken_off = [user("one?"), assistant(None, "1"), result("1", "r"), user("two?"), assistant("ok"), user("three?")]
+    keys = chain.compute_keys("", messages(*broken_off))
+    out = told(plan(NOTHING, OperatorDecisions(dropped=dict.fromkeys(keys[3:5], "dropped")), broken_off), broken_off)
+    assert out == ["one?", None, "r", "three?"]
+    strict = replace(PLAIN, alternate=True)
+    twice = [user("one?"), assistant("ok"), user("two?"), user("and?"), assistant("ok"), user("three?")]
+    keys = chain.compute_keys("", messages(*twice))
+    for model, gone in ((strict, [2, 4]), (PLAIN, [2, 4])):
+        steering = OperatorDecisions(dropped=dict.fromkeys([keys[n] for n in gone], "dropped"))
+        left = remove_dropped_messages(request(twice), keys, BranchState(decisions=steering), NOTHING, model, WEIGH)
+        assert sorted(left.removed_edits) == gone
+    in_turn = [user("one?"), assistant("ok"), user("two?"), assistant("ok"), user("three?")]
+    keys = chain.compute_keys("", messages(*in_turn))
+    steering = OperatorDecisions(dropped={keys[2]: "dropped"})
+    assert not remove_dropped_messages(
+        request(in_turn), keys, BranchState(decisions=steering), NOTHING, strict, WEIGH
+    ).removed_edits

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from proxy.context.branch_state import CACHE_MISS_LIMIT, BranchState, StateRequest, count_cuts, count_losses
+from proxy.context.plan import Edit, Plan
+
+ONE = Edit(b"1" * 16, "text", "short", "s", "r", 100, 9)
+TWO = Edit(b"2" * 16, "gone", None, "s", "r", 100, 0)
+NOTE = Edit(b"3" * 16, "append", "note", "state", "r", 10, 14)
+AGAIN = Edit(b"4" * 16, "text", "as above", "refer_repeats", "r", 100, 3)
+PLAN = Plan(
+    messages=(b"{}",), new_edits=(ONE,), edits={ONE.key: ONE, TWO.key: TWO}, placed_inserts=(), asks=(), notes=(),
+    marks=(b"m",), sizes=(7,), keys=(b"k",), before=200, after=9, predicted=0, asks_for_state=False,
+)  # fmt: skip
+
+
+def test_planning_and_sending_leave_the_session_as_it_was() -> None:
+    first = BranchState()
+    later = first.after_sending(PLAN, 5.0)
+    assert first == BranchState()
+    assert (later.edits, later.sent_marks, later.sent_sizes, later.sent_at) == (PLAN.edits, (b"m",), (7,), 5.0)
+
+
+def test_how_much_was_lost_is_remembered_where_the_asking_was_settled() -> None:
+    sent = BranchState(last_state_request=StateRequest(1)).after_sending(replace(PLAN, asks_for_state=True), 5.0)
+    assert sent.last_state_request.lossy_edits == 1, "calls alone leave it open"
+    assert sent.after_answer(predicted=0, cached=None, state=None).last_state_request.lossy_edits == 1
+    assert (
+        sent.after_answer(predicted=0, cached=None, state=None, answered_tip=b"head").last_state_request.lossy_edits
+        == 2
+    )
+
+
+def test_a_request_that_comes_again_finds_the_session_as_it_was() -> None:
+    told = (b"k" * 24, "of the operator's")
+    first = BranchState(states=((b"a" * 16, "old"),))
+    sent = first.after_sending(PLAN, 5.0).after_answer(
+        predicted=0, cached=None, state=(b"b" * 16, "1"), answered_tip=b"head"
+    )
+    again = sent.after_answer(predicted=0, cached=None, state=(b"c" * 16, "2"), answered_tip=b"head")
+    again = replace(again, states=(*again.states, told))
+    assert again.rewind(b"head").states == (*first.states, told)
+    assert again.rewind(b"head").last_state_request == StateRequest()
+    assert again.rewind(b"other") is again
+    assert (
+        StateRequest.parse(again.last_state_request.serialize())
+        == again.last_state_request
+        == StateRequest(2, 1, b"head")
+    )
+    assert StateRequest.parse(StateRequest(3).serialize()) is None
+
+
+def test_what_loses_nothing_is_nothing_to_ask_about() -> None:
+    edits = {**PLAN.edits, NOTE.key: NOTE, AGAIN.key: AGAIN}
+    assert (count_cuts(edits), count_losses(edits)) == (3, 2)
+    sent = BranchState().after_sending(replace(PLAN, asks_for_state=True, edits=edits), 5.0)
+    assert (
+        sent.after_answer(predicted=0, cached=None, state=None, answered_tip=b"head").last_state_request.lossy_edits
+        == 2
+    )
+
+
+def test_the_newest_state_counts_and_older_ones_are_kept() -> None:
+    session = BranchState()
+    assert session.state is None
+    session = session.after_answer(predicted=0, cached=None, state=(b"a", "first"))
+    session = session.after_answer(predicted=0, cached=None, state=None)
+    session = session.after_answer(predicted=0, cached=None, state=(b"b", "second"))
+    assert session.state == "second"
+    assert session.states == ((b"a", "first"), (b"b", "second"))
+
+
+def drifted(session: BranchState, *cached: int | None, predicted: int = 1000) -> BranchState:
+    for tokens in cached:
+        session = session.after_answer(predicted=predicted, cached=tokens, state=None)
+    return session
+
+
+def test_new_edits_stop_when_the_cache_serves_less_than_half_of_what_was_predicted() -> None:
+    assert drifted(BranchState(), *[499] * (CACHE_MISS_LIMIT - 1)).may_edit
+    assert not drifted(BranchState(), *[499] * CACHE_MISS_LIMIT).may_edit
+    assert not drifted(BranchState(), 1000, *[0] * CACHE_MISS_LIMIT).may_edit
+    assert drifted(BranchState(), *[500] * 10).may_edit
+
+
+def test_one_answer_as_predicted_ends_the_drift() -> None:
+    assert drifted(BranchState(), 0, 0, 900, 0, 0).may_edit
+    assert drifted(drifted(BranchState(), 0, 0, 0), 1000).may_edit
+
+
+def test_usage_without_cached_tokens_and_predictions_of_none_say_nothing() -> None:
+    assert drifted(BranchState(), *[None] * 10).may_edit
+    assert not drifted(BranchState(), 1, 0, None, 0).may_edit
+    assert not drifted(BranchState(), *[0] * 10, predicted=0).is_never_cached
+
+
+def test_where_hits_are_never_reported_there_is_no_cache_to_spoil() -> None:
+    assert not drifted(BranchState(), 0, 0).is_never_cached
+    found = drifted(BranchState(), 0, 0, None, 0)
+    assert found.is_never_cached
+    assert found.may_edit
+    assert not drifted(found, 900, predicted=0).is_never_cached
+    assert not drifted(BranchState(), 1, 0, 0, 0).is_never_cached
+
+
+def test_a_stopped_thread_makes_no_edits() -> None:
+    assert not BranchState(stopped="upstream_reject").may_edit
+
+
+def test_a_fork_inherits_what_belongs_to_the_messages_that_it_shares() -> None:
+    session = BranchState(edits=PLAN.edits, states=((ONE.key, "one"), (TWO.key, "two")), cache_miss_streak=1)
+    fork = session.fork([ONE.key, b"other"])
+    assert fork.edits == {ONE.key: ONE}
+    assert fork.states == ((ONE.key, "one"),)
+    assert session.edits == PLAN.edits

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from proxy.context.gap_remarks import NAME, TEXT, add_gap_remarks
+from proxy.context.plan import Edit
+from tests.conversations import Json, assistant, look, result, system, user
+
+TALK: list[Json] = [system(), user("a"), assistant("b"), user("c"), assistant(None, "1"), result("1", "r"), user("d")]
+
+
+def gone(values: list[Json], *places: int, stage: str = "fit_budget") -> dict[bytes, Edit]:
+    view = look(values)
+    return {view.keys[n]: Edit(view.keys[n], "gone", None, stage, "", view.original_tokens[n], 0) for n in places}
+
+
+def borne(values: list[Json], edits: dict[bytes, Edit], old: dict[bytes, Edit] | None = None) -> list[int]:
+    """Which messages bear a remark."""
+    view = look(values)
+    found = add_gap_remarks(view, edits, old or {}, TEXT)
+    return [n for n, k in enumerate(view.keys) if k in found and TEXT in (found[k].text or "") and n]
+
+
+def test_the_user_message_or_result_before_the_gap_bears_it() -> None:
+    assert borne(TALK, gone(TALK, 2, 3)) == [1]
+    assert borne(TALK, gone(TALK, 3, 4, 5)) == [1], "an answer is never written into"
+    assert borne(TALK, gone(TALK, 4, 5)) == [3]
+    more = [*TALK[:6], assistant("e"), *TALK[6:]]
+    assert borne(more, gone(more, 6)) == [5]
+    assert borne(TALK, gone(TALK, 1, 2)) == [], "nothing stands before it"
+    assert borne(TALK, gone(TALK, 2, 4, 5)) == [1, 3]
+
+
+def test_what_is_told_elsewhere_gets_none() -> None:
+    for stage in ("summarize_old", "compress_levels", "distil_results", "refer_repeats"):
+        assert borne(TALK, gone(TALK, 2, 3, stage=stage)) == []
+
+
+def test_it_is_said_once_and_stays() -> None:
+    view = look(TALK)
+    first = add_gap_remarks(view, gone(TALK, 2, 3), {}, TEXT)
+    edit = first[view.keys[1]]
+    assert (edit.action, edit.text, edit.stage) == ("append", TEXT, NAME)
+    assert edit.after == view.original_tokens[1] + len(TEXT)
+    grown = {**first, **gone(TALK, 4, 5)}
+    assert add_gap_remarks(view, grown, first, TEXT) == grown
+
+
+def test_a_gap_that_was_there_before_is_left_as_it_went_out() -> None:
+    old = gone(TALK, 2, 3)
+    assert borne(TALK, {**old, **gone(TALK, 4, 5)}, old) == [1], "the gap has grown"
+    view = look(TALK)
+    shorter = {**old, view.keys[5]: Edit(view.keys[5], "text", "s", "shorten_results", "", 5, 4)}
+    assert borne(TALK, shorter, old) == []
+
+
+def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
+    talk = [
+        user("a"),
+        assistant(None, "1"),
+        result("1", "r" * 90),
+        assistant("b"),
+        user("c"),
+        assistant("d"),
+        user("e"),
+    ]
+    view = look(talk)
+    k = view.keys[2]
+    first = add_gap_remarks(view, gone(talk, 3, 4, 5), {}, TEXT)
+    assert first[k].text == TEXT
+    stub = Edit(k, "text", "short", "shorten_results", "stale", view.original_tokens[2], 9)
+    again = add_gap_remarks(view, {**first, k: stub}, first, TEXT)
+    assert again[k] == replace(stub, text="short" + TEXT, after=9 + len(TEXT))
+
+
+def test_what_is_pinned_or_guarded_is_never_written_into() -> None:
+    talk = [user("a"), assistant("x"), user("[pin] b"), assistant("c"), user("d")]
+    assert borne(talk, gone(talk, 3)) == []
+    view = look(talk)
+    assert view.keys[0] in add_gap_remarks(view, gone(talk, 3), {}, TEXT)

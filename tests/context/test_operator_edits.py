@@ -1,0 +1,110 @@
+"""What an operator has decided acts at once, in every policy, and nothing else does that it does not touch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.chat import chain
+from proxy.context.branch_state import BranchState
+from proxy.context.operator_edits import OperatorDecisions, OperatorNote, allow_rewrite, apply_to_policy
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Edit, Plan
+from proxy.context.policy import Policy
+from proxy.context.stages.close_window import CloseWindow
+from tests.context.agent import POLICIES, TALK, load, told
+from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, user
+
+KEYS = chain.compute_keys("", messages(*TALK))
+
+
+def plan(policy: str | Policy, steering: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any) -> Plan:
+    session = BranchState(decisions=steering, **more)
+    chosen = load(policy) if isinstance(policy, str) else policy
+    return rewrite(request(talk), session, chosen, PLAIN, 0.0, weigh=WEIGH)
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
+def test_what_is_restored_is_whole_in_every_policy(policy: str) -> None:
+    gone = {k: Edit(k, "gone", None, "close_window", "", 9, 0) for k in KEYS[1:5]}
+    restored = OperatorDecisions(restored=frozenset(KEYS[1:5]))
+    made = plan(policy, restored, edits=gone, pins=restored.restored)
+    assert told(made)[1:5] == [m["content"] for m in TALK[1:5]]
+    assert not any(k in made.edits for k in KEYS[1:5])
+
+
+def test_the_operators_window_stands_in_place_of_the_policys() -> None:
+    narrow = replace(load("rolling"), stages=(CloseWindow(groups=1),), ask="never")
+    assert len(told(plan(narrow, None))) == 3  # with the first prompt
+    assert len(told(plan(narrow, OperatorDecisions(window=2)))) == 6
+    assert len(told(plan(narrow, OperatorDecisions(window=0)))) == 10
+    assert len(told(plan(narrow, OperatorDecisions(window=-1)))) == 3
+
+
+def test_a_wider_window_brings_back_what_a_narrow_one_took() -> None:
+    first = plan("thrifty", OperatorDecisions(window=1))
+    assert len(told(first)) == 2
+    again = plan("thrifty", OperatorDecisions(window=3), edits=first.edits)
+    assert len(told(again)) == 10
+    assert again.edits == {}
+
+
+def test_the_window_keeps_what_is_pinned() -> None:
+    out = told(plan("thrifty", OperatorDecisions(window=1), pins=frozenset(KEYS[1:5])))
+    assert "one?" in out
+    assert "two" not in out
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling"])
+def test_a_note_is_told_once_and_leaves_when_it_is_withdrawn(policy: str) -> None:
+    note = OperatorNote("n1", "Use tabs.")
+    first = plan(policy, OperatorDecisions(notes=(note,)))
+    assert (told(first)[-1] or "").endswith("three\n\n[Operator's note n1] Use tabs.")
+    talk = [*TALK, assistant("ok"), user("four")]
+    second = plan(policy, OperatorDecisions(notes=(note,)), talk, edits=first.edits)
+    assert sum("Use tabs" in (text or "") for text in told(second, talk)) == 1
+    third = plan(policy, OperatorDecisions(withdrawn_notes=("n1",)), talk, edits=second.edits)
+    assert not any("Use tabs" in (text or "") for text in told(third, talk))
+
+
+def test_policies_that_change_nothing_do_what_the_operator_wants_alone() -> None:
+    quiet = Policy("passthrough", mode="passthrough", ask="never")
+    assert allow_rewrite(quiet, None) is quiet
+    assert allow_rewrite(quiet, OperatorDecisions(setting_overrides={"urgency": "off"})) is quiet
+    assert allow_rewrite(quiet, OperatorDecisions(dropped={b"k": "out"})).mode == "rewrite"
+    watching = replace(load("thrifty"), mode="observe")
+    assert allow_rewrite(watching, OperatorDecisions(window=1)).stages == ()
+
+
+def test_settings_reach_the_stages_and_voices_that_have_them() -> None:
+    voices = apply_to_policy(
+        load("progressive"), OperatorDecisions(setting_overrides={"max_iterations": 99, "urgency": "off"})
+    ).voices
+    assert {v.max_iterations for v in voices if hasattr(v, "max_iterations")} == {99}
+    assert {v.urgency for v in voices if hasattr(v, "urgency")} == {"off"}
+
+
+LINES = "\n".join(f"line {n} of it" for n in range(900))
+
+
+def test_prune_now_makes_room_where_nothing_had_to_go() -> None:
+    long = [*TALK[:3], result("1", LINES), *TALK[4:]]
+    assert plan("thrifty/over_budget", None, long).edits == {}
+    made = plan("thrifty/over_budget", OperatorDecisions(forced_action="prune"), long)
+    assert made.after <= 0.6 * made.before
+
+
+def test_compress_now_takes_all_that_was_proposed() -> None:
+    long = [*TALK[:3], result("1", LINES), *TALK[4:]]
+    assert plan("thrifty/over_budget", OperatorDecisions(), long).edits == {}
+    assert plan("thrifty/over_budget", OperatorDecisions(forced_action="compress"), long).edits
+
+
+def test_where_a_cache_ends_at_marks_a_note_stays_where_it_was_put() -> None:
+    marked = replace(PLAIN, cache="breakpoint")
+    steering = OperatorDecisions(notes=(OperatorNote("n1", "Use tabs."),))
+    made = rewrite(request(TALK), BranchState(decisions=steering), load("thrifty"), marked, 0.0, weigh=WEIGH)
+    assert made.edits[KEYS[-1]].stage == "operator"
+    assert made.placed_inserts == ()

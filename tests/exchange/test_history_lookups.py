@@ -1,0 +1,159 @@
+"""What a policy may know beside the request: times, pins, what a search brings up, vectors; and the metrics of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.context.plan import Note
+from proxy.errors import StoreUnavailable
+from proxy.exchange import history_lookups
+from proxy.exchange.turn import UNPLANNED
+from proxy.metrics import Metrics
+from tests.faulty import Connection, Request, faulty, until
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted, reply
+
+NAMED = (b"x-context-session: a",)
+
+
+@pytest.mark.parametrize(
+    ("value", "pins"), [(b"true", 1), (b"1", 1), (b" TRUE ", 1), (b"yes", 1), (b"false", 0), (b"0", 0), (b"", 0)]
+)
+async def test_e7_the_header_pins_the_last_user_message_and_only_it(value: bytes, pins: int) -> None:
+    async with faulty(Scripted("ok")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy, NAMED)
+        await agent.say("first")
+        await agent.say("second", b"x-context-pin: " + value)
+        await agent.say("third")
+        found = await proxy.rows(
+            "SELECT m.body FROM edits e JOIN messages m ON m.key = e.key WHERE e.action = 'pin' AND e.stage = 'pin'"
+        )
+        assert [json.loads(body)["content"] for (body,) in found] == ["second"] * pins
+
+
+async def test_e7_the_same_message_is_pinned_once() -> None:
+    async with faulty(Scripted("ok")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy, (*NAMED, b"x-context-pin: true"))
+        await agent.say("first")
+        await agent.send()
+        assert len(await proxy.rows("SELECT 1 FROM edits WHERE action = 'pin'")) == 1
+
+
+async def test_e6_a_prompt_is_searched_for_once_and_only_in_a_session_with_a_name() -> None:
+    asked: list[str] = []
+    async with faulty(Scripted("ok")) as upstream, running(upstream.port, policy="hierarchical") as proxy:
+        store: Any = proxy.app.store
+        search = store.search
+
+        async def counted(tenant: str, session: str, query: str, limit: int) -> Any:
+            asked.append(query)
+            return await search(tenant, session, query, limit)
+
+        store.search = counted
+        await Agent(proxy).say("nameless question")
+        assert asked == []
+        agent = Agent(proxy, NAMED)
+        await agent.say("zebra handshake port")
+        agent.messages[-1:] = [{"role": "assistant", "content": "so"}]
+        await agent.say("other thing")
+        await agent.send()
+        assert asked == ["handshake port zebra", "other thing"]
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("away"), None])
+async def test_e6_a_search_that_fails_or_is_late_finds_nothing_and_holds_nobody_up(fault: Exception | None) -> None:
+
+    async def broken(*_: Any) -> Any:
+        if fault is not None:
+            raise fault
+        await asyncio.sleep(5)
+
+    def put_in(app: Any) -> None:
+        app.store.search = broken
+
+    tree: dict[str, Any] = {"policy": "hierarchical", "limits": {"commit_wait_ms": 50}}
+    async with faulty(Scripted("ok")) as upstream, running(upstream.port, before=put_in, **tree) as proxy:
+        found = await Agent(proxy, NAMED).say("zebra handshake port")
+        assert found.header("x-context-fallback") is None
+        assert proxy.count("swallowed_total", where="search") == 1
+
+
+class Model:
+    """Chats, and embeds: a text is near to the task when it speaks of zebras."""
+
+    def __init__(self) -> None:
+        self.chat = Scripted("ok")
+        self.embedded: list[str] = []
+
+    async def __call__(self, request: Request, there: Connection) -> None:
+        if b"/embeddings" not in request.line:
+            await self.chat(request, there)
+            return
+        texts = json.loads(request.body)["input"]
+        self.embedded += texts
+        rows = [{"index": n, "embedding": [1.0, 0.0 if "zebra" in t else 1.0]} for n, t in enumerate(texts)]
+        body = {"data": rows, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+        await reply(there, b"200 OK", json.dumps(body).encode(), b"content-type: application/json")
+
+
+def near(proxy: Running) -> dict[bytes, float]:
+    (memory,) = proxy.app.services.live_sessions._sessions.values()
+    (thread,) = memory.branches.values()
+    return thread.relevance[1] if thread.relevance is not None else {}
+
+
+async def test_e3_vectors_are_made_beside_the_request_once_a_message_and_count_for_the_next() -> None:
+    model = Model()
+    async with faulty(model) as upstream:
+        tree: dict[str, Any] = {
+            "upstreams": {"main": {"base_url": f"http://127.0.0.1:{upstream.port}/v1"}},
+            "helper": {"dollars_a_day": 1.0},
+            "embeddings": {"enabled": True, "upstream": "main", "model": "demo"},
+            "policy": "hierarchical",
+        }
+        async with running(0, **tree) as proxy:
+            agent = Agent(proxy, NAMED)
+            agent.messages += [{"role": "user", "content": "striped zebra"}, {"role": "assistant", "content": "tulip"}]
+            await agent.say("about a zebra")
+            await until(lambda: len(near(proxy)) == 3)
+            assert sorted(round(v, 2) for v in near(proxy).values()) == [0.71, 1.0, 1.0]
+            count = len(model.embedded)
+            await agent.send()
+            await until(lambda: len(model.embedded) > count)
+            assert model.embedded[count:] == ["ok"]  # what is new
+            assert len(model.chat.chats) == 2
+
+
+async def test_e3_without_embeddings_nothing_is_asked() -> None:
+    model = Model()
+    async with faulty(model) as upstream, running(upstream.port, policy="hierarchical") as proxy:
+        await Agent(proxy, NAMED).say("about a zebra")
+        assert near(proxy) == {}
+        assert model.embedded == []
+
+
+def test_e9_notes_become_metrics() -> None:
+    metrics = Metrics()
+    notes = (
+        Note("levels", "", {"permanent": 10.0, "session": 20.0}),
+        Note("compressed", "", {"before": 300.0, "after": 200.0, "ratio": 1.5}),
+        Note("low_ratio", "", {"ratio": 1.5}),
+        Note("retrieve", "", {"items": 2}),
+        Note("over_budget", "nobody counts this"),
+    )
+    history_lookups.record_plan_metrics(metrics, replace(UNPLANNED, notes=notes))
+
+    def count(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"context_proxy_{name}", labels)
+
+    assert count("level_tokens_sum", level="session") == 20
+    assert count("compressed_tokens_total", kind="before") == 300
+    assert count("compressed_tokens_total", kind="after") == 200
+    assert count("compression_ratio_sum") == 1.5
+    assert count("low_ratio_total") == 1
+    assert count("retrieved_items_total") == 2

@@ -1,0 +1,151 @@
+"""Commands as the last user message, streaming and not: answered here, and never said for the conversation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.notes import state_block
+from proxy.notes.memo_matching import Memo
+from proxy.operator import edit_messages, give_notes
+from proxy.tools import stored_memos
+from tests.faulty import faulty
+from tests.operator.agent import POLICIES, Talk, numbers, of, talking
+from tests.running import Agent, running
+from tests.scripted import Scripted
+
+ON = {"in_band": True}
+
+
+async def command(talk: Talk, line: str) -> str:
+    """What the client reads as the answer to a command; it stays in the client's history."""
+    asked = len(talk.upstream.chats)
+    heard = await talk.agent.say(line)
+    assert len(talk.upstream.chats) == asked
+    text: str = heard.message["content"]
+    return text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_undo_in_the_conversation(policy: str, stream: bool) -> None:
+    async with talking(policy, stream=stream, commands=ON) as talk:
+        assert (await command(talk, "/undo")).startswith("[context-proxy] Undone: group ")
+        said = await talk.ask()
+        assert not numbers(said) & of(2)
+        assert not any("/undo" in text or "context-proxy" in text for text in said)
+        assert not any("/undo" in text or "Undone" in text for text in await talk.ask("And on."))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_every_command_answers(stream: bool) -> None:
+    async with talking("thrifty", stream=stream, commands=ON) as talk:
+        listed = await command(talk, "/messages")
+        groups = await talk.groups()
+        assert all(group in listed for group in groups)
+        assert "Prompt number 0?" in listed
+        assert groups[0] not in await command(talk, "/message list 1")
+        assert "Result number 1." in await command(talk, f"/message show {groups[1]}")
+        assert "Answer number 2." in await command(talk, "/context show")
+        assert "Dropped: group " + groups[0] in await command(talk, f"/context drop {groups[0]}")
+        assert "dropped" in await command(talk, "/message list")
+        assert not numbers(await talk.ask()) & of(0)
+        assert "Restored" in await command(talk, f"/context restore {groups[0]}")
+        assert of(0) <= numbers(await talk.ask())
+        assert "Removed for good" in await command(talk, f"/message remove {groups[1]}")
+        assert "The last 2 groups stay" in await command(talk, "/context window 2")
+        assert numbers(await talk.ask("Last.")) == of(0)  # restored: it stays
+        assert "The whole history stays" in await command(talk, "/context window 0")
+        assert numbers(await talk.ask()) == of(0, 2)
+        assert "scratchpad is empty" in await command(talk, "/session scratchpad")
+        assert "asked for a new state" in await command(talk, "/context rebuild")
+        assert "/context window N" in await command(talk, "/context what")
+        assert "no group or message" in await command(talk, "/context drop abcdefghij")
+        said = await talk.ask()
+        assert not any("context-proxy" in text for text in said)
+        assert "### STATE" in said[-1]
+        stored = await talk.proxy.rows("SELECT count(*) FROM messages WHERE body LIKE '%/context%'")
+        assert stored == [(0,)]
+
+
+async def test_without_a_name_the_conversation_is_found_by_its_history() -> None:
+    model = Scripted("One.", "Two.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", commands=ON) as proxy:
+        agent = Agent(proxy)
+        agent.messages.append({"role": "user", "content": "/undo"})
+        assert "Nothing was said" in (await agent.send()).message["content"]
+        agent.messages.clear()
+        await agent.say("First?")
+        await agent.say("Second?")
+        heard = await agent.say("/undo")
+        assert "Undone" in heard.message["content"]
+        await agent.say("Third?")
+        assert [m["content"] for m in model.last["messages"]][:2] == ["First?", "One."]
+        assert len(model.last["messages"]) == 3
+
+
+async def test_off_by_default_they_are_the_users_words() -> None:
+    async with talking("thrifty") as talk:
+        assert "/undo" in await talk.ask("/undo")
+
+
+async def test_what_the_model_answered_before_they_were_switched_on_stays() -> None:
+    model = Scripted("A command of yours?", "Yes.")
+    async with faulty(model) as upstream, running(upstream.port, commands=ON) as proxy:
+        agent = Agent(proxy)
+        agent.messages += [{"role": "user", "content": "/undo"}, {"role": "assistant", "content": "What?"}]
+        await agent.say("Never mind.")
+        assert [m["content"] for m in model.last["messages"]] == ["/undo", "What?", "Never mind."]
+
+
+async def test_a_command_whose_reply_never_came_is_taken_out_too() -> None:
+    async with talking("thrifty", commands=ON) as talk:
+        talk.agent.messages.append({"role": "user", "content": "/messages"})
+        assert numbers(await talk.ask()) == of(0, 1, 2)
+        assert "/messages" not in talk.upstream.texts()
+
+
+async def test_the_reply_has_the_wires_form() -> None:
+    async with talking("thrifty", commands=ON) as talk:
+        talk.agent.messages.append({"role": "user", "content": "/undo now"})
+        body = (await talk.agent.send()).json()
+        assert (body["object"], body["model"], body["choices"][0]["finish_reason"]) == ("chat.completion", "m", "stop")
+        heard = await talk.agent.send(stream=True, stream_options={"include_usage": True})
+        chunks = [json.loads(event) for event in heard.events[:-1]]
+        assert heard.events[-1] == b"[DONE]"
+        assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+        assert len({chunk["id"] for chunk in chunks}) == 1
+        assert [chunk["usage"] for chunk in chunks][-1] == {
+            "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0,
+        }  # fmt: skip
+        assert heard.session == "s"
+
+
+async def test_the_operators_words_and_commands_agree() -> None:
+    async with talking("thrifty", commands=ON) as talk:
+        await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
+        assert "dropped by the operator" in await command(talk, "/context show")
+
+
+@pytest.mark.parametrize("policy", ["rolling", "thrifty"])
+async def test_context_show_is_the_prompt_that_goes_out_with_all_that_is_put_in(policy: str) -> None:
+    ask_always = {"ask": "always"} if policy == "thrifty" else {}
+    async with talking(policy, commands=ON, state=ask_always) as talk:
+        memo = Memo("m1", "The printers only read UTF-16, an old firmware", ("printers",), "s0", 1.0, 1.0)
+        await talk.parts.store.put([stored_memos.make_memo_row(talk.tenant, memo)])
+        await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: the operator's\nContext: none")
+        await give_notes.set_scratchpad(talk.parts, talk.tenant, "s", "- [ ] the plan of the day")
+        await talk.ask("What do the printers with old firmware read?")
+        shown = await command(talk, "/context show")
+        await talk.ask("What do the printers with old firmware read?")
+        sent = talk.upstream.texts()
+    ours = [state_block.build_prompt(), "the operator's", "the plan of the day"]
+    for text in ours + ([state_block.get_guidelines()] if policy == "rolling" else []):
+        assert text in shown, text
+        assert text in "".join(text or "" for text in sent)
+    # Which memos fit is up to the message that is not there yet; one that was quoted for good is in the history.
+    assert "UTF-16" in (shown if policy == "thrifty" else "".join(text or "" for text in sent))
+    heads = [line for line in shown.split("\n") if line.startswith("[+ ")]
+    wanted = ["guidelines", "state", "ask"] if policy == "rolling" else ["ask"]
+    assert [name for name in wanted if f"[+ {name}, from the proxy]" in heads] == wanted

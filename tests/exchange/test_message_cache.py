@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from proxy.errors import NotManaged
+from proxy.exchange.message_cache import ALIKE, COPIES, FRONTS, OVERHEAD, SMALL, MessageCache, _count_front_bytes
+
+
+def raw(text: str, role: str = "user") -> bytes:
+    return json.dumps({"role": role, "content": text}).encode()
+
+
+def body(count: int, name: str = "a", size: int = 400) -> bytes:
+    messages = [{"role": "user", "content": f"{name} {n} " + "x" * size} for n in range(count)]
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+def test_a_message_that_comes_again_is_the_same_object() -> None:
+    cache = MessageCache(1 << 20)
+    first = cache.get_message(raw("a"))
+    assert cache.get_message(bytes(bytearray(raw("a")))) is first
+    assert cache.get_message(raw("b")) is not first
+
+
+def test_what_cannot_be_read_is_not_kept() -> None:
+    cache = MessageCache(1 << 20)
+    for _ in range(2):
+        with pytest.raises(NotManaged):
+            cache.get_message(b'{"content":"no role"}')
+    assert cache.size == 0
+
+
+def test_the_least_recently_used_message_leaves_first() -> None:
+    one = len(raw("00")) * COPIES + OVERHEAD
+    cache = MessageCache(int(3 * one / (1 - FRONTS)) + 1)
+    for n in (0, 1, 2, 0, 3):
+        cache.get_message(raw(f"0{n}"))
+    assert list(cache._live_messages) == [raw("00"), raw("02"), raw("03")]
+    mine = cache.get_message(raw("04"))
+    for n in range(5, 9):
+        cache.get_message(raw(f"0{n}"))
+    assert cache.get_message(raw("04")) is mine, "somebody has it still"
+
+
+def test_memory_stays_within_its_limit() -> None:
+    cache = MessageCache(1 << 20)
+    for n in range(2000):
+        cache.get_message(raw(f"{n} " + "x" * 1000))
+    for n in range(200):
+        cache.get_request(body(30, f"history {n}"))
+    assert cache.size <= cache.max_bytes
+    assert cache._fronts_size == sum(_count_front_bytes(f) for alike in cache._fronts.values() for f in alike)
+
+
+def test_one_message_larger_than_the_limit_can_still_be_read() -> None:
+    cache = MessageCache(1000)
+    assert cache.get_message(raw("x" * 5000)).text == "x" * 5000
+    request, _ = cache.get_request(body(50))
+    assert len(request.messages) == 50
+
+
+def test_a_history_that_grows_is_known_by_its_beginning() -> None:
+    cache = MessageCache(1 << 24)
+    assert cache.count_unread_bytes(body(30)) == len(body(30))
+    for count in range(30, 90):
+        request, front = cache.get_request(body(count))
+        assert len(request.messages) == count
+        assert front is not None
+        assert request.prefix_messages == (count - 1 if count > 30 else 0)
+    assert cache.count_unread_bytes(body(95)) < len(body(95)) - len(body(88))
+    assert cache.count_unread_bytes(body(95, "another")) == len(body(95, "another"))
+    assert sum(len(alike) for alike in cache._fronts.values()) == 1, "a longer beginning takes the place of a shorter"
+
+
+def test_messages_of_a_history_are_known_though_its_first_one_was_written_anew_and_leave_with_it() -> None:
+    cache = MessageCache(1 << 20)
+    first = cache.get_request(body(30))[0]
+    again = json.loads(body(30))
+    again["messages"][0]["content"] = "Today is Monday."
+    request = cache.get_request(json.dumps(again).encode())[0]
+    assert request.prefix_messages == 0
+    assert request.messages[1:] == first.messages[1:], "the very same objects"
+    raw = first.messages[7].raw
+    del first, request
+    for n in range(30):
+        cache.get_request(body(30, f"another {n}"))
+    assert raw not in cache._live_messages
+
+
+def test_a_small_body_is_read_whole() -> None:
+    cache = MessageCache(1 << 20)
+    small = body(2)
+    assert len(small) < SMALL
+    assert cache.get_request(small)[1] is None
+    assert cache.count_unread_bytes(small) == len(small)
+
+
+def test_histories_that_part_late_are_all_read_right() -> None:
+    cache = MessageCache(1 << 24)
+    base: list[dict[str, Any]] = json.loads(body(40))["messages"]
+    for n in range(3 * ALIKE):
+        ends = [*base, {"role": "user", "content": f"end {n}"}, {"role": "assistant", "content": "Yes."}]
+        asked = json.dumps({"model": "m", "messages": ends}).encode()
+        request, _ = cache.get_request(asked)
+        assert [json.loads(m.raw) for m in request.messages] == ends
+    assert all(len(alike) <= ALIKE for alike in cache._fronts.values())
+
+
+def test_two_threads_may_read_at_once() -> None:
+    """Large bodies are read in worker threads, small ones on the loop."""
+    cache = MessageCache(300_000)
+    wrong: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            for n in range(150):
+                for count in (30, 31, 32):
+                    request, _ = cache.get_request(body(count, f"{name if n % 3 else 'both'} {n % 7}"))
+                    assert len(request.messages) == count
+        except BaseException as problem:  # noqa: BLE001 -- told by the assertion below, from the test's own thread
+            wrong.append(problem)
+
+    workers = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+    assert cache._messages_size == sum(len(key) * COPIES + OVERHEAD for key in cache._messages)
+    assert cache._fronts_size == sum(_count_front_bytes(f) for alike in cache._fronts.values() for f in alike)

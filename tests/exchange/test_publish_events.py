@@ -1,0 +1,253 @@
+"""Every kind of event, brought about by real traffic and heard on a real socket; and nothing in them that was said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.chat.chain import public_id
+from proxy.exchange import publish_events
+from tests.awkward import Awkward, put_in
+from tests.exchange import test_hierarchical as hierarchical
+from tests.exchange import test_importance as importance
+from tests.exchange import test_plan_request as planning
+from tests.exchange import test_summaries as summaries
+from tests.exchange.hiding import Played, offering, says
+from tests.exchange.test_handler import BLOCK
+from tests.faulty import ask, faulty
+from tests.hearing import Stream, hearing
+from tests.operator.agent import talking
+from tests.running import Agent, Running, heard, running
+from tests.scripted import Scripted, calls
+
+NAMED = (b"x-context-session: a",)
+FACT = "The printers only read UTF-16, since their firmware is from 2003"
+
+
+async def once(stream: Stream, kind: str, count: int = 1) -> dict[str, Any]:
+    """The payload of the one event of this kind; nothing more of it comes a little later."""
+    await stream.wait(kind, count)
+    await asyncio.sleep(0.03)
+    found = stream.of(kind)
+    assert len(found) == count, found
+    return found[-1]
+
+
+async def test_d6_pruned_has_what_left_the_prompt_and_comes_once(tmp_path: Path) -> None:
+    async with (
+        importance.serving(tmp_path, Scripted("Well."), "importance", "always") as proxy,
+        hearing(proxy, "?session=a") as stream,
+    ):
+        for _ in range(2):
+            await importance.ask(proxy, importance.TALK)
+        told = await once(stream, "context:pruned")
+        rows = await proxy.rows("SELECT DISTINCT key FROM edits WHERE action = 'gone'")
+        assert sorted(told["removed_ids"]) == sorted(public_id(k) for (k,) in rows)
+        assert told["removed"] == len(rows) > 3
+        assert told["tokenReduction"] == told["original"] - told["final"] > 0
+        ((exchange, thread),) = await proxy.rows("SELECT exchange, thread FROM exchanges ORDER BY started_at LIMIT 1")
+        _, _, whole = stream.told[0]
+        assert (whole["session"], whole["thread"], whole["exchange"]) == ("a", thread, exchange)
+
+
+async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Path) -> None:
+    async with (
+        summaries.serving(tmp_path, "They spoke of little things.") as (proxy, _, _),
+        hearing(proxy) as stream,
+    ):
+        await summaries.talk(proxy, 26)
+        told = (await stream.wait("context:summarized"))[-1]
+        assert "They spoke of little things." in told["summary"]
+        assert told["summarized"] >= 20
+        assert told["kept"] > 0
+
+
+async def test_what_a_policy_shortens_is_told_with_how_many_tokens_that_saved() -> None:
+    model = planning.looking()
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy, hearing(proxy) as stream:
+        await planning.works(Agent(proxy, NAMED), lambda: planning.shortened(model.last))
+        told = (await stream.wait("context:edited"))[0]
+        assert (told["by"], told["action"]) == ("policy", "shorten")
+        assert told["count"] == len(told["messages"]) > 0
+        assert told["tokens"] > 0
+        assert planning.LONG[:40] not in json.dumps([one for _, _, one in stream.told])
+
+
+async def test_levels_that_are_compressed_are_told(tmp_path: Path) -> None:
+    model, clock = hierarchical.scripted(3), hierarchical.Clock()
+    async with (
+        hierarchical.serving(tmp_path, model, clock, recent=1) as proxy,
+        hearing(proxy, "?kind=context:*") as stream,
+    ):
+        agent = Agent(proxy, NAMED)
+        await hierarchical.work(agent, "look around", 3)
+        clock.at += 400
+        await agent.say("next")
+        told = await stream.wait("context:edited")
+        assert told[0]["by"] == "policy"
+
+
+async def call(proxy: Running, method: str, path: str, body: Any = None) -> Any:
+    raw = json.dumps(body if body is not None else {}).encode()
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    got = heard(await ask(proxy.port, head.encode() + b"content-length: %d\r\n\r\n" % len(raw) + raw))
+    assert got.status == 200, got.body
+    return got.json()
+
+
+async def test_what_the_operator_decides_over_the_api_is_told() -> None:
+    async with talking("thrifty") as talk, hearing(talk.proxy) as stream:
+        group = (await talk.groups())[0]
+        await call(talk.proxy, "POST", f"/api/sessions/s/groups/{group}/drop")
+        told = await once(stream, "context:edited")
+        assert (told["by"], told["action"], told["groups"], told["count"]) == ("operator", "drop", [group], 4)
+        assert len(told["messages"]) == 4
+        assert told["tokens"] > 0
+        await call(talk.proxy, "POST", f"/api/sessions/s/groups/{group}/restore")
+        assert (await once(stream, "context:edited", 2))["action"] == "restore"
+        await call(talk.proxy, "PATCH", "/api/sessions/s/settings", {"policy": "rolling"})
+        told = await once(stream, "context:edited", 3)
+        assert (told["action"], told["settings"]) == ("settings", {"policy": "rolling"})
+        await call(talk.proxy, "POST", "/api/sessions/s/notes", {"text": "A canary of a note."})
+        assert (await once(stream, "context:edited", 4))["action"] == "note"
+        await call(talk.proxy, "PUT", "/api/sessions/s/scratchpad", {"text": "A canary of a plan."})
+        assert (await once(stream, "context:edited", 5))["action"] == "scratchpad"
+        await call(talk.proxy, "PUT", "/api/sessions/s/state", {"text": "A canary of a state."})
+        assert (await once(stream, "state:updated")) == {"by": "operator", "characters": 20}
+        assert "canary" not in json.dumps([one for _, _, one in stream.told])
+        assert {one["session"] for _, _, one in stream.told} == {"s"}
+
+
+async def test_a_loop_is_told_when_the_model_is_told_of_it() -> None:
+    model = Scripted(*[calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="progressive") as proxy,
+        hearing(proxy) as stream,
+    ):
+        agent = Agent(proxy, NAMED)
+        await agent.say("Find it")
+        for _ in range(5):
+            agent.brings("nothing")
+            await agent.say()
+        noted = [texts for n in range(6) if "LOOP" in (texts := model.texts(n)[-1])]
+        told = await stream.wait("loop:detected", len(noted))
+        assert len(told) == len(noted) > 0
+        assert told[0] == {"loop": "same_call", "count": 3}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_state_block_of_the_models_own_is_told_without_its_text(stream: bool) -> None:
+    model = Scripted("The answer.\n\n" + BLOCK, "Another.")
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy, hearing(proxy) as told:
+        agent = Agent(proxy, NAMED, stream=stream, messages=[{"role": "system", "content": "Be."}])
+        await agent.say("Hello")
+        await agent.say("Go on")
+        size = len(BLOCK.partition("\n")[2])
+        assert await once(told, "state:updated") == {"by": "model", "characters": size}
+
+
+async def test_a_memo_that_the_model_saves_is_told_by_its_id() -> None:
+    arguments = json.dumps({"content": FACT, "tags": ["printers"]})
+    hidden = {"id": "c1", "type": "function", "function": {"name": "save_memo", "arguments": arguments}}
+    model = Scripted(says(None, hidden), "Noted.")
+    async with (
+        faulty(model) as upstream,
+        offering(upstream.port, tools={"enabled": ["save_memo"]}) as proxy,
+        hearing(proxy) as stream,
+    ):
+        await Played(proxy, model, stream=False).turn("Remember this.", *NAMED)
+        told = await once(stream, "memo:saved")
+        ((memo,),) = await proxy.rows("SELECT memo FROM memos")
+        assert told == {"by": "model", "memo": memo, "merged": False}
+        ((tenant,),) = await proxy.rows("SELECT tenant FROM memos")
+        await call(
+            proxy, "PUT", f"/api/memos/{memo}?tenant={tenant}", {"content": f"{FACT}, and newer ones UTF-16 too."}
+        )
+        assert (await once(stream, "memo:saved", 2))["by"] == "operator"
+        assert "UTF-16" not in json.dumps([one for _, _, one in stream.told])
+
+
+@asynccontextmanager
+async def cached(**usage: int) -> AsyncIterator[tuple[Running, Agent, Scripted, Stream]]:
+    """An agent with a system prompt that a provider caches."""
+    model = Scripted("Well.")
+    model.usage = {"prompt_tokens": 4000, "completion_tokens": 3, "prompt_tokens_details": dict(usage)}
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy, hearing(proxy) as stream:
+        messages = [{"role": "system", "content": "Plain words of a prompt. " * 800}]
+        yield proxy, Agent(proxy, NAMED, messages=messages), model, stream
+
+
+async def test_a_cache_that_serves_far_less_than_predicted_is_told() -> None:
+    async with cached(cached_tokens=64) as (_, agent, _, stream):
+        await agent.say("One")
+        await agent.say("Two")
+        told = await once(stream, "cache:broken")
+        assert (told["by"], told["reported"], told["in_a_row"]) == ("upstream", 64, 1)
+        assert told["predicted"] > 1000
+
+
+async def test_a_cache_that_serves_what_was_predicted_is_no_event() -> None:
+    async with cached(cached_tokens=3900) as (_, agent, _, stream):
+        for text in ("One", "Two", "Three"):
+            await agent.say(text)
+        await asyncio.sleep(0.03)
+        assert stream.of("cache:broken") == []
+
+
+async def test_what_the_client_changes_in_its_own_prefix_is_told() -> None:
+    async with cached() as (_, agent, _, stream):
+        await agent.say("One")
+        await agent.say("Two")
+        agent.messages[0] = {"role": "system", "content": "Other words of a prompt. " * 800}
+        await agent.say("Three")
+        assert (await once(stream, "cache:broken"))["changed"] == "system"
+        await agent.say("Four", tools=[{"type": "function", "function": {"name": "look", "parameters": {}}}])
+        assert (await once(stream, "cache:broken", 2))["changed"] == "tools"
+
+
+async def test_a_history_that_the_client_rewrites_is_told() -> None:
+    async with cached() as (_, agent, _, stream):
+        for text in ("One", "Two", "Three"):
+            await agent.say(text)
+        agent.messages[3:] = []  # back to behind the first answer
+        await agent.say("Something else")
+        told = await once(stream, "cache:broken")
+        assert (told["by"], told["changed"]) == ("client", "history")
+
+
+async def test_a_request_that_goes_out_as_it_came_since_the_store_is_away_is_told() -> None:
+    store = Awkward()
+    async with (
+        faulty(Scripted("Well.")) as upstream,
+        running(upstream.port, policy="rolling", before=put_in(store)) as proxy,
+        hearing(proxy) as stream,
+    ):
+        store.reads = False
+        await Agent(proxy, NAMED).say("Hello")
+        assert await once(stream, "fallback") == {"reason": "store"}
+        assert stream.told[0][2]["session"] == "a"
+        assert proxy.count("events_total", kind="fallback") == 1
+
+
+async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: Any) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(publish_events, "_publish_client_change", wrong)
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="rolling") as proxy:
+        found = await Agent(proxy, NAMED).say("Hello")
+        assert found.header("x-context-fallback") is None
+        assert proxy.count("swallowed_total", where="events") == 1
+
+
+def test_long_lists_and_texts_are_cut_and_counts_stay() -> None:
+    told = publish_events._bounded({"removed": 5000, "removed_ids": ["x"] * 5000, "summary": "y" * 50_000})
+    assert (told["removed"], len(told["removed_ids"])) == (5000, publish_events.MAX_LISTED)
+    assert len(told["summary"]) == publish_events.MAX_TEXT + 1

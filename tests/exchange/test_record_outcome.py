@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.exchange.record_outcome import make_error_event
+from tests.awkward import Awkward, put_in
+from tests.faulty import STREAM, Connection, Request, connect, faulty, post
+from tests.running import CHAT, Agent, Running, running
+from tests.scripted import Scripted, calls, chunk, events
+
+SYSTEM = {"role": "system", "content": "Be."}
+HELLO: dict[str, Any] = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": "Hello"}]}
+BLOCK = "### STATE\nContext: as before\nGoal: go on"
+
+
+def breaking(*deltas: dict[str, Any]) -> Any:
+    """A stream that ends after these."""
+
+    async def script(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for delta in deltas:
+            await there.chunk(chunk(delta))
+        await there.reset()
+
+    return script
+
+
+async def answers(proxy: Running) -> list[Any]:
+    return [json.loads(body) for (body,) in await proxy.rows("SELECT body FROM messages WHERE answer = 1 ORDER BY seq")]
+
+
+async def test_what_upstream_says_of_an_answer_is_on_record() -> None:
+    model = Scripted(calls(("call_abcdef01", "look")))
+    model.usage = {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57}
+    model.usage["prompt_tokens_details"] = {"cached_tokens": 32}
+    asked = "SELECT status, http_status, finish, prompt_tokens, completion_tokens, cached_tokens FROM exchanges"
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        for stream in (False, True):
+            await proxy.post(HELLO | {"stream": stream})
+        rows = await proxy.rows(asked)
+        keys = await proxy.rows("SELECT e.answer = m.key FROM exchanges e JOIN messages m ON m.key = e.answer")
+        heads = await proxy.rows("SELECT t.answer = e.answer FROM threads t JOIN exchanges e ON e.thread = t.thread")
+        times = await proxy.rows("SELECT started_at, ended_at, first_byte_ms FROM exchanges")
+        assert proxy.count("prompt_tokens_total") == 100
+        assert proxy.count("cached_tokens_total", kind="reported") == 64
+    assert rows == [("complete", 200, "tool_calls", 50, 7, 32)] * 2
+    assert {one for (one,) in keys} == {1}
+    assert heads == [(1,), (1,)]
+    assert all(ended >= started and first >= 0 for started, ended, first in times)
+
+
+async def test_an_answer_ends_when_the_store_has_it(tmp_path: Path) -> None:
+    """The answer is read over another connection as soon as the client has its last byte."""
+    db, patient = tmp_path / "store.sqlite3", {"commit_wait_ms": 10_000}
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(db), limits=patient) as proxy:
+        for number, stream in enumerate((False, True), 1):
+            heard = await proxy.post(HELLO | {"stream": stream})
+            with closing(sqlite3.connect(db)) as beside:
+                found = beside.execute("SELECT count(*) FROM messages WHERE answer = 1").fetchone()
+            assert found == (number,)
+            assert heard.header("x-context-persist") is None
+            assert b"persist deferred" not in heard.body
+        assert proxy.count("persist_deferred_total") == 0
+
+
+async def test_the_numbers_of_a_request_are_in_the_metrics() -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        await proxy.post(HELLO)
+        assert proxy.count("tokens_before_count") == proxy.count("tokens_after_count") == 1
+        assert proxy.count("request_seconds_count", route="chat") == 1
+        assert proxy.count("first_token_seconds_count", upstream="default") == 1
+        assert proxy.count("live_threads") == 1
+        assert proxy.count("message_cache_bytes") > 0
+
+
+async def test_an_answer_is_given_whatever_goes_wrong_in_counting_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with faulty(Scripted("Well.", "Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        monkeypatch.setattr(proxy.app.services.metrics, "tokens_before", None)  # as a wrong price did: it raises
+        for stream in (False, True):
+            heard = await proxy.post(HELLO | {"stream": stream})
+            assert heard.status == 200
+            assert b"Well." in heard.body
+        assert proxy.count("swallowed_total", where="counting") == 2
+        assert [one["content"] for one in await answers(proxy)] == ["Well."] * 2
+
+
+async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
+    body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
+    texts = ["One.", "Another."]
+    choices = [
+        {"index": n, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        for n, text in enumerate(texts)
+    ]
+
+    async def several(_: Request, there: Connection) -> None:
+        raw = json.dumps(body | {"choices": choices}).encode()
+        await there.send(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(raw), raw
+        )
+
+    async with faulty(several) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        session = (await proxy.post(HELLO | {"n": 2})).session
+        assert [a["content"] for a in await answers(proxy)] == texts
+        upstream.script = Scripted("Fine.")
+        for text in texts:
+            agent = Agent(proxy, messages=[*HELLO["messages"], {"role": "assistant", "content": text}])
+            assert (await agent.say("Go on")).session == session
+
+
+@pytest.mark.parametrize("how", ["upstream", "client"])
+async def test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from(how: str) -> None:
+    begun = asyncio.Event()
+
+    async def stalls(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(chunk({"role": "assistant", "content": "I was about"}))
+        begun.set()
+        await there.left()
+        there.writer.close()
+
+    script = breaking({"role": "assistant", "content": "I was"}, {"content": " about"}) if how == "upstream" else stalls
+    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        if how == "upstream":
+            session = (await proxy.post(HELLO | {"stream": True})).session
+        else:
+            session = await left_mid_stream(proxy)
+        assert (await proxy.outcome())[0] == ("partial" if how == "upstream" else "client_gone")
+        assert [a["content"] for a in await answers(proxy)] == ["I was about"]
+        upstream.script = Scripted("Fine.")
+        again = Agent(proxy, messages=list(HELLO["messages"]))
+        on = Agent(proxy, messages=[*HELLO["messages"], {"role": "assistant", "content": "I was about"}])
+        assert (await on.say("Go on")).session == session
+        assert [k for (k,) in await proxy.rows("SELECT kind FROM threads")] == ["main"]
+        assert (await again.send()).session != session, "without a name, and without an answer of ours in it"
+
+
+async def left_mid_stream(proxy: Running) -> str:
+    """Leave when the first text has come; the session that the answer named."""
+    client = await connect(proxy.port)
+    raw = json.dumps(HELLO | {"stream": True}).encode()
+    await client.send(post(CHAT, raw, b"authorization: Bearer sk-one", b"content-type: application/json"))
+    async with asyncio.timeout(5):
+        head = await client.reader.readuntil(b"\r\n\r\n")
+        await client.reader.readuntil(b"I was about")
+    client.writer.transport.abort()
+    return next(line for line in head.decode().split("\r\n") if line.startswith("x-context-session")).split(": ")[1]
+
+
+async def test_of_an_answer_that_broke_off_before_it_said_anything_nothing_is_stored() -> None:
+    script = breaking({"role": "assistant", "content": ""})
+    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        await proxy.post(HELLO | {"stream": True})
+        assert (await proxy.outcome())[0] == "partial"
+        assert await answers(proxy) == []
+
+
+async def test_a_state_in_an_answer_that_broke_off_is_not_taken() -> None:
+    script = breaking({"role": "assistant", "content": "Yes.\n\n" + BLOCK + "\n"})
+    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+        found = await proxy.post(HELLO | {"stream": True})
+        assert b"Goal" not in found.body
+        assert (await proxy.outcome())[0] == "partial"
+        assert await proxy.rows("SELECT text FROM states") == []
+
+
+async def test_of_several_blocks_the_one_at_the_end_is_kept_and_withheld() -> None:
+    said = f"Yes.\n\n{BLOCK}: quoted\n\n## More\nand"
+    text = f"{said}\n\n{BLOCK}: last"
+    async with faulty(Scripted(text)) as upstream, running(upstream.port, policy="rolling") as proxy:
+        for stream in (False, True):
+            found = await Agent(proxy, stream=stream, messages=[SYSTEM]).say("Hello")
+            assert found.message["content"] == said
+        assert await proxy.rows("SELECT DISTINCT text FROM states") == [(b"Context: as before\nGoal: go on: last",)]
+
+
+async def test_an_answer_that_is_cut_or_only_calls_leaves_the_old_state() -> None:
+    model = Scripted("Yes.\n\n" + BLOCK, calls(("call_abcdef01", "look")), "Seen.")
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        agent = Agent(proxy, messages=[SYSTEM])
+        await agent.say("Hello")
+        await agent.say("Look")
+        agent.brings("It is there.")
+        await agent.say()
+        assert await proxy.rows("SELECT text FROM states") == [(BLOCK.partition("\n")[2].encode(),)]
+    assert "Goal: go on" in model.texts()[0]
+
+
+async def test_a_long_state_is_cut_at_a_line() -> None:
+    block = BLOCK + "\n" + "\n".join(f"line {n} of the state" for n in range(100))
+    model, short = Scripted("Yes.\n\n" + block), {"max_chars": 500}
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling", state=short) as proxy:
+        await Agent(proxy, messages=[SYSTEM]).say("Hello")
+        ((text,),) = await proxy.rows("SELECT text FROM states")
+    assert 450 < len(text) <= 500
+    assert text.endswith(b"of the state")
+
+
+async def test_the_end_of_a_stream_waits_for_the_store_and_nothing_else_does() -> None:
+    store = Awkward()
+    tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 5000}}
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **tree, before=put_in(store)) as proxy:
+        store.hold = True
+        client = await connect(proxy.port)
+        await client.send(post(CHAT, json.dumps(HELLO | {"stream": True}).encode()))
+        expected = b"".join(events({"content": "Well."})[:-1])
+        heard = b""
+        async with asyncio.timeout(2):
+            while expected.count(b"data:") > heard.count(b"data:"):
+                heard += await client.reader.readuntil(b"\n\n")
+        await asyncio.sleep(0.1)
+        assert b"[DONE]" not in heard
+        store.release()
+        async with asyncio.timeout(2):
+            await client.reader.readuntil(b"data: [DONE]\n\n")
+        client.writer.close()
+
+
+def test_an_error_event_has_the_form_that_every_client_raises() -> None:
+    event = make_error_event('it "broke"', "upstream_broken")
+    assert event.startswith(b"data: ")
+    assert event.endswith(b"\n\n")
+    told = json.loads(event[6:])["error"]
+    assert told == {"message": 'it "broke"', "type": "upstream_error", "param": None, "code": "upstream_broken"}

@@ -1,0 +1,316 @@
+"""How rounds end where they do not end by themselves: bounds, faults of upstream, a client that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.chat import json_spans
+from proxy.exchange import tool_loop
+from proxy.tools import registry
+from tests.exchange.hiding import SECRET, TOOLS, Played, assert_hidden, offering, ours, says, sent, theirs
+from tests.exchange.test_tool_loop import assert_rebuilt, offered
+from tests.faulty import STREAM, Connection, Request, connect, faulty, post, until
+from tests.scripted import Scripted, chunk, events, reply
+
+JSON = b"content-type: application/json"
+CLIENTS = ["look", "write_file"]
+
+
+def results(model: Scripted, at: int = -1) -> list[str]:
+    """What tools of ours have brought, in one request upstream."""
+    messages = [json.loads(raw) for raw in sent(model, at)]
+    return [m["content"] for m in messages if m["role"] == "tool" and SECRET in m["tool_call_id"]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools(stream: bool) -> None:
+    model = Scripted(*(says(None, ours(n)) for n in range(4)), "Enough.", "Welcome.")
+    async with faulty(model) as upstream, offering(upstream.port, tools={"rounds": 3}) as proxy:
+        played = Played(proxy, model, stream=stream)
+        found = await played.turn("Hello")
+        assert proxy.count("tool_rounds_total", outcome="run") == 3
+        assert proxy.count("tool_rounds_total", outcome="rounds") == 1
+        assert proxy.count("tools_total", tool="recall", outcome="refused") == 3
+        await played.turn("Thanks")
+        await assert_rebuilt(proxy, model, [0, 5])
+    assert found.message["content"] == "Enough."
+    assert [offered(model, at) for at in range(5)] == [[*CLIENTS, "recall"]] * 4 + [CLIENTS]
+    assert tool_loop.LIMIT_RESULTS["rounds"] in results(model, 4)[-1]
+    assert len(results(model, 4)) == 4
+    assert_hidden(played.heard)
+    # From the next request on all is as it was: the tools, and the whole history.
+    assert offered(model) == [*CLIENTS, "recall"]
+    assert sent(model, -1)[: len(sent(model, 4))] == sent(model, 4)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_that_calls_what_is_not_there_any_more_has_said_what_it_says(stream: bool) -> None:
+    model = Scripted(says("Let me look.", ours(1)), says("Again.", ours(2)), says("And again.", ours(3)))
+    async with faulty(model) as upstream, offering(upstream.port, tools={"rounds": 1}) as proxy:
+        played = Played(proxy, model, stream=stream)
+        found = await played.turn("Hello")
+        model.answers = ["Welcome."]
+        await played.turn("Thanks")
+        assert await proxy.outcomes() == [("complete", 200, None)] * 2
+    assert found.message["content"] == "Let me look.Again.And again."
+    assert len(model.received) == 4
+    assert_hidden(played.heard)
+    called = [json.loads(raw) for raw in sent(model, -1)]
+    assert [m["role"] for m in called] == ["user", *["assistant", "tool"] * 3, "user"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_same_call_is_told_that_it_was_made_and_the_third_time_ends_it(stream: bool) -> None:
+    again = {"id": "x", **{k: v for k, v in ours(1).items() if k != "id"}}
+    spaced = {**again, "function": {"name": "recall", "arguments": f'{{ "id":"{SECRET}-1" }}'}}
+    called = [{**one, "id": f"{SECRET}{n}"} for n, one in enumerate((again, spaced, again))]
+    model = Scripted(*(says(None, call) for call in called), "Enough.")
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        played = Played(proxy, model, stream=stream)
+        await played.turn("Hello")
+        assert proxy.count("tools_total", tool="recall", outcome="refused") == 1
+    first, second, third = results(model)
+    assert tool_loop.REPEATED_CALL not in first
+    assert tool_loop.REPEATED_CALL in second
+    assert tool_loop.LIMIT_RESULTS["repeats"] in third
+    assert offered(model) == CLIENTS
+    assert_hidden(played.heard)
+
+
+@pytest.mark.parametrize(
+    ("stream", "seconds", "line"),
+    [(False, 0.1, b"x-a: b"), (True, 0.1, b"x-a: b"), (False, 60.0, b"x-stainless-read-timeout: 0.2")],
+)
+async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
+    stream: bool, seconds: float, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the setting, and where nothing goes out meanwhile by what the client says that it waits."""
+    ended: list[str] = []
+
+    async def forever(call: Any, desk: Any) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append(call.name)
+            raise
+        return "never"
+
+    monkeypatch.setattr(tool_loop, "run_tool_call", forever)
+    model = Scripted(says(None, ours(1), ours(2)), "Enough.")
+    async with faulty(model) as upstream, offering(upstream.port, tools={"seconds": seconds}) as proxy:
+        played = Played(proxy, model, stream=stream)
+        await played.turn("Hello", line)
+    assert ended[:1] == ["recall"]
+    assert [tool_loop.LIMIT_RESULTS["time"] in text for text in results(model)] == [True, True]
+    assert offered(model) == CLIENTS
+    assert_hidden(played.heard)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_has_to_be_a_call_is_a_call_of_ours_but_once(stream: bool) -> None:
+    model = Scripted(says(None, ours(1)), says(None, theirs(1)), says(None, theirs(2)))
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        played = Played(proxy, model, stream=stream, tool_choice="required")
+        await played.turn("Hello")
+        await played.turn(None)
+        await assert_rebuilt(proxy, model, [0, 2])
+    assert [offered(model, at) for at in range(3)] == [[*CLIENTS, "recall"], CLIENTS, [*CLIENTS, "recall"]]
+    assert all(chat["tool_choice"] == "required" for chat in model.chats)
+    assert_hidden(played.heard)
+
+
+async def refuse(request: Request, there: Connection) -> None:
+    await reply(there, b"500 Broken", b'{"error":{"message":"no"}}', JSON)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_later_round_that_fails_is_answered_by_the_original_request(stream: bool) -> None:
+    model = Scripted(says(None, ours(1)), refuse, "It is so.", "Welcome.")
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        played = Played(proxy, model, stream=stream)
+        found = await played.turn("Hello")
+        assert found.message["content"] == "It is so."
+        assert json.loads(model.received[2].body)["tools"] == TOOLS
+        assert [json.loads(raw) for raw in sent(model, 2)] == [{"role": "user", "content": "Hello"}]
+        await played.turn("Thanks")
+        assert await proxy.outcomes() == [("complete", 200, "rounds"), ("complete", 200, None)]
+        assert proxy.count("bypasses_total", reason="rounds") == 1
+    assert_hidden(played.heard)
+    # Nothing is put back: what upstream wrote last it wrote without.
+    assert [json.loads(raw)["role"] for raw in sent(model, -1)] == ["user", "assistant", "user"]
+
+
+async def test_where_something_was_said_a_stream_ends_with_an_error() -> None:
+    model = Scripted(says("Let me look.", ours(1)), refuse, "Not asked.")
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
+        found = await proxy.post(body)
+        assert (await proxy.outcome())[0] == "partial"
+    assert len(model.received) == 2
+    assert json.loads(found.events[-1])["error"]["code"] == "upstream_broken"
+    assert SECRET.encode() not in found.body
+    assert b"[DONE]" not in found.body
+    assert not found.whole
+
+
+async def test_a_body_that_waited_is_answered_by_the_original_whatever_was_said() -> None:
+    model = Scripted(says("Let me look.", ours(1)), refuse, "It is so.")
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        found = await Played(proxy, model, stream=False).turn("Hello")
+    assert found.message["content"] == "It is so."
+
+
+@pytest.mark.parametrize("said", ["", "Let me look."])
+async def test_a_later_stream_that_breaks_off(said: str) -> None:
+    async def breaks(request: Request, there: Connection) -> None:
+        model.received.append(request)
+        await there.send(STREAM)
+        await there.chunk(chunk({"role": "assistant", "content": ""}))
+        await there.reset()
+
+    model = Scripted(says(said or None, ours(1)), breaks, "It is so.")
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
+        found = await proxy.post(body)
+        status, _, fallback = await proxy.outcome()
+    assert (status, fallback) == (("partial", None) if said else ("complete", "rounds"))
+    assert found.whole is not bool(said)
+    assert SECRET.encode() not in found.body
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_with_our_tools_that_is_refused_goes_out_once_more_without(stream: bool) -> None:
+    async def script(request: Request, there: Connection) -> None:
+        if len(json.loads(request.body)["tools"]) > len(TOOLS):
+            await reply(there, b"400 Bad", b'{"error":{"message":"no"}}', JSON)
+        else:
+            await Scripted.__call__(model, request, there)
+
+    model = Scripted(says(None, ours(1)))  # what is not offered is the client's, whatever its name
+    async with faulty(script) as upstream, offering(upstream.port) as proxy:
+        played = Played(proxy, model, stream=stream)
+        found = await played.turn("Hello")
+        assert found.message["tool_calls"] == [ours(1)]
+        await played.turn(None)
+        assert [row[2] for row in await proxy.outcomes()] == ["upstream_reject", None]
+    assert [offered(model, at) for at in range(2)] == [CLIENTS, CLIENTS]
+
+
+async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[str]:
+    """What is ended when a client leaves in a hidden round (`round`) or while a tool runs (`tool`)."""
+    ended: list[str] = []
+    at = asyncio.Event()
+
+    async def forever(call: Any, desk: Any) -> str:
+        at.set()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append("tool")
+            raise
+        return ""
+
+    async def silent(request: Request, there: Connection) -> None:
+        at.set()
+        await there.send(STREAM)
+        await there.left()
+        ended.append("round")
+
+    if where == "tool":
+        monkeypatch.setattr(tool_loop, "run_tool_call", forever)
+    model = Scripted(first, silent)
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        body = json.dumps(
+            {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
+        )
+        client = await connect(proxy.port)
+        await client.send(post("/v1/chat/completions", body.encode(), JSON, b"authorization: Bearer a"))
+        await asyncio.wait_for(at.wait(), 5)
+        client.writer.transport.abort()
+        await until(lambda: bool(ended), 5)
+        assert (await proxy.outcome(5))[0] == "client_gone"
+        assert where == "tool" or await upstream.none_open(2)  # the tool's connection is kept for others
+    return ended
+
+
+@pytest.mark.parametrize("where", ["round", "tool"])
+async def test_a_client_that_leaves_ends_it_all(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await gone(says("Look.", ours(1)), monkeypatch, where) == [where]
+
+
+def children() -> set[str]:
+    """The processes that this one has started and that still run."""
+    found = Path("/proc/self/task").glob("*/children")
+    return {name for path in found for name in path.read_text().split()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux to see the processes")
+async def test_a_client_that_leaves_ends_the_process_that_runs_sql_for_it() -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    arguments = json.dumps({"sql": endless})
+    call = {"id": "a", "type": "function", "function": {"name": "query_db", "arguments": arguments}}
+    model = Scripted(says(None, call), "Not asked.")
+    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
+        before = children()
+        client = await connect(proxy.port)
+        await client.send(post("/v1/chat/completions", json.dumps(body).encode(), JSON, b"authorization: Bearer a"))
+        await until(lambda: bool(children() - before), 5)
+        client.writer.transport.abort()
+        await until(lambda: not children() - before, 5)
+        assert (await proxy.outcome(5))[0] == "client_gone"
+        assert all(
+            proxy.count("tools_total", tool="query_db", outcome=one) == 0 for one in ("done", "limited", "failed")
+        )
+    assert len(model.received) == 1
+
+
+async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_loop, "KEEPALIVE_S", 0.05)
+
+    async def slow(request: Request, there: Connection) -> None:
+        model.received.append(request)
+        await asyncio.sleep(0.4)
+        await there.send(STREAM)
+        for event in events({"content": "It is so."}):
+            await there.chunk(event)
+        await there.chunk(b"")
+
+    model = Scripted(says("Look. ", ours(1)), slow)
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        played = Played(proxy, model, stream=True)
+        found = await played.turn("Hello")
+    assert 1 <= found.body.count(b": keepalive\n\n") <= 9
+    assert found.message["content"] == "Look. It is so."
+    assert_hidden(played.heard)
+
+
+@pytest.mark.parametrize("before", [[], [says("Look. ", ours(2))]])
+async def test_a_call_that_was_cut_off_is_nothing_that_is_put_back(before: list[Any]) -> None:
+    """It has no result, and a call without one is refused."""
+
+    async def cut(request: Request, there: Connection) -> None:
+        model.received.append(request)
+        choice = {"index": 0, "message": says("Long.", ours(1)), "finish_reason": "length"}
+        await reply(there, b"200 OK", json.dumps({"id": "a", "choices": [choice]}).encode(), JSON)
+
+    model = Scripted(*before, cut, "Well.")
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        played = Played(proxy, model, stream=False)
+        found = await played.turn("Hello")
+        assert SECRET.encode() not in found.body
+        await played.turn("Go on")
+    assert [json.loads(raw).get("tool_calls") for raw in sent(model, -1)] == [None, None, None]
+
+
+async def test_definitions_are_those_of_the_catalog() -> None:
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
+        await Played(proxy, model, stream=False).turn("Hello", b"x-context-session: a")
+    tools = json_spans.read_value(model.received[0].body, "tools") or b""
+    assert tools.endswith(b"," + registry.join_definitions(list(registry.TOOLS)) + b"]")

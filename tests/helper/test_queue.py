@@ -1,0 +1,301 @@
+"""Questions to a helper, seen from outside: what an answer changes, and that nothing else ever does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.context.plan import Ask
+from proxy.helper.queue import judge_answer
+from tests.awkward import Awkward, put_in
+from tests.exchange.asking import EXTRACT, LONG, SESSION, idle, restarted, say, three
+from tests.faulty import Connection, Request, until
+from tests.running import Agent
+from tests.scripted import Scripted, reply
+
+
+async def test_a_good_answer_is_in_the_next_requests_prompt(tmp_path: Path) -> None:
+    async with three(tmp_path, " The user wants it read.\n") as there:
+        agent = await say(there, LONG, "And now?", "And then?")
+        assert there.model.texts(0) == [LONG]
+        assert there.model.texts(1)[0] == "The user wants it read."
+        assert there.told("kept") == 1
+        assert there.proxy.count("helper_tokens_total", kind="summary") == 14
+        assert there.proxy.count("helper_dollars_total", kind="summary") == pytest.approx((11 * 1.25 + 3 * 5) / 1e6)
+        (row,) = await there.proxy.rows("SELECT kind, model, prompt_tokens, completion_tokens, text FROM answers")
+        assert row == ("summary", "demo", 11, 3, b"The user wants it read.")
+        assert await there.proxy.rows("SELECT count(*) FROM sessions") == [(1,)], "the helper's calls are no session"
+        assert await there.proxy.rows("SELECT count(*) FROM exchanges") == [(3,)]
+    (question,) = there.helper.chats
+    assert question["messages"] == [{"role": "user", "content": "Summarise: " + LONG}]
+    assert [m["content"] for m in agent.messages if m["role"] == "user"] == [LONG, "And now?", "And then?"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_nothing_of_it_reaches_the_client(tmp_path: Path, stream: bool) -> None:
+    def told(found: list[Any]) -> list[Any]:
+        return [([name for name, _ in one.headers], one.body) for one in found]
+
+    async def heard(answer: Any, **helper: Any) -> list[Any]:
+        async with three(tmp_path, answer, helper=helper) as there:
+            agent = Agent(there.proxy, (SESSION,), stream=stream)
+            return [await agent.say(text) for text in (LONG, "And now?", "And then?")]
+
+    async def down(_: Request, connection: Connection) -> None:
+        await reply(connection, b"500 No", b"no")
+
+    without = told(await heard("x", dollars_a_day=0.0))
+    assert told(await heard("The secret summary.")) == without
+    assert told(await heard(down)) == without
+    assert b"secret" not in repr(without).encode()
+
+
+def script(status: bytes, body: bytes) -> Any:
+    async def speak(_: Request, there: Connection) -> None:
+        await reply(there, status, body, b"content-type: application/json")
+
+    return speak
+
+
+async def hang(_: Request, there: Connection) -> None:
+    await there.left()
+
+
+async def refuse(_: Request, there: Connection) -> None:
+    await there.reset()
+
+
+async def half(_: Request, there: Connection) -> None:
+    await there.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+    await there.reset()
+
+
+CUT = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"a42f and"},"finish_reason":"length"}]}'
+BAD: list[tuple[Any, str]] = [
+    ("", "empty"),
+    (" \n", "empty"),
+    ({"role": "assistant", "content": None}, "empty"),
+    ("a42f " + "x" * 200, "too_long"),
+    ("Nothing of note.", "missing"),
+    ("See a42fe.", "missing"),
+    (hang, "timeout"),
+    (script(b"500 No", b"no"), "failed"),
+    (script(b"400 No", b"{}"), "refused"),
+    (script(b"200 OK", b"<html>"), "garbage"),
+    (script(b"200 OK", CUT), "cut"),
+    (refuse, "unreachable"),
+    (half, "broken"),
+]
+
+
+@pytest.mark.parametrize(("answer", "outcome"), BAD, ids=[f"{n}-{outcome}" for n, (_, outcome) in enumerate(BAD)])
+async def test_a_bad_answer_is_counted_and_the_request_is_unharmed(tmp_path: Path, answer: Any, outcome: str) -> None:
+    async with three(tmp_path, answer, stage='keep = "a42f"', helper={"timeout_s": 0.2}) as there:
+        agent = await say(there, LONG, "And now?", "And then?")
+        assert there.told(outcome) == 1, "asked once, and not again with each request"
+        assert await there.proxy.rows("SELECT count(*) FROM answers") == [(0,)]
+        assert all(row == ("complete", 200, None) for row in await there.proxy.outcomes())
+    assert len(there.helper.received) <= 2, "a connection that is lost before the answer is tried once more at most"
+    assert there.model.texts(1)[0] == EXTRACT
+    assert there.model.texts(2)[0] == EXTRACT
+    assert [m["content"] for m in agent.messages[1::2]] == ["Well."] * 3
+
+
+async def test_a_closed_port_is_counted_and_the_request_is_unharmed(tmp_path: Path) -> None:
+    async with three(tmp_path, "x", small={"base_url": "http://127.0.0.1:1/v1"}) as there:
+        await say(there, LONG, "And now?")
+        assert there.told("unreachable") == 1
+    assert there.model.texts(1)[0] == EXTRACT
+    assert there.helper.received == []
+
+
+@pytest.mark.timed
+async def test_a_slow_helper_never_delays_a_request_that_does_not_wait(tmp_path: Path) -> None:
+    async with three(tmp_path, hang, stage="now = true") as there:
+        agent = Agent(there.proxy, (SESSION,))
+        started = time.monotonic()
+        for text in (LONG, "And now?", "And then?"):
+            await agent.say(text)
+        assert time.monotonic() - started < 1.0
+
+
+async def test_an_answer_that_is_needed_now_is_in_the_same_request(tmp_path: Path) -> None:
+    async with three(tmp_path, "Read it.", stage="now = true", helper={"wait_ms": 2000}) as there:
+        agent = Agent(there.proxy, (SESSION,))
+        agent.messages = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Yes."}]
+        await agent.say("And now?")
+        assert there.told("kept") == 1
+    assert there.model.texts(0)[0] == "Read it."
+    assert len(there.helper.received) == 1
+
+
+@pytest.mark.timed
+async def test_waiting_ends_with_its_limit_and_the_answer_comes_later(tmp_path: Path) -> None:
+    async def late(request: Request, connection: Connection) -> None:
+        await asyncio.sleep(0.6)
+        await Scripted("Read it.")(request, connection)
+
+    async with three(tmp_path, late, stage="now = true", helper={"wait_ms": 150}) as there:
+        agent = Agent(there.proxy, (SESSION,))
+        agent.messages = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Yes."}]
+        started = time.monotonic()
+        await agent.say("And now?")
+        assert 0.15 <= time.monotonic() - started < 4 * 0.15
+        await idle(there.proxy)
+        await agent.say("And then?")
+    assert there.model.texts(0)[0] == EXTRACT
+    assert there.model.texts(1)[0] == "Read it."
+
+
+async def test_a_client_that_leaves_while_it_waits_takes_nothing_with_it(tmp_path: Path) -> None:
+    async with three(tmp_path, hang, "Read it.", stage="now = true", helper={"wait_ms": 5000}) as there:
+        agent = Agent(there.proxy, (SESSION,))
+        agent.messages = [{"role": "user", "content": LONG}]
+        with pytest.raises(TimeoutError):
+            await there.proxy.post({"model": "m", "messages": agent.messages}, SESSION, seconds=0.3)
+        stored = await there.proxy.rows("SELECT body FROM messages")
+        assert [json.loads(body)["content"] for (body,) in stored] == [LONG]
+        found = asyncio.create_task(agent.send())
+        await asyncio.sleep(0.1)
+        assert len(there.helper.received) == 1, "the question is under way already"
+        found.cancel()
+    assert there.model.received == []
+
+
+async def test_without_dollars_nothing_is_asked(tmp_path: Path) -> None:
+    async with three(tmp_path, "Read it.", helper={"dollars_a_day": 0.000_01}) as there:
+        await say(there, LONG, "And now?")
+        assert there.told("over_budget") == 1
+    assert there.helper.received == []
+    assert there.model.texts(1)[0] == EXTRACT
+
+
+async def test_a_restart_keeps_answers_and_what_was_spent(tmp_path: Path) -> None:
+    model, helper = Scripted("Well."), Scripted("Read it.")
+    limits = {"dollars_a_day": 0.006, "max_tokens": 1000}
+    async with restarted(tmp_path, model, helper, limits) as proxy:
+        agent = Agent(proxy, (SESSION,))
+        helper.usage = {"prompt_tokens": 400, "completion_tokens": 400, "total_tokens": 800}
+        await agent.say(LONG)
+        await idle(proxy)
+    async with restarted(tmp_path, model, helper, limits) as proxy:
+        again = Agent(proxy, (SESSION,), messages=agent.messages)
+        await again.say("And now?")
+        await idle(proxy)
+        assert len(helper.received) == 1
+        other = Agent(proxy, (b"x-context-session: b",))
+        await other.say(LONG)
+        await idle(proxy)
+        assert proxy.count("helper_total", kind="summary", outcome="over_budget") == 1, "0.0025 of 0.006 are spent"
+    assert model.texts(1)[0] == "Read it."
+    assert len(helper.received) == 1
+
+
+async def test_no_more_are_asked_at_once_than_the_settings_allow(tmp_path: Path) -> None:
+    under_way: list[int] = [0, 0]
+    release = asyncio.Event()
+
+    async def count(request: Request, connection: Connection) -> None:
+        under_way[0] += 1
+        under_way[1] = max(under_way)
+        await release.wait()
+        await Scripted("Read it.")(request, connection)
+        under_way[0] -= 1
+
+    async with three(tmp_path, count, helper={"concurrency": 2, "queue": 3}) as there:
+        agents = [Agent(there.proxy, (b"x-context-session: s%d" % n,)) for n in range(8)]
+        await asyncio.gather(*(agent.say(LONG) for agent in agents))
+        await until(lambda: under_way[0] == 2)
+        asking = there.proxy.app.services.helper_queue
+        assert asking is not None
+        assert len(asking) == 5
+        assert there.told("queue_full") == 3
+        release.set()
+        await idle(there.proxy)
+        assert under_way[1] == 2
+        assert there.told("kept") == 5
+
+
+async def test_an_answer_belongs_to_its_tenant_and_is_asked_with_its_credential(tmp_path: Path) -> None:
+    async with three(tmp_path, "For one.", "For two.") as there:
+        for key in ("sk-one", "sk-two"):
+            await say(there, LONG, "And now?", key=key)
+    assert [request.all(b"authorization") for request in there.helper.received] == [
+        [b"Bearer sk-one"],
+        [b"Bearer sk-two"],
+    ]
+    assert there.model.texts(1)[0] == "For one."
+    assert there.model.texts(3)[0] == "For two."
+    for request in there.helper.received:
+        assert not [name for name, _ in request.headers if name.lower().startswith(b"x-")]
+
+
+async def test_the_upstreams_own_key_is_used_where_it_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMALL_KEY", "sk-small")
+    async with three(tmp_path, "Read it.", small={"api_key_env": "SMALL_KEY"}) as there:
+        await Agent(there.proxy, (SESSION, b"api-key: sk-azure")).say(LONG)
+        await idle(there.proxy)
+    (request,) = there.helper.received
+    assert request.all(b"authorization") == [b"Bearer sk-small"]
+    assert request.all(b"api-key") == []
+
+
+async def test_a_helper_that_is_down_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    async with three(tmp_path, script(b"503 No", b"no"), helper={"concurrency": 1}) as there:
+        for n in range(6):
+            await Agent(there.proxy, (b"x-context-session: s%d" % n,)).say(LONG)
+            await idle(there.proxy)
+        assert there.told("failed") == 3
+        assert there.told("resting") == 3
+    assert len(there.helper.received) == 3
+
+
+@pytest.mark.timed
+async def test_calls_end_with_the_proxy(tmp_path: Path) -> None:
+    started = 0.0
+    async with three(tmp_path, hang, helper={"timeout_s": 60}) as there:
+        await Agent(there.proxy, (SESSION,)).say(LONG)
+        await until(lambda: bool(there.helper.received))
+        started = time.monotonic()
+        proxy = there.proxy
+    assert time.monotonic() - started < 2
+    assert proxy.count("helper_total", kind="summary", outcome="cancelled") == 1
+
+
+@pytest.mark.parametrize("mode", ["observe", "passthrough"])
+async def test_a_policy_that_sends_the_original_asks_nothing(tmp_path: Path, mode: str) -> None:
+    async with three(tmp_path, "Read it.", mode=mode) as there:
+        await say(there, LONG, "And now?")
+    assert there.helper.received == []
+
+
+async def test_a_store_that_is_away_costs_the_answer_and_nothing_else(tmp_path: Path) -> None:
+    store = Awkward()
+    async with three(tmp_path, "Read it.", before=put_in(store)) as there:
+        agent = await say(there, LONG)
+        store.writes = False
+        await agent.say("And now?")
+        store.writes = True
+        agent = Agent(there.proxy, (b"x-context-session: b",))
+        store.reads = False
+        await agent.send()
+        await idle(there.proxy)
+        store.reads = True
+        await agent.say(LONG)
+    assert there.told("kept") >= 1
+
+
+def test_names_must_stand_by_themselves() -> None:
+    ask = Ask("summary", "?", required_names=("12", "/etc/hosts", "a.py", "$x"))
+    good = "Line 12 of /etc/hosts, a.py and cost$x."
+    assert judge_answer(ask, good) == "kept"
+    for wrong in (good.replace("12", "123"), good.replace("a.py", "data.py"), good.replace("$x", "$xy")):
+        assert judge_answer(ask, wrong) == "missing"
+    assert judge_answer(Ask("summary", "?", max_chars=5), "123456") == "too_long"
+    assert judge_answer(Ask("summary", "?"), "x" * 100_000) == "too_long"
+    assert judge_answer(Ask("summary", "?"), "") == "empty"

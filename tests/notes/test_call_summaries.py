@@ -1,0 +1,49 @@
+"""A tool call in a few words: verbs, subjects, outcomes and findings read off calls and results."""
+
+from __future__ import annotations
+
+import json
+
+from proxy.chat.message import Call
+from proxy.notes import call_summaries
+from proxy.notes.call_summaries import Outcome, QuotedOutcome
+from tests.conversations import message, result
+
+
+def of(name: str, **arguments: object) -> str:
+    return call_summaries.describe_call(Call("c", name, json.dumps(arguments)))
+
+
+def test_c3_an_action_is_the_tool_in_a_verb_and_what_it_was_about() -> None:
+    assert of("web_search", query="python tutorial") == "searched 'python tutorial'"
+    assert of("read_file", path="logs/error.log", limit=3) == "read logs/error.log"
+    assert of("bash", command="pytest -q") == "ran pytest -q"
+    assert of("getPage", url="http://x.org") == "read http://x.org"
+    assert of("frobnicate", what="it") == "called frobnicate 'it'"
+    assert of("frobnicate") == "called frobnicate"
+    assert of("run") == "ran with run"
+    assert call_summaries.describe_call(Call("c", "bash", "ls -l\n/tmp")) == "ran ls -l /tmp"
+    assert call_summaries.describe_call(Call("c", "bash", '"ls"')) == "ran ls"
+    assert call_summaries.describe_call(Call("c", "bash", "[1]")) == "ran with bash"
+    assert len(of("search", query="x" * 500)) < 100
+
+
+def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
+    def finding(text: str, how: Outcome = "success", said: str = "") -> str:
+        return call_summaries.describe_result(message(result("c", text)), QuotedOutcome(how, said))
+
+    assert finding('[{"a": 1}, {"a": 2}, {"a": 3}]') == "found 3 results"
+    assert finding("[1]") == "found 1 result"
+    assert finding("[broken") == "[broken"
+    assert finding("first\nsecond") == "first (2 lines)"
+    assert finding("first\nsecond", "unknown") == "first (2 lines)"
+    assert finding("first\n3 passed", "success", "3 passed") == "3 passed (2 lines)"
+    assert finding("") == "empty"
+    assert finding("Traceback (most recent call last):\n  File x\nKeyError: 'a'", "error") == "error: KeyError: 'a'"
+    assert finding("x\n2 failed\ny", "failure", "2 failed") == "failure: 2 failed"
+    assert len(finding("x" * 5000)) <= call_summaries.MAX_LINE_CHARS
+
+
+def test_a_result_that_is_an_image_is_no_failure() -> None:
+    found = message(result("c", [{"type": "image_url", "image_url": {"url": "data:"}}]))
+    assert call_summaries.describe_result(found, QuotedOutcome("success")) == "an image or file"

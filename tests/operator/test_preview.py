@@ -1,0 +1,42 @@
+"""What is foreseen with a decision to be tried is what comes once it is made, and trying it decides nothing."""
+
+from __future__ import annotations
+
+import json
+
+from proxy.operator.find_session import find_branch
+from proxy.operator.preview import NEXT_MESSAGE_TEXT, NEXT_RESULT_TEXT, preview_prompt
+from proxy.sessions.operator_decisions import SessionSettings, StoredDecisions
+from tests.operator.agent import numbers, of, talking
+from tests.scripted import calls
+
+
+async def test_a_decision_can_be_tried_without_being_made() -> None:
+    async with talking("thrifty") as talk:
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        tried = await preview_prompt(talk.parts, here, StoredDecisions(SessionSettings(window=1)))
+        said = [m["content"] for m in json.loads(tried.turn.sent_body)["messages"]]
+        assert said[0] == "Be brief."
+        assert said[1].startswith(NEXT_MESSAGE_TEXT)
+        assert len(said) == 2
+        assert numbers(await talk.ask()) == of(0, 1, 2)
+
+
+async def test_who_speaks_next_is_the_user_or_a_tool() -> None:
+    async with talking("thrifty") as talk:
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        assert (await preview_prompt(talk.parts, here)).stand_ins == 1
+        talk.upstream.answers = [calls(("call_a_12345", "look"), ("call_b_12345", "look")), "Done."]
+        await talk.agent.say("Two?")
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        seen = await preview_prompt(talk.parts, here)
+        assert [m.text for m in seen.turn.request.messages[-2:]] == [NEXT_RESULT_TEXT, NEXT_RESULT_TEXT]
+        prompted = await preview_prompt(talk.parts, here, prompted=True)
+        assert [m.text for m in prompted.turn.request.messages[-1:]] == [NEXT_MESSAGE_TEXT]
+
+
+async def test_a_policy_by_header_is_foreseen_as_it_was_last() -> None:
+    async with talking("passthrough") as talk:
+        await talk.agent.say("More.", b"x-context-policy: rolling")
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        assert (await preview_prompt(talk.parts, here)).turn.policy.name == "rolling"

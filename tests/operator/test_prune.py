@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.chat.chain import public_id
+from proxy.errors import Conflict
+from proxy.operator import edit_messages, find_session, prune, session_settings, session_stats
+from tests.operator.agent import ROUND, numbers, of, talking
+
+LONG = "\n".join(f"line {n} of what it found" for n in range(400))
+
+
+@pytest.mark.parametrize(("policy", "long"), [("rolling", False), ("importance", True), ("thrifty", True)])
+async def test_what_is_pruned_stays_out_of_every_later_prompt(policy: str, long: bool) -> None:
+    async with talking(policy) as talk:
+        if long:
+            talk.agent.messages[3]["content"] = LONG
+        await talk.ask()
+        before = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
+        assert before.prunable
+        await prune.prune_next_prompt(talk.parts, talk.tenant, "s")
+        for text in ("More.", "And more."):
+            said = await talk.ask(text)
+            (last,) = await talk.parts.store.read_exchanges(talk.tenant, "s", 1)
+            assert last.tokens_after < before.sent, text
+            assert LONG not in said
+        assert (await session_settings.load_settings(talk.parts, talk.tenant, "s")).force == ""
+
+
+async def test_under_a_literal_policy_what_was_pruned_can_be_restored() -> None:
+    async with talking("rolling") as talk:
+        await prune.prune_next_prompt(talk.parts, talk.tenant, "s")
+        left = numbers(await talk.ask())
+        assert of(0) - left, "the first group has left"
+        await edit_messages.restore(talk.parts, talk.tenant, "s", await talk.groups())
+        assert of(*range(ROUND)) <= numbers(await talk.ask())
+
+
+@pytest.mark.parametrize("policy", ["passthrough", "observe"])
+async def test_where_pruning_would_do_nothing_nothing_offers_it(policy: str) -> None:
+    async with talking(policy) as talk:
+        talk.agent.messages[3]["content"] = LONG
+        await talk.ask()
+        assert not (await session_stats.compute_stats(talk.parts, talk.tenant, "s")).prunable
+        with pytest.raises(Conflict):
+            await prune.prune_next_prompt(talk.parts, talk.tenant, "s")
+
+
+async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking("rolling") as talk:
+        here = await find_session.find_branch(talk.parts, talk.tenant, "s")
+        messages = here.request.messages
+        after = [n for n in range(1, len(messages)) if messages[n - 1].is_result and messages[n].role == "assistant"]
+        answer = next(public_id(here.keys[n]) for n in after if not messages[n].calls)
+        monkeypatch.setattr(prune, "_leaving", lambda *_: [answer])
+        with pytest.raises(Conflict):
+            await edit_messages.drop(talk.parts, talk.tenant, "s", [answer], thread=here.branch.name, id_kind="message")
+        assert (await prune.prune_next_prompt(talk.parts, talk.tenant, "s")).force == "prune"

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.operator import session_stats, timeline
+from proxy.operator.timeline import HOUR_S, HourlyFigures, TimelineCache
+from tests.operator.agent import talking
+from tests.operator.test_session_stats import exchange
+
+
+async def test_points_add_up_to_what_the_session_cost() -> None:
+    async with talking("passthrough") as talk:
+        model = talk.parts.models[0]
+        rows = [
+            exchange(100, 100, 10.0, cached=0),
+            exchange(200, 50, HOUR_S + 20.0, cached=20, edits=3),
+            exchange(210, 60, HOUR_S + 30.0, cached=40, edits=3),
+        ]
+        talk.parts.models_by_name["m"] = type(model)(
+            "m", window=1000, input=1.0, output=2.0, w=1.0, r=0.1, min=0, block=1
+        )
+        points, sums = timeline.build_points(talk.parts, rows)
+        assert sum(point.cost or 0 for point in points) == pytest.approx(sums.cost)
+        assert sum(point.cost_without or 0 for point in points) == pytest.approx(sums.cost_without)
+        assert [point.edited for point in points] == [False, True, False]
+        told = timeline.build_timeline(talk.parts, rows)
+        assert [(hour.at, hour.exchanges) for hour in told.hours] == [(0, 1), (HOUR_S, 2)]
+        assert (told.figures.tokens_before, told.figures.tokens_after, told.figures.limit) == (210, 60, 1000)
+        assert told.figures.utilisation == 0.06
+
+
+def test_an_hour_takes_in_exchanges_and_other_hours() -> None:
+    first, second = (
+        HourlyFigures(0, 2, 10, 5, 1, 2, 0.5, 0.75),
+        HourlyFigures(HOUR_S, 1, 4, 4, cost=0.25, unpriced=1, loops=2, fallbacks=1),
+    )
+    first.add(second)
+    assert first == HourlyFigures(0, 3, 14, 9, 1, 2, 0.75, 0.75, 1, 2, 1)
+
+
+async def test_a_session_that_is_used_again_is_told_anew() -> None:
+    async with talking("thrifty") as talk:
+        remembered = TimelineCache()
+        (item,) = await talk.parts.store.list_sessions(talk.tenant)
+        told = await remembered.find_timeline(talk.parts, item)
+        assert told is not None
+        assert await remembered.find_timeline(talk.parts, item) is told
+        stats = await session_stats.compute_stats(talk.parts, talk.tenant, "s")
+        assert (told.figures.exchanges, told.figures.cost) == (stats.exchanges, stats.cost)
+        await talk.ask()
+        await talk.proxy.outcome()
+        (item,) = await talk.parts.store.list_sessions(talk.tenant)
+        again = await remembered.find_timeline(talk.parts, item)
+        assert again is not None
+        assert again.figures.exchanges == told.figures.exchanges + 1
+
+
+async def test_only_so_many_sessions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "MAX_CACHED_SESSIONS", 1)
+    async with talking("thrifty") as talk:
+        remembered = TimelineCache()
+        (item,) = await talk.parts.store.list_sessions(talk.tenant)
+        await remembered.find_timeline(talk.parts, item)
+        talk.agent.lines = (b"x-context-session: other",)
+        await talk.ask()
+        await talk.proxy.outcome()
+        items = await talk.parts.store.list_sessions(talk.tenant)
+        assert len(items) == 2
+        for one in items:
+            assert await remembered.find_timeline(talk.parts, one) is not None
+        assert len(remembered._known) == 1

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from proxy.chat.tokens import TokenCounter
+from proxy.context.plan import Edit, RetrievedText
+from proxy.notes.memo_matching import Memo
+from proxy.sessions.branch import EDIT_BYTES, NODE_BYTES, Branch, LiveSession, LoadedNotes, Node, adopt_stored_edits
+from proxy.sessions.hidden_rounds import HiddenRound
+from proxy.store.base import EditRow
+from proxy.store.branch_positions import BranchPosition
+from tests.conversations import message, user
+
+
+def thread() -> Branch:
+    memory = LiveSession("me", "s", False)
+    made = memory.branches["t"] = Branch("me", "s", "t", "main", b"", memory)
+    return made
+
+
+def row(key: bytes, version: int, text: str, action: str = "text") -> EditRow:
+    return EditRow("me", "s", "t", key, version, "mask", "old", action, text, 100, 10, "x", 2.0)  # type: ignore[arg-type]
+
+
+def test_it_is_where_it_moved_itself_and_nowhere_else() -> None:
+    one = thread()
+    first, second = one.record_position(b"h1", None, 1.0), one.record_position(b"h1", b"a1", 2.0)
+    for head in (first, second):
+        assert one.is_at(BranchPosition(head.head, head.answer, head.last_at, 0, 0))
+    assert not one.is_at(BranchPosition(b"h2", None, 3.0, 0, 0))
+    assert not one.is_at(BranchPosition(b"h1", b"a1", 2.0, 1, 0)), "an edit that it does not know"
+    assert not one.is_at(BranchPosition(b"h1", b"a1", 2.0, 0, 1)), "a state"
+    assert one.is_at(BranchPosition(b"", None, 0.0, 0, 0)), "its first row is there, where it stands is on its way"
+
+
+def test_it_goes_by_the_stored_edits_where_they_are_others() -> None:
+    one = thread()
+    mine = {b"k": Edit(b"k", "text", "mine", "mask", "old", 100, 10)}
+    one.state = replace(one.state, edits=mine)
+    assert not adopt_stored_edits(one, [(row(b"k", 1, "mine"), 4)], mine)
+    assert adopt_stored_edits(one, [(row(b"k", 1, "theirs"), 4), (row(b"j", 1, "", "pin"), 5)], mine)
+    assert one.state.edits[b"k"].text == "theirs"
+    assert one.state.pins == {b"j"}
+    assert one.edit_number == 5
+
+
+def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
+    one = thread()
+    assert one.live_session.size == 0
+    one.live_session.nodes.update((bytes([n]), Node(b"form", "t", True, "openai")) for n in range(10))
+    assert one.live_session.size == 10 * NODE_BYTES
+    for n in range(3):
+        edit = Edit(bytes([n]), "text", "x" * 1000, "mask", "old", 900, 90)
+        one.state = replace(one.state, edits={**one.state.edits, edit.key: edit})
+    edited = one.size
+    assert 3 * (EDIT_BYTES + 1000) <= edited <= 3 * (EDIT_BYTES + 1100)
+    one.state = replace(one.state, helper_answers={"a": "y" * 5000})
+    assert edited + 5000 <= one.size <= edited + 5100
+    one.state = replace(one.state, states=((b"k", "z" * 700),), cache_miss_streak=1)
+    assert edited + 5700 <= one.size <= edited + 5900
+    assert one.live_session.size == 10 * NODE_BYTES + one.size
+    before = one.size
+    one.search_hits = b"k", (RetrievedText(b"j", "message", "user", "w" * 900),)
+    one.loaded_notes = LoadedNotes(b"k", 0, "s" * 300, (Memo("m", "c" * 400, (), "", 0.0, 0.0),))
+    assert before + 1600 <= one.size <= before + 1800
+
+
+def test_hidden_rounds_count_as_long_as_they_are_remembered() -> None:
+    memory = thread().live_session
+    first, more = HiddenRound(b"a", b"h", (b"x" * 500,), (b"y" * 50,)), HiddenRound(b"b", b"h", (b"z" * 1000,))
+    memory.put_rounds(b"h", (first,))
+    memory.put_rounds(b"g", ())
+    assert memory.size == 550
+    memory.put_rounds(b"h", (first, more))
+    assert memory.size == 1550
+    memory.forget_rounds()
+    assert (memory.size, memory.hidden_rounds) == (0, {})
+
+
+def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_that_it_knows() -> None:
+    counter, other = TokenCounter(len), TokenCounter(len)
+    known, again = message(user("Hello")), message(user("Hello"))
+    memory = LiveSession("me", "s", False, token_counter=counter)
+    memory.nodes[b"k"] = Node(known.form, "t", False, "openai", 0.0, 77)
+    memory.nodes[b"new"] = Node(known.form, "t", False, "openai")
+    assert memory.restore_token_count(b"k", again, counter)
+    assert counter(again) == 77
+    assert counter(known) == 9
+    for key, one, weigh in (
+        (b"k", again, other),
+        (b"k", message(user("Hallo")), counter),
+        (b"new", message(user("Hello")), counter),
+        (b"none", message(user("Hello")), counter),
+    ):
+        assert not memory.restore_token_count(key, one, weigh)
+        assert not weigh.has_count(one)

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.dialects.completions.request import read_request
+from proxy.sessions.locate import MAX_NAME_BYTES, derive_tenant, find_session_name, make_id
+from proxy.settings.load import Settings
+from tests.faulty import faulty
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted, calls, whole
+
+SYSTEM = {"role": "system", "content": "Be."}
+IDENTITY = Settings().identity
+
+
+def named(headers: dict[str, str], path: str | None = None, **body: Any) -> str | None:
+    raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], **body}).encode()
+    return find_session_name(path, headers, read_request(raw), IDENTITY)
+
+
+def test_the_path_comes_before_our_header_that_before_the_agents_and_those_before_the_body() -> None:
+    headers = {"x-context-session": "b", "thread-id": "c", "x-session-id": "d", "x-any-session-id": "e"}
+    body: dict[str, Any] = {"session_id": "f", "metadata": {"conversation_id": "g"}}
+    order = ["x-context-session", "thread-id", "x-session-id", "x-any-session-id"]
+    assert named(headers, "a", **body) == "a"
+    for n, header in enumerate(order):
+        assert named({k: v for k, v in headers.items() if k in order[n:]}, None, **body) == headers[header]
+    assert named({}, None, **body) == "f"
+    assert named({}, None, metadata={"conversation_id": "g"}) == "g"
+
+
+@pytest.mark.parametrize("header", [*IDENTITY.headers, "x-somebodys-session-id", "x-my-agent-session-id"])
+def test_every_header_that_agents_send_names_a_session(header: str) -> None:
+    assert named({header.lower(): " s1 "}) == "s1"
+
+
+@pytest.mark.parametrize("field", IDENTITY.body_fields)
+def test_every_body_field_made_for_it_names_a_session(field: str) -> None:
+    top, _, inner = field.partition(".")
+    values: list[Any] = [None, 7, "", [], {"a": 1}]
+    bodies: list[dict[str, Any]] = [{top: {inner: odd} if inner else odd} for odd in values]
+    for body in bodies + ([{top: "s1"}] if inner else []):
+        assert named({}, **body) is None
+    right: dict[str, Any] = {top: {inner: "s1"} if inner else "s1"}
+    assert named({}, **right) == "s1"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["x-request-id", "x-client-request-id", "traceparent", "x-portkey-trace-id", "x-parent-session-id", "session-id",
+     "x-parent-x-session-id", "idempotency-key", "user-agent", "x-stainless-session"],
+)  # fmt: skip
+def test_ids_of_requests_parents_and_traces_name_no_session(header: str) -> None:
+    assert named({header: "s1"}) is None
+
+
+def test_hints_are_never_an_identity() -> None:
+    assert named({}, prompt_cache_key="k", user="u", safety_identifier="s", metadata={"user_id": "u"}) is None
+
+
+@pytest.mark.parametrize("value", ["", "  ", "null", "None", "undefined", "\t"])
+def test_a_value_that_says_nothing_leaves_the_word_to_the_next(value: str) -> None:
+    assert named({"x-context-session": value, "x-session-id": "s1"}) == "s1"
+    assert named({"x-session-id": value}, value, session_id="s2") == "s2"
+
+
+@pytest.mark.parametrize("value", ["a" * (MAX_NAME_BYTES + 1), "a\r\nx-evil: 1", "a\x00b", "ä" * 200, "\u202eabc"])
+def test_a_value_that_cannot_be_shown_is_hashed(value: str) -> None:
+    name = named({}, value)
+    assert name is not None
+    assert name.startswith("h-")
+    assert name == named({}, value)
+    assert name != named({}, value + "1")
+
+
+def test_names_that_look_alike_are_one_only_where_unicode_says_so() -> None:
+    assert named({}, "cafe\u0301") == named({}, "caf\u00e9")
+    assert named({}, "а") != named({}, "a")  # the first is Cyrillic
+
+
+def test_a_tenant_is_a_hash_of_its_credential() -> None:
+    one = derive_tenant({"authorization": "Bearer sk-secret"}, "")
+    assert "secret" not in one
+    assert one != derive_tenant({"authorization": "Bearer sk-other"}, "")
+    assert one != derive_tenant({"authorization": "Bearer sk-secret"}, "salt")
+    assert one != derive_tenant({}, "")
+    assert derive_tenant({"api-key": "k"}, "") == derive_tenant({"x-api-key": "k"}, "")
+    assert derive_tenant({"authorization": "k", "x-context-session": "a", "x-user": "b"}, "") == derive_tenant(
+        {"authorization": "k"}, ""
+    )
+
+
+def test_ids_are_new_each_time() -> None:
+    assert len({make_id() for _ in range(1000)}) == 1000
+
+
+async def threads(proxy: Running) -> list[tuple[str, str]]:
+    """(session, kind) of each thread, oldest first."""
+    return [(s, k) for s, k in await proxy.rows("SELECT session, kind FROM threads ORDER BY created_at, rowid")]
+
+
+async def test_without_a_name_a_conversation_is_known_by_an_answer_of_ours() -> None:
+    async with faulty(Scripted("One.", "Two.", "Three.")) as upstream, running(upstream.port) as proxy:
+        for stream in (False, True):
+            agent = Agent(proxy, stream=stream, messages=[SYSTEM])
+            found = [await agent.say(text) for text in ("Hello", "Go on", "And?")]
+            assert len({f.session for f in found}) == 1
+        assert [kind for _, kind in await threads(proxy)] == ["main", "main"]
+
+
+async def test_two_first_requests_that_are_alike_are_two_sessions() -> None:
+    async with faulty(Scripted("One.", "Two.", "Three.", "Four.")) as upstream, running(upstream.port) as proxy:
+        first, second = Agent(proxy), Agent(proxy)
+        one, two = (await first.say("Hello")).session, (await second.say("Hello")).session
+        assert one != two
+        assert (await second.say("Go on")).session == two
+        assert (await first.say("Go on")).session == one
+
+
+async def test_what_no_answer_of_ours_is_in_is_nobodys() -> None:
+    foreign = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "From elsewhere."}]
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+        one = await Agent(proxy, messages=list(foreign)).say("Go on")
+        two = await Agent(proxy, messages=list(foreign)).say("Go on")
+        assert one.session != two.session
+
+
+async def test_the_same_name_under_two_credentials_is_two_sessions() -> None:
+    async with faulty(Scripted("One.", "Two.", "Three.")) as upstream, running(upstream.port) as proxy:
+        line = (b"x-context-session: shared",)
+        mine, theirs = Agent(proxy, line, key="sk-a"), Agent(proxy, line, key="sk-b")
+        await mine.say("Hello")
+        await theirs.say("Hello")
+        await mine.say("Go on")
+        assert await threads(proxy) == [("shared", "main"), ("shared", "main")]
+        assert len(await proxy.rows("SELECT DISTINCT tenant FROM messages")) == 2
+
+
+async def test_a_history_under_another_credential_belongs_to_nobody() -> None:
+    async with faulty(Scripted("One.", "Two.", "Three.")) as upstream, running(upstream.port) as proxy:
+        mine = Agent(proxy, key="sk-a")
+        session = (await mine.say("Hello")).session
+        theirs = Agent(proxy, key="sk-b", messages=list(mine.messages))
+        assert (await theirs.say("Go on")).session != session
+
+
+@pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
+async def test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin(line: tuple[bytes, ...]) -> None:
+    async with faulty(Scripted("One.", "Two.", "Three.", "Four.")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy, line)
+        await agent.say("Hello")
+        agent.messages.append({"role": "user", "content": "Go on"})
+        await agent.send()
+        await agent.send(b"x-stainless-retry-count: 1")
+        assert [kind for _, kind in await threads(proxy)] == ["main"]
+        await agent.send(b"x-stainless-retry-count: 0")
+        assert [kind for _, kind in await threads(proxy)] == ["main", "twin"]
+
+
+async def test_after_a_failed_attempt_the_same_again_is_a_retry() -> None:
+    async with faulty(Scripted("One.")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy)
+        await agent.say("Hello")
+        agent.messages.append({"role": "user", "content": "Go on"})
+
+        async def busy(_: Any, there: Any) -> None:
+            await there.send(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
+
+        upstream.script = busy
+        assert (await agent.send()).status == 503
+        upstream.script = Scripted("Two.")
+        assert (await agent.send()).status == 200
+        assert [kind for _, kind in await threads(proxy)] == ["main"]
+
+
+async def test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is_a_twin() -> None:
+    """The failure was the last attempt's: what comes beside the retry is no second retry of it."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def busy(_: Any, there: Any) -> None:
+        await there.send(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
+
+    async def slow(_: Any, there: Any) -> None:
+        begun.set()
+        await go.wait()
+        await whole(there, {"role": "assistant", "content": "Two."}, None)
+
+    model = Scripted("One.", busy, slow, "Three.")
+    async with faulty(model) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy)
+        await agent.say("Hello")
+        agent.messages.append({"role": "user", "content": "Go on"})
+        assert (await agent.send()).status == 503
+        beside = Agent(proxy, messages=list(agent.messages))
+        retry = asyncio.create_task(agent.send())
+        await asyncio.wait_for(begun.wait(), 10)
+        assert (await beside.send()).message["content"] == "Three."
+        go.set()
+        assert (await retry).message["content"] == "Two."
+        assert [kind for _, kind in await threads(proxy)] == ["main", "twin"]
+
+
+async def test_an_answer_asked_for_again_leaves_both_to_go_on_from() -> None:
+    async with faulty(Scripted("One.", "Two.", "Three.", "Four.")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy, (b"x-session-id: s",))
+        first = (await agent.say("Hello")).message
+        second = (await agent.send()).message if agent.messages.pop() else None
+        for answer in (first, second):
+            branch = Agent(proxy, agent.lines, messages=[*agent.messages, answer])  # type: ignore[list-item]
+            await branch.say("Go on")
+        assert [kind for _, kind in await threads(proxy)] == ["main", "twin"]
+
+
+@pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
+async def test_an_edit_of_an_earlier_message_forks_and_the_old_branch_stays(line: tuple[bytes, ...]) -> None:
+    async with (
+        faulty(Scripted("One.", "Two.", "Three.", "Four.", "Five.")) as upstream,
+        running(upstream.port) as proxy,
+    ):
+        agent = Agent(proxy, line)
+        session = (await agent.say("Hello")).session
+        await agent.say("Go on")
+        branch = Agent(proxy, line, messages=agent.messages[:2])
+        assert (await branch.say("Go back")).session == session
+        assert [kind for _, kind in await threads(proxy)] == ["main", "fork"]
+        await branch.say("And now?")
+        await agent.say("And here?")
+        assert [kind for _, kind in await threads(proxy)] == ["main", "fork"], "both go on where they were"
+        rows = await proxy.rows("SELECT count(*), count(DISTINCT key) FROM messages")
+        assert rows == [(10, 10)], "the two messages before the fork are stored once"
+
+
+async def test_a_title_made_under_the_same_name_is_a_side_call() -> None:
+    line = (b"x-session-affinity: ses_1", b"x-session-id: ses_1")
+    title = [{"role": "system", "content": "You make titles."}, {"role": "user", "content": "Make a title for: Hello"}]
+    async with faulty(Scripted("One.", "A title", "Two.")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy, line, messages=[SYSTEM])
+        await agent.say("Hello")
+        await Agent(proxy, line, messages=title).send()
+        await agent.say("Go on")
+        assert await threads(proxy) == [("ses_1", "main"), ("ses_1", "side")]
+
+
+async def test_a_system_prompt_that_changes_does_not_part_a_conversation() -> None:
+    async with faulty(Scripted("One.", "Two.")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy, messages=[{"role": "system", "content": "It is Monday."}])
+        session = (await agent.say("Hello")).session
+        agent.messages[0] = {"role": "system", "content": "It is Tuesday."}
+        assert (await agent.say("Go on")).session == session
+        assert [kind for _, kind in await threads(proxy)] == ["main"]
+
+
+REWRITES: dict[str, Any] = {
+    "parts": lambda m: m | {"content": [{"type": "text", "text": m["content"]}]},
+    "arguments": lambda m: m | {"tool_calls": [recalled(c) for c in m["tool_calls"]]},
+    "content left out": lambda m: {k: v for k, v in m.items() if k != "content"},
+    "content empty": lambda m: m | {"content": ""},
+    "more fields": lambda m: m | {"annotations": [], "provider_specific_fields": {"a": 1}, "refusal": None},
+    "reasoning left out": lambda m: {k: v for k, v in m.items() if not k.startswith("reasoning")},
+    "another text": lambda m: m | {"content": "What the client made of it."},
+}
+
+
+def recalled(call: dict[str, Any]) -> dict[str, Any]:
+    """The call with its arguments written in another way."""
+    found = json.loads(call["function"]["arguments"])
+    function = {"name": call["function"]["name"], "arguments": json.dumps(dict(reversed(found.items())), indent=1)}
+    return {"type": "function", "function": function, "id": call["id"]}
+
+
+@pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
+@pytest.mark.parametrize("how", REWRITES)
+async def test_an_answer_that_the_client_writes_in_its_own_way_is_still_ours(how: str, line: tuple[bytes, ...]) -> None:
+    text = "I will look." if how == "parts" else None
+    step = calls(("call_abcdef01", "look"), text=text, path="a.txt", depth=2) | {"reasoning_content": "Hm."}
+    async with faulty(Scripted(step, "Done.", "Fine.")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy, line)
+        session = (await agent.say("Look")).session
+        agent.brings("It is there.")
+        agent.messages[1] = REWRITES[how](agent.messages[1])
+        assert (await agent.say()).session == session
+        assert (await agent.say("Thanks")).session == session
+        assert [kind for _, kind in await threads(proxy)] == ["main"]
+
+
+async def test_without_a_name_an_answer_in_other_words_and_without_calls_is_not_ours() -> None:
+    async with faulty(Scripted("One.", "Two.")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy)
+        session = (await agent.say("Hello")).session
+        agent.messages[1] = {"role": "assistant", "content": "Something else."}
+        assert (await agent.say("Go on")).session != session
+
+
+@pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
+async def test_after_a_restart_every_branch_goes_on_where_it_was(tmp_path: Path, line: tuple[bytes, ...]) -> None:
+    db = str(tmp_path / "store.sqlite3")
+    model = Scripted(*(f"Answer {n}." for n in range(50)))
+    async with faulty(model) as upstream:
+        async with running(upstream.port, db=db) as proxy:
+            agent = Agent(proxy, line)
+            session = (await agent.say("Hello")).session
+            await agent.say("Go on")
+            branch = Agent(proxy, line, messages=agent.messages[:2])
+            await branch.say("Go back")
+            other = Agent(proxy, line, messages=[SYSTEM | {"content": "You explore."}])
+            explored = (await other.say("Explore")).session
+            kinds = await threads(proxy)
+        async with running(upstream.port, db=db) as proxy:
+            for one in (branch, agent, other, agent, branch):
+                one.proxy = proxy
+                assert (await one.say("And?")).session == (explored if one is other else session)
+            assert len(await threads(proxy)) == len(kinds), "no thread was begun anew"
+
+
+@pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
+async def test_after_leaving_memory_a_conversation_is_read_back(line: tuple[bytes, ...]) -> None:
+    model = Scripted(*(f"Answer {n}." for n in range(50)))
+    async with faulty(model) as upstream, running(upstream.port, limits={"live_threads": 1}) as proxy:
+        agents = [Agent(proxy, tuple(b"%b%d" % (one, n) for one in line)) for n in range(3)]
+        sessions = [(await agent.say("Hello")).session for agent in agents]
+        for _ in range(2):
+            assert [(await agent.say("Go on")).session for agent in agents] == sessions
+        assert len(proxy.app.services.live_sessions) <= 1
+        assert [kind for _, kind in await threads(proxy)] == ["main"] * 3
+
+
+async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tmp_path: Path) -> None:
+    """Of a long request the first rows may be on disk, and not where its thread stands."""
+    db, model = f"{tmp_path}/a.sqlite3", Scripted("Yes.", "Well.")
+    said = [("user", "One"), ("assistant", "So"), ("user", "Two"), ("assistant", "And"), ("user", "Three")]
+    async with faulty(model) as upstream:
+        async with running(upstream.port, db=db) as proxy:
+            talk = [{"role": role, "content": text} for role, text in said]
+            agent = Agent(proxy, (b"x-context-session: a",), messages=talk)
+            assert (await agent.send()).status == 200
+        with closing(sqlite3.connect(db)) as there, there:
+            there.execute("DELETE FROM exchanges")
+            there.execute("DELETE FROM messages WHERE position > 2")
+            there.execute("UPDATE threads SET head = x'', answer = NULL")
+        async with running(upstream.port, db=db) as agent.proxy:
+            await agent.say()
+            await agent.say("Four")
+            rows = await agent.proxy.rows("SELECT position, role, thread FROM messages ORDER BY seq")
+            assert [kind for _, kind in await threads(agent.proxy)] == ["main"]
+    assert [(position, role) for position, role, _ in rows] == list(enumerate(("user", "assistant") * 4))
+    assert len({thread for *_, thread in rows}) == 1
+
+
+async def test_mistral_vibe_names_its_session_by_x_affinity() -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        found = await proxy.post({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}, b"x-affinity: s1")
+        assert found.session == "s1"

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.sessions.side_calls import BranchTraits, classify_branch
+from tests.faulty import Connection, Request, ask, faulty
+from tests.postgres import drop_database, new_database
+from tests.running import Agent, Running, heard, running
+from tests.scripted import Scripted, calls
+
+LINE = (b"x-session-id: ses_1",)
+TITLE = [
+    {"role": "system", "content": "You are a title generator. You output ONLY a thread title."},
+    {"role": "user", "content": "Generate a title for this conversation:\nMend the parser"},
+]
+CODER = {"role": "system", "content": "You are a coding agent. Today's date: Sat Nov 21 2026."}
+EXPLORER = {"role": "system", "content": "You are a file search specialist. Report what you find."}
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+LOOK = calls(("call_abcdef01", "look"), path="a.py")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def db(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """The address of a store that outlives its proxy."""
+    if request.param == "sqlite":
+        yield f"{tmp_path}/store.sqlite3"
+        return
+    url = await new_database(request.getfixturevalue("postgres"))
+    yield url
+    await drop_database(url)
+
+
+@asynccontextmanager
+async def served(port: int, db: str, **tree: Any) -> AsyncIterator[Running]:
+    async with running(port, db=db, policy="rolling", tools={"offer": "first_request"}, **tree) as proxy:
+        yield proxy
+
+
+def titler(proxy: Running) -> Agent:
+    return Agent(proxy, LINE, stream=True, more={"model": "small"}, messages=list(TITLE))
+
+
+def worker(proxy: Running, system: dict[str, Any] = CODER) -> Agent:
+    return Agent(proxy, LINE, stream=True, more={"tools": TOOLS}, messages=[system])
+
+
+async def kinds(proxy: Running) -> list[str]:
+    """Of the session's threads as the API shows them, oldest first."""
+    return [line["kind"] for line in (await shown(proxy, ""))["threads"]]
+
+
+async def shown(proxy: Running, path: str) -> Any:
+    """What the API says: of the session, where the path begins with a slash."""
+    path = "sessions/ses_1" + path if path[:1] in ("", "/") else path
+    async with asyncio.timeout(5):
+        while proxy.app.store.queued:
+            await asyncio.sleep(0.005)
+    raw = b"GET /api/%b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % path.encode()
+    found = heard(await ask(proxy.port, raw))
+    assert found.status == 200, found.body
+    return found.json()
+
+
+async def page(proxy: Running) -> str:
+    """The system prompt that the session's page shows; its parts agree on the thread."""
+    prompt, threads = await shown(proxy, "/prompt"), (await shown(proxy, "/threads"))["items"]
+    assert [one["thread"] for one in threads if one["is_newest"]] == [prompt["thread"]]
+    assert (await shown(proxy, "/picture"))["thread"] == prompt["thread"]
+    (line,) = (await shown(proxy, "live"))["items"]
+    assert line["figures"]["model"] == "m", "the list of sessions shows the work"
+    return json.dumps(prompt["messages"][0]["content"])
+
+
+def offered(model: Scripted) -> list[list[str]]:
+    """The tools of each request that reached the model."""
+    return [[tool["function"]["name"] for tool in chat.get("tools", [])] for chat in model.chats]
+
+
+async def test_the_work_after_a_title_request_is_the_conversation(db: str) -> None:
+    model = Scripted("Mending the parser", LOOK, "Done.", "Fine.")
+    async with faulty(model) as upstream:
+        async with served(upstream.port, db) as proxy:
+            await titler(proxy).send()
+            agent = worker(proxy)
+            await agent.say("Mend the parser")
+            agent.brings("def parse(): ...")
+            await agent.say()
+            assert await kinds(proxy) == ["side", "main"]
+            assert "coding agent" in await page(proxy)
+            assert all("recall" in names for names in offered(model)[1:])
+            assert offered(model)[0] == []
+        async with served(upstream.port, db) as agent.proxy:
+            await agent.say("And the tests")
+            assert await kinds(agent.proxy) == ["side", "main"]
+            assert "coding agent" in await page(agent.proxy)
+            assert "recall" in offered(model)[-1]
+
+
+async def test_a_restart_between_the_title_and_the_work_changes_nothing(db: str) -> None:
+    model = Scripted("Mending the parser", "Hello! What shall I do?", LOOK, "Done.")
+    async with faulty(model) as upstream:
+        async with served(upstream.port, db) as proxy:
+            await titler(proxy).send()
+        async with served(upstream.port, db) as proxy:
+            agent = worker(proxy)
+            await agent.say("Hello")
+            assert await kinds(proxy) == ["main", "main"], "neither has worked yet"
+            await agent.say("Mend the parser")
+            assert await kinds(proxy) == ["side", "main"]
+            agent.brings("def parse(): ...")
+        async with served(upstream.port, db) as agent.proxy:
+            await agent.say()
+            assert await kinds(agent.proxy) == ["side", "main"]
+
+
+async def test_a_title_request_beside_the_first_answer_ends_as_the_side_call(db: str) -> None:
+    """The title is asked for first, and its answer comes after the work has begun."""
+    late = asyncio.Event()
+
+    async def title(request: Request, there: Connection) -> None:
+        await late.wait()
+        await Scripted("Mending the parser")(request, there)
+
+    model = Scripted(title, LOOK, "Done.")
+    async with faulty(model) as upstream, served(upstream.port, db) as proxy:
+        asked = asyncio.create_task(titler(proxy).send())
+        while not model.received:
+            await asyncio.sleep(0.005)
+        agent = worker(proxy)
+        await agent.say("Mend the parser")
+        late.set()
+        await asked
+        assert await kinds(proxy) == ["side", "main"]
+        assert "coding agent" in await page(proxy)
+
+
+async def test_a_title_request_after_the_work_is_a_side_call(db: str) -> None:
+    async with faulty(Scripted(LOOK, "A title", "Done.", "Another title")) as upstream:
+        async with served(upstream.port, db) as proxy:
+            agent = worker(proxy)
+            await agent.say("Mend the parser")
+            await titler(proxy).send()
+            agent.brings("def parse(): ...")
+            await agent.say()
+        async with served(upstream.port, db) as proxy:
+            again = titler(proxy)
+            again.messages[1] = {"role": "user", "content": "Generate a title for:\nSomething else"}
+            await again.send()
+            assert await kinds(proxy) == ["main", "side", "side"]
+            assert "coding agent" in await page(proxy)
+
+
+async def test_a_sub_agent_that_calls_tools_is_no_side_call_and_one_that_only_answers_is(db: str) -> None:
+    model = Scripted(LOOK, LOOK, "It is in b.py.", "Nothing there.", "Done.")
+    async with faulty(model) as upstream:
+        async with served(upstream.port, db) as proxy:
+            agent, explorer = worker(proxy), worker(proxy, EXPLORER)
+            await agent.say("Mend the parser")
+            await explorer.say("Find the parser")
+            explorer.brings("b.py")
+            await explorer.say()
+            assert await kinds(proxy) == ["main", "main"]
+            assert "recall" in offered(model)[1], "it may need what leaves its prompt"
+        async with served(upstream.port, db) as agent.proxy:
+            await worker(agent.proxy, {"role": "system", "content": "You judge."}).say("Is it safe?")
+            assert await kinds(agent.proxy) == ["main", "main", "side"]
+            agent.brings("The parser is in b.py.")
+            await agent.say()
+            assert await kinds(agent.proxy) == ["main", "main", "side"]
+            assert "coding agent" in await page(agent.proxy)
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_a_name_that_is_used_again_the_next_day_is_no_side_call(db: str, tools: bool) -> None:
+    model = Scripted("One.", "Two.", "Three.", "Four.")
+    async with faulty(model) as upstream:
+        days = ["Today's date: Sat Nov 21 2026, 23:59.", "Today's date: Sunday, December 1 2026, 8:00 AM."]
+        for n, day in enumerate(days, 1):
+            async with served(upstream.port, db) as proxy:
+                agent = worker(proxy, {"role": "system", "content": f"You are a coding agent. {day}"})
+                agent.more = {"tools": TOOLS} if tools else {}
+                await agent.say(f"Mend the parser on day {n}")
+                assert await kinds(proxy) == ["main"] * n
+                assert day in await page(proxy)
+                await agent.say("Go on")
+                assert await kinds(proxy) == ["main"] * n
+        assert all(("recall" in names) == tools for names in offered(model))
+
+
+async def test_a_short_call_without_tools_that_goes_on_is_the_conversation_after_all(db: str) -> None:
+    """A chat without tools, whose client asks for the title first."""
+    async with faulty(Scripted("A title", "Hello!", "Well.")) as upstream:
+        async with served(upstream.port, db) as proxy:
+            await titler(proxy).send()
+            chat = Agent(proxy, LINE, messages=[{"role": "system", "content": "Be kind."}])
+            await chat.say("Hello")
+            assert await kinds(proxy) == ["main", "side"]
+        async with served(upstream.port, db) as chat.proxy:
+            await chat.say("And then?")
+            assert await kinds(chat.proxy) == ["side", "main"]
+            assert "Be kind." in await page(chat.proxy)
+
+
+async def test_an_operators_note_reaches_the_work_after_a_title_request() -> None:
+    model = Scripted("A title", LOOK, "Done.")
+    async with faulty(model) as upstream, served(upstream.port, ":memory:", commands={"in_band": False}) as proxy:
+        await titler(proxy).send()
+        agent = worker(proxy)
+        await agent.say("Mend the parser")
+        body = json.dumps({"text": "Mind the encoding."}).encode()
+        raw = b"POST /api/sessions/ses_1/notes HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        told = heard(await ask(proxy.port, raw + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body))
+        assert told.status < 300, told.body
+        agent.brings("def parse(): ...")
+        await agent.say()
+        assert "Mind the encoding." in json.dumps(model.last)
+
+
+@pytest.mark.parametrize(
+    ("short", "tools", "others", "kind", "beside"),
+    [
+        (True, False, [], "main", False),
+        (True, False, [BranchTraits("main", b"other", works=False)], "side", False),
+        (True, False, [BranchTraits("fork", b"other", works=True)], "side", False),
+        (True, False, [BranchTraits("side", b"other", works=False)], "main", False),
+        (
+            True,
+            False,
+            [BranchTraits("main", b"other", works=True), BranchTraits("main", b"mine", works=False)],
+            "main",
+            False,
+        ),
+        (True, True, [BranchTraits("main", b"other", works=False)], "main", False),
+        (True, True, [BranchTraits("main", b"other", works=True)], "main", True),
+        (True, True, [BranchTraits("side", b"other", works=True)], "main", False),
+        (False, False, [BranchTraits("main", b"other", works=True)], "main", False),
+    ],
+)
+def test_a_thread_begins_as(short: bool, tools: bool, others: list[BranchTraits], kind: str, beside: bool) -> None:
+    assert classify_branch(b"mine", others, short=short, tools=tools) == (kind, beside)

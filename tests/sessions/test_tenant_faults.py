@@ -1,0 +1,45 @@
+"""A tenant's sessions learn from each other which tools' results are fetched again; another tenant's do not."""
+
+from __future__ import annotations
+
+from proxy.context.branch_state import BranchState
+from proxy.sessions.tenant_faults import SORTS, TENANTS, TenantFaults
+from tests.exchange.test_page_faults import HITS, asks
+from tests.faulty import faulty
+from tests.running import Agent, running
+from tests.scripted import Scripted
+
+
+def test_what_a_session_counts_is_there_for_others_and_not_for_itself() -> None:
+    faults = TenantFaults()
+    first = BranchState(exposed={"grep": 5}, refetched={"grep": 1})
+    faults.add_counts("a", BranchState(), first)
+    faults.add_counts("a", first, BranchState(exposed={"grep": 8}, refetched={"grep": 1}))
+    assert faults.count_elsewhere("a", BranchState()) == {"grep": (8, 1)}
+    assert faults.count_elsewhere("a", BranchState(exposed={"grep": 8}, refetched={"grep": 1})) == {"grep": (0, 0)}
+    assert faults.count_elsewhere("b", BranchState()) == {}
+
+
+def test_tenants_and_sorts_are_bounded() -> None:
+    faults = TenantFaults()
+    for n in range(TENANTS + 5):
+        faults.add_counts(f"t{n}", BranchState(), BranchState(exposed={"grep": 1}))
+    assert faults.count_elsewhere("t4", BranchState()) == {}
+    faults.add_counts("many", BranchState(), BranchState(exposed={f"tool{n}": 1 for n in range(SORTS + 5)}))
+    assert len(faults.count_elsewhere("many", BranchState())) == SORTS
+
+
+async def test_the_proxy_remembers_them_by_tenant() -> None:
+    calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
+    model = Scripted(*calls, asks("grep", 8, pattern="value"), "Done.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("Look for it")
+        for text in (HITS, *(f"nothing {n}" for n in range(2, 8)), HITS):
+            agent.brings(text)
+            await agent.say()
+        [(tenant,)] = await proxy.rows("SELECT tenant FROM sessions")
+        [(cut, fetched)] = proxy.app.services.tenant_faults.count_elsewhere(tenant, BranchState()).values()
+        assert cut >= 1
+        assert fetched == 1
+        assert proxy.app.services.tenant_faults.count_elsewhere("another", BranchState()) == {}

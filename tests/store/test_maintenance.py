@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import StoreRefused
+from proxy.store import maintenance, sqlite_files
+from proxy.store.migrate import migrate
+from proxy.store.schema import MIGRATIONS
+
+
+def made(folder: Path, upto: int | None = None) -> Path:
+    """A store of an earlier schema."""
+    path = folder / "a.sqlite3"
+    sqlite_files.prepare_files(path)
+    asyncio.run(migrate(path, MIGRATIONS[:upto]))
+    return path
+
+
+def test_what_is_missing_is_told_and_not_done(tmp_path: Path) -> None:
+    path = made(tmp_path, 2)
+    before = path.read_bytes()
+    found = maintenance.read_schema_status(path)
+    assert (found.version, found.latest, found.missing) == (2, MIGRATIONS[-1].number, MIGRATIONS[2:])
+    assert path.read_bytes() == before
+    assert maintenance.migrate_file(path) == len(MIGRATIONS) - 2
+    assert maintenance.read_schema_status(path).missing == ()
+    assert maintenance.migrate_file(path) == 0
+
+
+def test_free_space_is_given_back(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    with closing(sqlite3.connect(path)) as there, there:
+        there.execute("CREATE TABLE filler (x BLOB)")
+        there.executemany("INSERT INTO filler VALUES (randomblob(4000))", [()] * 500)
+    with closing(sqlite3.connect(path)) as there, there:
+        there.execute("DROP TABLE filler")
+    before, after = maintenance.vacuum(path)
+    assert before > 2_000_000 > after
+    assert path.stat().st_mode & 0o077 == 0
+    assert maintenance.read_schema_status(path).missing == ()
+
+
+def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
+    path = made(tmp_path, 2)
+    lock = sqlite_files.FileLock(path)
+    lock.acquire()
+    try:
+        for act in (maintenance.vacuum, maintenance.migrate_file):
+            with pytest.raises(StoreRefused, match="in use"):
+                act(path)
+    finally:
+        lock.release()
+    assert maintenance.read_schema_status(path).version == 2
+
+
+def test_what_is_no_store_of_ours_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "b.db"
+    with closing(sqlite3.connect(other)) as there, there:
+        there.execute("CREATE TABLE a (b)")
+    (tmp_path / "c.db").write_text("no database at all, but a text" * 40)
+    for path in (other, tmp_path / "c.db", tmp_path / "none.db"):
+        for act in (maintenance.read_schema_status, maintenance.vacuum, maintenance.migrate_file):
+            with pytest.raises(StoreRefused):
+                act(path)
+    assert not (tmp_path / "none.db").exists()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.stream import delta as delta_module
+
+
+def joined(*deltas: Any, room: int = 1 << 20) -> Any:
+    left, old = delta_module.CaptureLimit(room), None
+    for delta in deltas:
+        old = delta_module.merge_value(old, delta, left)
+    return delta_module.build_json_value(old)
+
+
+def test_strings_are_continued_and_names_of_things_are_not() -> None:
+    first = {"id": "c", "type": "function", "function": {"name": "get", "arguments": "{"}}
+    second = {"id": "c", "type": "function", "function": {"arguments": "}"}}
+    assert joined(first, second) == {"id": "c", "type": "function", "function": {"name": "get", "arguments": "{}"}}
+
+
+def test_list_entries_with_an_index_grow_and_others_are_appended() -> None:
+    assert joined([{"index": 0, "text": "a"}, {"index": 1, "text": "b"}], [{"index": 1, "text": "c"}]) == [
+        {"index": 0, "text": "a"},
+        {"index": 1, "text": "bc"},
+    ]
+    assert joined([{"url": "a"}], [{"url": "b"}], [3, "x", [None, "y"]]) == [{"url": "a"}, {"url": "b"}, 3, "x", ["y"]]
+
+
+def test_null_adds_nothing_and_numbers_replace() -> None:
+    assert joined({"a": "x", "n": 1}, {"a": None, "n": 2}) == {"a": "x", "n": 2}
+
+
+@given(st.recursive(st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def test_a_value_that_comes_once_is_what_it_was(value: Any) -> None:
+    kept = joined(value)
+    assert kept == value or delta_module.REPLACED_FIELDS & set(str(value).replace("'", " ").split())
+
+
+def test_nothing_is_added_without_room() -> None:
+    assert len(joined(*["x" * 10] * 100, room=200)) <= 200
+    assert len(joined(*[[{}]] * 100, room=1000)) <= 1000 // delta_module.ENTRY_OVERHEAD
+
+
+def test_deep_values_are_taken_as_they_are() -> None:
+    deep: Any = "x"
+    for _ in range(500):
+        deep = {"a": deep}
+    assert joined(deep) == deep
+
+
+@pytest.mark.timed
+def test_adding_up_is_linear() -> None:
+    start = time.perf_counter()
+    assert len(joined(*[{"a": "xy"}] * 200_000)["a"]) == 400_000
+    assert len(joined(*[[{"index": n}, {"index": 0}] for n in range(50_000)], room=1 << 30)) == 50_000
+    assert time.perf_counter() - start < 5

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.settings.load import Settings
+from proxy.web.app import ContextProxy
+from tests.web.api.conftest import World
+
+
+@pytest.fixture(scope="module")
+def described() -> dict[str, Any]:
+    found: dict[str, Any] = ContextProxy(Settings(db=":memory:", upstream="demo")).api.openapi()
+    return found
+
+
+def test_every_operation_says_what_it_does_and_what_may_go_wrong(described: dict[str, Any]) -> None:
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("description"), f"{method} {path}"
+            assert {"401", "403", "422"} <= set(operation["responses"]), f"{method} {path}"
+
+
+def test_the_description_has_examples(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    with_examples = [name for name, schema in schemas.items() if "examples" in str(schema)]
+    assert {"SessionListItem", "MessageListItem", "ExchangeDetails", "MemoDetails"} <= set(with_examples)
+
+
+def test_it_is_served(world: World) -> None:
+    assert world.ask("GET", "/api/openapi.json", key="cp-acme-read").json()["openapi"].startswith("3.")
+
+
+def test_a_body_over_the_limit_is_413() -> None:
+    from tests.running import running_beside  # noqa: PLC0415
+
+    with running_beside("demo", limits={"body_mb": 1}) as proxy:
+        world = World(proxy)
+        got = world.ask("POST", "/api/context/estimate", {"content": "x" * (1 << 20)}, key=None)
+        assert got.status == 413
+        assert got.json()["error"]["code"] == "request_too_large"
+
+
+def test_nothing_is_there_but_the_routes(world: World) -> None:
+    for path in ("/api", "/api/", "/api/docs", "/api/redoc", "/api/nothing"):
+        assert world.ask("GET", path).status == 404
+    assert world.ask("PUT", "/api/sessions/talk/messages", {}).status == 405

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.errors import BadRequest
+from proxy.store.base import SessionRow
+from proxy.store.in_memory import InMemoryStore
+from proxy.web.api.admin_context import read_address, read_tenants, write_address
+from tests.web.api.conftest import World
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=100))
+def test_every_name_has_an_address_that_a_path_carries(name: str) -> None:
+    written = write_address(name)
+    assert read_address(written) == name
+    assert not set(written) & set("/?#% \\")
+    assert written not in (".", "..")
+
+
+@pytest.mark.parametrize("wrong", ["~", "~!", "~_", "~/", "~AAAAA", "~AA", "~7aCA"])
+def test_what_is_no_address_is_told(wrong: str) -> None:
+    if wrong == "~":
+        assert read_address(wrong) == ""
+        return
+    with pytest.raises(BadRequest):
+        read_address(wrong)
+
+
+async def test_tenants_are_found_a_row_each() -> None:
+    store = InMemoryStore()
+    await store.open()
+    try:
+        for tenant in ("a", "b", "c"):
+            for n in range(20):
+                await store.put([SessionRow(tenant, f"s{n}", True, 1.0)])
+        assert await read_tenants(store, "", 2) == ["a", "b"]
+        assert await read_tenants(store, "b", 9) == ["c"]
+        assert await read_tenants(store, "c", 9) == []
+    finally:
+        await store.close()
+
+
+def test_a_session_of_an_odd_name_is_reached_by_its_address(world: World) -> None:
+    world.converse("a / b?#%2F")
+    (line,) = world.ask("GET", "/api/sessions?q=a%20/").json()["items"]
+    assert line["session"] == "a / b?#%2F"
+    assert world.ask("GET", f"/api/sessions/{line['address']}").json()["session"] == line["session"]
+
+
+def test_who_sees_every_tenant_says_which_where_a_name_is_two_sessions(world: World) -> None:
+    world.converse("both")
+    world.converse("both", "other")
+    assert world.ask("GET", "/api/sessions/both", key="cp-all-read").status == 409
+    for tenant in ("acme", "other"):
+        got = world.ask("GET", f"/api/sessions/both?tenant={tenant}", key="cp-all-read")
+        assert got.json()["tenant"] == tenant
+    assert world.ask("GET", "/api/sessions/talk", key="cp-all-read").json()["tenant"] == "acme"
+    assert world.ask("GET", "/api/sessions/talk?tenant=other", key="cp-all-read").status == 404
+    assert world.ask("GET", "/api/memos", key="cp-all-read").status == 409
+
+
+def test_a_name_that_only_another_tenant_has_is_not_there(world: World) -> None:
+    assert world.ask("GET", "/api/sessions/theirs").status == 404
+    listed = [line["session"] for line in world.ask("GET", "/api/sessions?limit=200").json()["items"]]
+    assert "theirs" not in listed
+    assert "talk" in listed

@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from proxy.errors import ClientGone, TooLarge, UpstreamBroken
+from proxy.metrics import Metrics
+from proxy.web.asgi import (
+    DISCONNECT_KEY,
+    MAX_WAITING_BYTES,
+    Disconnect,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    Upload,
+    has_body,
+    read_body,
+    read_content_length,
+    run_while_connected,
+    with_write_timeout,
+)
+from proxy.web.error_responses import answer_errors
+from tests.faulty import ask, connect, post, serving
+
+GONE: Message = {"type": "http.disconnect"}
+
+
+def part(body: bytes, more: bool = True) -> Message:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+class Wire:
+    """An ASGI `receive` that says what it is told to, and then waits."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.queue: asyncio.Queue[Message] = asyncio.Queue()
+        self.asked = 0
+        for message in messages:
+            self.queue.put_nowait(message)
+
+    async def __call__(self) -> Message:
+        self.asked += 1
+        return await self.queue.get()
+
+    def leave(self) -> None:
+        self.queue.put_nowait(GONE)
+
+
+async def test_work_that_ends_gives_its_result_and_its_error() -> None:
+    async def fail() -> None:
+        raise UpstreamBroken("x")
+
+    assert await run_while_connected({}, Wire([part(b"", False)]), asyncio.sleep(0.01, "done")) == "done"
+    with pytest.raises(UpstreamBroken):
+        await run_while_connected({}, Wire(), fail())
+
+
+class Worker:
+    """Work that goes on until it is cancelled, which it counts, and that takes a while to end. leave: told once more
+    while it does."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self.cancelled = 0
+        self.ended = False
+        self._leave = leave
+
+    async def work(self) -> None:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            self._leave()
+            await asyncio.sleep(0.05)
+            self.ended = True
+            raise
+
+
+async def test_a_client_that_leaves_cancels_the_work_once_and_its_end_is_waited_for() -> None:
+    wire = Wire()
+    worker = Worker(wire.leave)
+    asyncio.get_running_loop().call_later(0.02, wire.leave)
+    with pytest.raises(ClientGone):
+        await run_while_connected({}, wire, worker.work())
+    assert (worker.cancelled, worker.ended) == (1, True)
+
+
+async def test_a_result_that_was_there_before_the_leaving_counts() -> None:
+    async def work() -> str:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            return "stored"
+        return ""
+
+    assert await run_while_connected({}, Wire([GONE]), work()) == "stored"
+
+
+async def test_a_connection_that_tells_by_itself_cancels_the_work_once_and_its_end_is_waited_for() -> None:
+    leaving = Disconnect()
+    worker = Worker(leaving.report_left)
+    asyncio.get_running_loop().call_later(0.02, leaving.report_left)
+    with pytest.raises(ClientGone):
+        await run_while_connected({DISCONNECT_KEY: leaving}, Wire(), worker.work())
+    assert (worker.cancelled, worker.ended) == (1, True)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0, "what the task does next is not cancelled with it"
+    with pytest.raises(ClientGone):  # and who has left before gets nothing done
+        await run_while_connected({DISCONNECT_KEY: leaving}, Wire(), worker.work())
+    assert worker.cancelled == 1
+
+
+async def test_what_the_connection_does_not_tell_of_is_a_cancellation_like_any() -> None:
+    async def work() -> str:
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            return "stored"
+        return "done"
+
+    leaving = Disconnect()
+    assert await run_while_connected({DISCONNECT_KEY: leaving}, Wire(), work()) == "done"
+    leaving.report_left()
+    await asyncio.sleep(0)  # nobody works any more, so nobody is cancelled
+    again = Disconnect()
+    asyncio.get_running_loop().call_soon(again.report_left)
+    assert await run_while_connected({DISCONNECT_KEY: again}, Wire(), work()) == "stored"
+    task = asyncio.create_task(run_while_connected({DISCONNECT_KEY: Disconnect()}, Wire(), asyncio.sleep(10)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_giving_the_request_up_from_outside_ends_the_work_however_often_it_is_told() -> None:
+    ended = 0
+
+    async def work() -> None:
+        nonlocal ended
+        try:
+            await asyncio.sleep(10)
+        finally:
+            await asyncio.sleep(0.05)
+            ended += 1
+
+    task = asyncio.create_task(run_while_connected({}, Wire(), work()))
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == 1
+    assert len(asyncio.all_tasks()) == 1, "nothing is left behind"
+
+
+async def test_a_body_is_read_whole_or_not_at_all() -> None:
+    assert await read_body(Wire([part(b"ab"), part(b""), part(b"c", False)]), 3) == b"abc"
+    assert await read_body(Wire([part(b"", False)]), 0) == b""
+    with pytest.raises(ClientGone):
+        await read_body(Wire([part(b"ab"), GONE]), 10)
+
+
+@pytest.mark.parametrize(
+    "messages", [[part(b"abcd", False)], [part(b"ab"), part(b"cd")], [part(b"ab"), part(b"cd", False)]]
+)
+async def test_c7_a_body_over_the_limit_is_refused_before_the_rest_is_read(messages: list[Message]) -> None:
+    wire = Wire(messages)
+    with pytest.raises(TooLarge):
+        await read_body(wire, 3)
+    assert wire.asked == len(messages)
+
+
+async def test_c7_a_body_that_says_it_is_too_long_is_not_read() -> None:
+    wire = Wire()
+    with pytest.raises(TooLarge):
+        await read_body(wire, 3, declared=4)
+    assert wire.asked == 0
+
+
+async def limited(scope: Scope, receive: Receive, send: Send) -> None:
+    body = await read_body(receive, 1 << 20, read_content_length(scope))
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"%d" % len(body)})
+
+
+@pytest.mark.parametrize("how", ["by its length", "by its chunks", "lying length"])
+async def test_c7_on_the_wire_413_comes_before_the_body_has_ended(how: str) -> None:
+    async with serving(answer_errors(limited, Metrics())) as port:
+        client = await connect(port)
+        if how == "by its length":
+            await client.send(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 70000000\r\n\r\nx")
+        elif how == "by its chunks":
+            await client.send(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+            for _ in range(40):
+                await client.chunk(b"x" * 65536)
+                await asyncio.sleep(0)
+        else:
+            await client.send(post("/", b"x" * 100).replace(b"content-length: 100", b"content-length: 99999999999999"))
+        async with asyncio.timeout(5):
+            head = await client.reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 413")
+        assert b"x-should-retry: false" in head
+        client.writer.transport.abort()
+        assert (await ask(port, post("/", b"x" * 1000))).endswith(b"1000\r\n0\r\n\r\n")
+
+
+def scope_of(*headers: tuple[bytes, bytes]) -> Scope:
+    return {"headers": list(headers)}
+
+
+def test_whether_there_is_a_body_is_said_by_headers_alone() -> None:
+    assert not has_body(scope_of((b"host", b"a")))
+    assert not has_body(scope_of((b"content-length", b"0")))
+    assert has_body(scope_of((b"content-length", b"1")))
+    assert has_body(scope_of((b"transfer-encoding", b"chunked")))
+    assert read_content_length(scope_of((b"content-length", b"12"))) == 12
+    assert read_content_length(scope_of((b"content-length", b"-1"))) is None
+    assert read_content_length(scope_of()) is None
+
+
+async def test_an_upload_comes_out_in_order_and_listening_goes_on_after_it() -> None:
+    wire = Wire([part(b"a"), part(b""), part(b"b"), part(b"c", False)])
+    upload = Upload(wire)
+
+    async def work() -> list[bytes]:
+        got = [piece async for piece in upload.read_pieces()]
+        wire.leave()
+        await asyncio.sleep(10)
+        return got
+
+    with pytest.raises(ClientGone):
+        await upload.run_while_connected(work())
+
+    again = Upload(Wire([part(b"a"), part(b"b", False)]))
+
+    async def read() -> list[bytes]:
+        return [piece async for piece in again.read_pieces()]
+
+    assert await again.run_while_connected(read()) == [b"a", b"b"]
+
+
+async def test_an_upload_is_heard_ahead_only_so_far() -> None:
+    wire = Wire([part(b"x" * 65536) for _ in range(100)])
+    upload = Upload(wire)
+    started = asyncio.Event()
+
+    async def work() -> int:
+        await asyncio.sleep(0.05)
+        assert wire.asked * 65536 <= MAX_WAITING_BYTES + 2 * 65536
+        started.set()
+        wire.queue.put_nowait(part(b"", False))
+        return sum([len(piece) async for piece in upload.read_pieces()])
+
+    assert await upload.run_while_connected(work()) == 100 * 65536
+    assert started.is_set()
+
+
+async def test_a_client_that_leaves_in_its_upload_ends_the_work() -> None:
+    upload = Upload(Wire([part(b"a"), GONE]))
+
+    async def work() -> list[bytes]:
+        return [piece async for piece in upload.read_pieces()]
+
+    with pytest.raises(ClientGone):
+        await upload.run_while_connected(work())
+
+
+async def test_a_client_that_leaves_is_told_while_its_upload_waits_to_be_taken() -> None:
+    leaving, ended = Disconnect(), asyncio.Event()
+    upload = Upload(Wire([part(b"x" * MAX_WAITING_BYTES), part(b"y")]), leaving)
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(upload.run_while_connected(work()))
+    await asyncio.sleep(0.01)
+    leaving.report_left()
+    with pytest.raises(ClientGone):
+        await task
+    assert ended.is_set()
+    with pytest.raises(ClientGone):
+        await upload.run_while_connected(work())
+
+
+async def test_a_client_that_takes_nothing_is_given_up() -> None:
+    async def never(_: Message) -> None:
+        await asyncio.sleep(10)
+
+    async def at_once(message: Any) -> None:
+        assert message == {"a": 1}
+
+    await with_write_timeout(at_once, 0.05)({"a": 1})
+    with pytest.raises(ClientGone):
+        await with_write_timeout(never, 0.05)({})
+
+
+async def test_a_client_that_takes_its_time_is_waited_for() -> None:
+    heard: list[str] = []
+
+    async def slow(message: Message) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+        try:
+            await asyncio.sleep(message["s"])
+        except asyncio.CancelledError:
+            heard.append("cancelled")
+            await asyncio.sleep(0.01)
+            raise
+        if message["s"]:
+            raise ValueError("its own")
+
+    await with_write_timeout(slow, 5)({"s": 0})
+    with pytest.raises(ValueError, match="its own"):
+        await with_write_timeout(slow, 5)({"s": 0.001})
+    task = asyncio.ensure_future(with_write_timeout(slow, 5)({"s": 5}))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert heard == ["cancelled"]
