@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 NAMESPACE = "context_proxy"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-"""Content type of `Metrics.text()`."""
+"""Content type of `Metrics.render_text()`."""
 
 OTHER_LABEL = "other"
 """The label value for further values once a label has as many as it may have."""
@@ -46,7 +46,8 @@ class MetricDescription:
 
 
 class Metrics:
-    """All metrics, one attribute each. known: label values that always count, by label: the upstreams, the routes."""
+    """All metrics, one attribute each. known: label values that always count, by limit_label: the upstreams, the
+    routes."""
 
     def __init__(self, known_labels: Mapping[str, Iterable[str]] | None = None) -> None:
         self.registry = CollectorRegistry()
@@ -69,7 +70,7 @@ class Metrics:
         self.refusals_total = self._counter(
             "refusals_total", ("rule",), "Plans thrown away because they broke a rule; the original was sent."
         )
-        self.bypasses_total = self._counter("bypasses_total", ("reason",), "Chat requests sent on as they came.")
+        self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Chat requests sent on as they came.")
         self.cached_tokens_total = self._counter(
             "cached_tokens_total", ("kind",), "Prompt tokens from the provider's cache: predicted and reported."
         )
@@ -107,8 +108,8 @@ class Metrics:
         self._add_process_metrics()
 
     def _add_process_metrics(self) -> None:
-        self.swallowed_total = self._counter(
-            "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
+        self.internal_errors_total = self._counter(
+            "internal_errors_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
         )
         # Memory, file descriptors and processor time of this process, read when asked for.
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
@@ -157,8 +158,8 @@ class Metrics:
         )
 
     def _add_compression_metrics(self) -> None:
-        self.ahead_total = self._counter(
-            "ahead_total",
+        self.idle_compressions_total = self._counter(
+            "idle_compressions_total",
             ("outcome",),
             "Threads compressed while idle: `asked` a helper, only `planned`, or `dropped`, since too many waited.",
         )

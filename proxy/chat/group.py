@@ -53,7 +53,7 @@ def split_steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list
 
 
 GROUPS_MEMO = "groups"
-"""Key of the groups in `Request.notes`."""
+"""Key of the groups in `Request.memo_values`."""
 
 
 def split_request_groups(

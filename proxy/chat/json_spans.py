@@ -133,7 +133,7 @@ def set_member(raw: bytes, key: str, new_value: bytes) -> bytes:
 
 
 def remove_member(raw: bytes, key: str) -> bytes:
-    """The object without that key and the key's comma. Raises ValueError as `with_member`."""
+    """The object without that key and the key's comma. Raises ValueError as `set_member`."""
     found = find_members(raw)
     if found is None:
         raise ValueError("the members of this object cannot be told apart")

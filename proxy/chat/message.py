@@ -33,10 +33,9 @@ class Message:
     """One message of a conversation.
 
     raw: the bytes it came in. text: its text parts joined. calls: the tool calls it makes. call_id: the id of the call
-    that a tool result answers. reasoning: the model's reasoning, if upstream shows it. media: the number of parts that
-    are not text. marked: a cache mark of the client's is in the message. digest: 16 bytes of its canonical form
-    (`key`). form: 16 bytes of its raw bytes.
-    """
+    that a tool result answers. reasoning: the model's reasoning, if upstream shows it. media_count: the number of parts
+    that are not text. has_cache_mark: a cache mark of the client's is in the message. digest: 16 bytes of its canonical
+    form (`key`). form: 16 bytes of its raw bytes."""
 
     raw: bytes
     role: str
@@ -86,10 +85,9 @@ class Request:
     """A chat request as it came: its messages, and the other facts that a rewrite needs.
 
     body: the bytes. spans: the (start, end) of each top-level value in the body. tools: the bytes of the tools array,
-    with the proxy's tools once they are offered. plain: the answer will be one free text with optional calls (no JSON
-    format, one choice, no forced tool). Such a model can be asked for a STATE block. usage_wanted: the client asked for
-    usage in its stream.
-    """
+    with the proxy's tools once they are offered. is_free_text: the answer will be one free text with optional calls (no
+    JSON format, one choice, no forced tool). Such a model can be asked for a STATE block. usage_wanted: the client
+    asked for usage in its stream."""
 
     body: bytes
     spans: dict[str, tuple[int, int]]
@@ -114,17 +112,16 @@ class Request:
     """True if messages were inserted, so that the messages differ from those in the body; `write_request` then writes
     them."""
     memo_values: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Memo of facts about a prefix of the messages, by name (see `grown`). It is handed on to the next request of the
+    """Memo of facts about a prefix of the messages, by name (see `memo`). It is handed on to the next request of the
     history."""
 
     def memo(self, name: str, compute: Callable[[int, T | None], T], owner: Hashable = None) -> T:
         """Incremental memo: compute a fact for the new messages only and join it to the result stored for the shared
         prefix.
 
-        make: called with the number of messages that the stored result covers, and with that result (None if there is
-        none). `make` must not modify that result. owner: distinguishes callers whose results differ; only the last
-        owner's result is stored.
-        """
+        compute: called with the number of messages that the stored result covers, and with that result (None if there
+        is none). `make` must not modify that result. owner: distinguishes callers whose results differ; only the last
+        owner's result is stored."""
         begin, found = self.read_memo(name, owner)
         if found is None or begin < len(self.messages):
             found = compute(begin, found)
@@ -154,11 +151,11 @@ class PrefixCache:
     """A request's body up to the end of its messages, as the expected prefix of the next body: an agent resends its
     history.
 
-    text: the body up to, not including, the closing bracket of the messages. It is a view, since a copy of a long
-    history takes longer than all other work on it. start: the offset at which the messages array begins. spans: the
-    (start, end) of the values in front of the array. chain: the tenant for which `keys` holds the messages' chain keys.
-    gap: the bytes between any two messages, None if unknown. notes: the request's memo.
-    """
+    body_prefix: the body up to, not including, the closing bracket of the messages. It is a view, since a copy of a
+    long history takes longer than all other work on it. messages_start: the offset at which the messages array begins.
+    spans: the (start, end) of the values in front of the array. keys_tenant: the tenant for which `keys` holds the
+    messages' chain keys. separator: the bytes between any two messages, None if unknown. memo_values: the request's
+    memo."""
 
     body_prefix: memoryview
     messages_start: int

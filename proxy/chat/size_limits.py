@@ -41,7 +41,7 @@ class SizeLimits:
     """JSON values: each member of an object and each item of a list counts."""
 
     def check_size(self, body: bytes) -> None:
-        """Check the body's length. Raises NotManaged if the body has more than `size` bytes."""
+        """Check the body's length. Raises NotManaged if the body has more than `body_bytes` bytes."""
         if len(body) > self.body_bytes:
             raise NotManaged("size", f"the body is {len(body)} bytes long")
 
@@ -88,7 +88,7 @@ def count_values(body: bytes, stop_after: int) -> int:
 
 def find_model(body: bytes) -> bytes | None:
     """The JSON string of a body's own `model`, found without decoding the body, for bodies that are too large to
-    decode. None if it is not among the first `MODELS` places with the word."""
+    decode. None if it is not among the first `MAX_MODEL_MATCHES` places with the word."""
     walk = _Walk(body)
     at = -1
     for _ in range(MAX_MODEL_MATCHES):

@@ -1,9 +1,8 @@
 """Token counts of messages: each message is counted once, and estimated if no vocabulary fits.
 
-The counter is passed in (`Count`), since loading a vocabulary is I/O. Providers differ in the tokens that they add
-around a message. The allowances here are OpenAI's published ones; for decisions it matters that both sides of a
-comparison are counted alike.
-"""
+The counter is passed in (`TextCounter`), since loading a vocabulary is I/O. Providers differ in the tokens that they
+add around a message. The allowances here are OpenAI's published ones; for decisions it matters that both sides of a
+comparison are counted alike."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.policy import check_models, read_policy
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.settings.load import Settings, load_settings
@@ -26,7 +26,7 @@ def read_settings(config: Path | None, **flags: object) -> Settings:
     """Return the settings in force. Raises ConfigError if a setting, a policy or a model cannot be read."""
     settings = load_settings(config, flags)
     policies = {
-        name: read_policy(settings.read_policy_table(name), BUILT_IN_STAGES, VOICES, source=str(file))
+        name: read_policy(settings.read_policy_table(name), BUILT_IN_STAGES, BUILT_IN_INJECTIONS, source=str(file))
         for name, file in settings.find_policy_files().items()
     }
     check_models(policies, settings.load_models())

@@ -1,5 +1,5 @@
-"""Texts that a session's model gets in addition to its history: `state`, `scratchpad`, `notes`, `add` and
-`feedback`."""
+"""Texts that a session's model gets in addition to its history: `state_app`, `scratchpad_app`, `notes_app`, `add` and
+`feedback_app`."""
 
 from __future__ import annotations
 

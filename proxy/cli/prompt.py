@@ -146,4 +146,4 @@ OUTLINE_COLUMNS = (
     TableColumn("status", lambda m: style_word(m["status"])),
     TableColumn("", _outlined, takes_rest=True),
 )
-"""Columns of `outline`, one line per message."""
+"""Columns of `print_outline`, one line per message."""

@@ -100,14 +100,14 @@ FALLBACKS = (
     ("store", "The store did not answer in time."),
     ("timeout", "Planning took longer than `limits.plan_ms`."),
     ("rule ID", "The plan broke a rule of strict upstreams. `context_proxy_refusals_total` counts each rule."),
-    ("error", "A fault of the proxy, counted in `context_proxy_swallowed_total` and logged."),
+    ("error", "A fault of the proxy, counted in `context_proxy_internal_errors_total` and logged."),
     ("upstream_reject", "The upstream refused the rewritten request with a 400. The original was sent once more."),
     (
         "rounds",
         "A hidden round of the proxy's tools could not be finished. The original request was asked in its place.",
     ),
 )
-"""Reasons of `x-context-fallback`. `context_proxy_bypasses_total` counts most of them."""
+"""Reasons of `x-context-fallback`. `context_proxy_fallbacks_total` counts most of them."""
 
 
 @dataclass(frozen=True, slots=True)

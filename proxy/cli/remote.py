@@ -84,7 +84,7 @@ class AdminClient:
                 yield line
 
     def list_items(self, path: str, max_items: int | None = None, **query: object) -> Iterator[Any]:
-        """Yield the items of a list, page by page. most: the largest number of items."""
+        """Yield the items of a list, page by page. max_items: the largest number of items."""
         left, cursor = max_items, None
         while left is None or left > 0:
             page = self.request("GET", path, limit=min(PAGE_SIZE, left or PAGE_SIZE), cursor=cursor, **query)

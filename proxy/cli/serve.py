@@ -167,7 +167,7 @@ class AnnouncingServer(uvicorn.Server):
 
 
 def open_listener(host: str, port: int, *, has_keys: bool = False) -> socket.socket:
-    """Return a bound socket. keyed: True if keys are configured. Raises ConfigError if the address is not of this
+    """Return a bound socket. has_keys: True if keys are configured. Raises ConfigError if the address is not of this
     machine, is taken, or is open to others without keys."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -12,9 +12,9 @@ from proxy.cli import reference
 from proxy.cli.fields import read_fields, read_summary
 from proxy.cli.remote_options import SHARED_OPTIONS
 from proxy.cli.settings_toml import TABLE_SETTINGS, render_literal
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.policy import Policy
-from proxy.context.stages import BUILT_IN_STAGES as STAGES
+from proxy.context.stages import BUILT_IN_STAGES
 from proxy.errors import ProxyError, RequestError, UpstreamError
 from proxy.metrics import Metrics
 from proxy.settings.load import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
@@ -23,7 +23,7 @@ from proxy.web.api.admin_app import ROUTERS
 from proxy.web.routes import RouteTable
 
 TABLE_NAMES = (
-    "settings", "stages", "voices", "metrics", "commands", "routes", "request_headers", "response_headers",
+    "settings", "stages", "injections", "metrics", "commands", "routes", "request_headers", "response_headers",
     "webhook_headers", "limits", "errors", "fallbacks", "policy_keys",
 )  # fmt: skip
 """Names of all tables, as the markers in docs/ have them."""
@@ -48,7 +48,7 @@ def render_table(name: str, commands: Any) -> str:
     """Return a table in Markdown. commands: the whole command line, as typer made it (its types are private). Raises
     NoSource if the source of the table is missing."""
     made = {
-        "settings": _settings, "stages": _stages, "voices": _voices, "metrics": _metrics, "routes": _routes,
+        "settings": _settings, "stages": _stages, "injections": _injections, "metrics": _metrics, "routes": _routes,
         "errors": _errors,
         "policy_keys": _policy_keys,
     }  # fmt: skip
@@ -81,11 +81,11 @@ def _settings() -> Iterator[str]:
 
 
 def _stages() -> Iterator[str]:
-    return _parts("Stage", STAGES)
+    return _parts("Stage", BUILT_IN_STAGES)
 
 
-def _voices() -> Iterator[str]:
-    return _parts("Voice", VOICES)
+def _injections() -> Iterator[str]:
+    return _parts("Injection", BUILT_IN_INJECTIONS)
 
 
 def _parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
@@ -168,13 +168,13 @@ def _errors() -> Iterator[str]:
 
 
 def _policy_keys() -> Iterator[str]:
-    """Yield the table of a policy file's keys, without the tables of its stages and voices."""
+    """Yield the table of a policy file's keys, without the tables of its stages and injections."""
     yield from _head("Key", "Default", "What it does")
     tables = {"tools": "tools.enabled", "offer": "tools.offer"}
     for told in read_fields(Policy):
         if told.name == "name":
             yield _row("`name`", "required", "The policy's name.")
-        elif told.name not in ("stages", "voices"):
+        elif told.name not in ("stages", "injections"):
             default = "none" if told.default is None else f"`{_short(told.default)}`"
             yield _row(f"`{tables.get(told.name, told.name)}`", default, told.text)
 

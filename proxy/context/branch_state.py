@@ -48,7 +48,7 @@ class StateRequest:
 
     @classmethod
     def parse(cls, text: str | None) -> StateRequest | None:
-        """Read the form that `write` made; None for None."""
+        """Read the form that `serialize` made; None for None."""
         if text is None:
             return None
         losses, states, head = text.split(" ")
@@ -162,10 +162,9 @@ class BranchState:
     ) -> BranchState:
         """The session after an answer has ended.
 
-        cached: None if the upstream reported no count, which proves nothing. settled: the chain key of the request's
-        newest message, if the model was asked for its state and has answered with text. An answer with calls alone
-        leaves the question open.
-        """
+        cached: None if the upstream reported no count, which proves nothing. answered_tip: the chain key of the
+        request's newest message, if the model was asked for its state and has answered with text. An answer with calls
+        alone leaves the question open."""
         drift = self.cache_miss_streak
         if cached is not None and (predicted > 0 or cached > 0):
             drift = drift + 1 if cached < predicted // 2 else 0
@@ -186,7 +185,7 @@ class BranchState:
     def rewind(self, tip: bytes) -> BranchState:
         """The session as it was before the request, if that request comes again.
 
-        head: the chain key of the request's newest message. The question for a state is open again. States of answers
+        tip: the chain key of the request's newest message. The question for a state is open again. States of answers
         from which the client did not continue are left out.
         """
         if self.last_state_request.tip != tip:
@@ -198,9 +197,8 @@ class BranchState:
     def fork(self, shared_keys: Sequence[bytes], client_keys: Container[bytes] | None = None) -> BranchState:
         """The session of a thread that leaves this one, with the facts about the shared messages only.
 
-        others: keys of the client's messages. An edit of a message that is not among them is kept too, because hidden
-        messages stand among the shared ones. None: there are no hidden messages.
-        """
+        client_keys: keys of the client's messages. An edit of a message that is not among them is kept too, because
+        hidden messages stand among the shared ones. None: there are no hidden messages."""
         shared = set(shared_keys)
 
         def stays(key: bytes) -> bool:

@@ -30,7 +30,7 @@ MIN_TEXT_TOKENS = 60
 
 
 def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:
-    """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.extra`."""
+    """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.insert_tokens`."""
     toll = seen.tool_tokens if count_cuts(edits) else 0
     return seen.prefix_tokens + toll + seen.insert_tokens + sum(proposals.count_message_tokens(seen, edits))
 

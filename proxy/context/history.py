@@ -1,10 +1,9 @@
 """Facts about a conversation, kept from its last request and extended by the new messages of this one.
 
 An agent sends its whole history again, with two messages more. The work of a request must not grow with the history. So
-the facts of the last request are kept with it (`Request.notes`, which the next request of the history carries) and are
-extended. A value is copied before it is extended. So two requests that continue the same prefix do not disturb each
-other, even in two threads.
-"""
+the facts of the last request are kept with it (`Request.memo_values`, which the next request of the history carries)
+and are extended. A value is copied before it is extended. So two requests that continue the same prefix do not disturb
+each other, even in two threads."""
 
 from __future__ import annotations
 

@@ -18,9 +18,8 @@ from proxy.notes import state_block
 def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: int) -> tuple[list[Insert], bool]:
     """Return (the inserts of this request, True if the model is asked for a STATE block).
 
-    edits: how many edits in force have taken something out. A state that is written again with every answer is not
-    kept: otherwise the prompt would grow by one note for each answer.
-    """
+    lossy_edits: how many edits in force have taken something out. A state that is written again with every answer is
+    not kept: otherwise the prompt would grow by one note for each answer."""
     if policy.state_place == "system":
         return system_texts.make_system_inserts(view.request, session, policy, lossy_edits)
     found: list[Insert] = []

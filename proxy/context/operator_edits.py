@@ -49,7 +49,7 @@ class OperatorDecisions:
     withdrawn_notes: tuple[str, ...] = ()
     """Ids of notes that are to leave again."""
     setting_overrides: Mapping[str, object] = field(default_factory=dict)
-    """Settings of stages and voices by their names."""
+    """Settings of stages and injections by their names."""
     forced_action: ForcedAction = ""
     """Action of the next request, whatever the schedule says."""
     ask_for_state: bool = False
@@ -88,7 +88,7 @@ class OperatorWindowStage:
 
 @dataclass(frozen=True, slots=True)
 class OperatorNoteInjection:
-    """Voice that writes each of the operator's notes at the tail once. The note is kept where it is."""
+    """Injection that writes each of the operator's notes at the tail once. The note is kept where it is."""
 
     notes: tuple[OperatorNote, ...]
 
@@ -105,7 +105,7 @@ def allow_rewrite(policy: Policy, decisions: OperatorDecisions | None) -> Policy
     alone."""
     if decisions is None or policy.mode == "rewrite" or not decisions.may_change_prompt:
         return policy
-    return replace(policy, mode="rewrite", schedule="when_it_pays", stages=(), voices=(), ask="never")
+    return replace(policy, mode="rewrite", schedule="when_it_pays", stages=(), injections=(), ask="never")
 
 
 def apply_to_policy(policy: Policy, decisions: OperatorDecisions | None) -> Policy:
@@ -121,8 +121,8 @@ def apply_to_policy(policy: Policy, decisions: OperatorDecisions | None) -> Poli
             OperatorWindowStage(decisions.window or 0),
             *(apply_settings(stage, decisions.setting_overrides, NAME) for stage in stages),
         ),
-        voices=(
-            *(apply_settings(voice, decisions.setting_overrides, NAME) for voice in policy.voices),
+        injections=(
+            *(apply_settings(injection, decisions.setting_overrides, NAME) for injection in policy.injections),
             OperatorNoteInjection(decisions.notes),
         ),
         ask="always" if decisions.ask_for_state else policy.ask,

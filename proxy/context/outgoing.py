@@ -81,7 +81,7 @@ def predict_cached_tokens(
 ) -> int:
     """Tokens of this prompt that the provider's cache should serve.
 
-    moved: True if tool definitions come in front of the messages with this request.
+    tools_added: True if tool definitions come in front of the messages with this request.
     """
     if not session.sent_marks:
         return min(seen.cached_tokens, seen.prefix_tokens + sum(rendering.sizes))

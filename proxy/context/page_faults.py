@@ -38,7 +38,7 @@ UNKNOWN_TOOL_RATE = 1 / 20
 customer service (6 in 119), where the agent looks up records. Other work has fewer returns, and its counts soon lower
 the rate."""
 UNKNOWN_TOOL_WEIGHT = 20
-"""Requests of an old result that `UNKNOWN` is worth: one return."""
+"""Requests of an old result that `UNKNOWN_TOOL_RATE` is worth: one return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ResultLookups:
     by_result: dict[int, ResultLookup] = field(default_factory=dict)
     """The lookup of each result, by the index of the result."""
     return_counts: Counter[str] = field(default_factory=Counter)
-    """Returns of the conversation to results of a sort after `AGE` requests."""
+    """Returns of the conversation to results of a sort after `RETURN_AGE` requests."""
     by_key: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Indexes of the results, by each key of their lookups."""
 
@@ -181,8 +181,8 @@ def count_exposed_results(view: View) -> Mapping[str, int]:
 
 
 def find_stopped_kinds(view: View) -> frozenset[str]:
-    """The sorts of which no more results are cut: more than `LIMIT` of the session's requests fetched one of them
-    again."""
+    """The sorts of which no more results are cut: more than `MAX_REFETCH_RATE` of the session's requests fetched one of
+    them again."""
     most = max(1, MAX_REFETCH_RATE * view.request_counts[-1])  # a single refetch is no rate
     return frozenset(sort for sort, count in view.refetched.items() if count > most)
 

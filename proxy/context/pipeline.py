@@ -114,7 +114,7 @@ def _for_stopped(session: BranchState, policy: Policy) -> tuple[BranchState, Pol
     in any case.
     """
     last = tuple(stage for stage in policy.stages if stage.when == "last")
-    return replace(session, decisions=None), replace(policy, stages=last, voices=(), ask="never")
+    return replace(session, decisions=None), replace(policy, stages=last, injections=(), ask="never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,14 @@ def _draft(seen: View, session: BranchState, policy: Policy, *, frozen: bool) ->
     if session.stopped is None:
         count = seen.edited_history.lossy_edit_count if edits is seen.edits else count_losses(edits)
         wanted, asked = inserts.make_inserts(seen, session, policy, count)
-        if policy.voices:
+        if policy.injections:
             told = (
                 seen
                 if edits is seen.edits
                 else replace(seen, edits=edits, tokens=proposals.count_message_tokens(seen, edits))
             )
-            wanted += [insert for voice in policy.voices for insert in voice(told)]
-            owed = {insert.source for insert in session.deferred_inserts}  # a voice gives one note at a time
+            wanted += [insert for injection in policy.injections for insert in injection(told)]
+            owed = {insert.source for insert in session.deferred_inserts}  # an injection gives one note at a time
             wanted = [i for i in wanted if not (i.note_count and i.source in owed)] + list(session.deferred_inserts)
     return _draft_with_inserts(seen, edits, wanted, asked=asked)
 

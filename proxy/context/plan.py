@@ -79,7 +79,7 @@ class Proposal:
     stage: str
     reason: str
     after: int
-    """Tokens that would be left. It is an estimate if `write` makes the text later."""
+    """Tokens that would be left. It is an estimate if `write_text` makes the text later."""
     text: str | None = None
     since: int = 0
     """The index of the message with which the proposal became possible. The rent of carrying the message counts from
@@ -115,8 +115,8 @@ class Insert:
     persistent: bool = False
     """True if the text stays where it is put, as an `append` edit."""
     note_count: tuple[str, int] | None = None
-    """(kind of note, count), remembered after it has gone out (`Session.said`). Such a note comes again only when its
-    count has doubled."""
+    """(kind of note, count), remembered after it has gone out (`BranchState.note_counts`). Such a note comes again only
+    when its count has doubled."""
     quoted_keys: tuple[bytes, ...] = ()
     """Chain keys of the messages that the text quotes."""
     may_stand_alone: bool = False
@@ -206,7 +206,7 @@ class EditedHistory:
     branch_edits: Mapping[bytes, Edit]
     """The edits that the thread has."""
     branch_edit_count: int
-    """Number of edits in `given` when this was made."""
+    """Number of edits in `branch_edits` when this was made."""
     edits: dict[bytes, Edit]
     """The edits in force on these messages."""
     tokens: list[int]
@@ -228,8 +228,8 @@ class EditedHistory:
 class View:
     """The conversation as it would go out now, old edits applied.
 
-    `messages`, `keys`, `tokens`, `whole`, `requests`, `strategies` and `is_result` have one entry for each message.
-    """
+    `messages`, `keys`, `tokens`, `whole`, `request_counts`, `strategies` and `is_result` have one entry for each
+    message."""
 
     request: Request
     messages: tuple[Message, ...]
@@ -276,9 +276,9 @@ class View:
     state: str | None = None
     """The newest STATE block, as `Session.state`."""
     helper_answers: Mapping[str, str] = field(default_factory=dict)
-    """Answers of a helper model, by the id of the Ask (`Session.answers`)."""
+    """Answers of a helper model, by the id of the Ask (`BranchState.helper_answers`)."""
     note_counts: Mapping[str, int] = field(default_factory=dict)
-    """Count of each kind of note when it was last given (`Session.said`)."""
+    """Count of each kind of note when it was last given (`BranchState.note_counts`)."""
     pins: frozenset[bytes] = frozenset()
     """Chain keys of messages that must stay (`Session.pins`)."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -321,14 +321,14 @@ class View:
     def memo(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
         """Return a value that `make` computes from the messages alone, incrementally.
 
-        make: called with the number of messages at the front that an earlier request covered, and with the value for
+        compute: called with the number of messages at the front that an earlier request covered, and with the value for
         them. It returns the value for all messages, and does not change the value it was given. owner: the asker, if
         another asker would get another value.
         """
         return _extend_memo(self.history.memo_values, name, len(self.messages), compute, owner)
 
     def memo_edited(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
-        """Return a value that also depends on the edits in force; else as `grown`. It is kept until another edit comes
+        """Return a value that also depends on the edits in force; else as `memo`. It is kept until another edit comes
         into force."""
         applied = self.edited_history
         if applied.edits is self.edits and applied.tokens is self.tokens:
@@ -393,7 +393,7 @@ class Plan:
     asks: tuple[Ask, ...]
     notes: tuple[Note, ...]
     marks: tuple[bytes, ...]
-    """A 16-byte mark of each outgoing message (see `Session.sent`)."""
+    """A 16-byte mark of each outgoing message (see `BranchState.sent_marks`)."""
     sizes: tuple[int, ...]
     """Tokens of each outgoing message."""
     keys: Sequence[bytes]
@@ -410,7 +410,7 @@ class Plan:
     deferred_inserts: tuple[Insert, ...] = ()
     """Notes that are given once and had no place in this prompt."""
     literal: bool = False
-    """True if its edits hold for literal policies alone: see `Session.lasting`."""
+    """True if its edits hold for literal policies alone: see `BranchState.lasting_edits`."""
     limit: int | None = None
     """Tokens above which the prompt is over its budget; None where there is no budget."""
     refetched: Mapping[str, int] = field(default_factory=dict)

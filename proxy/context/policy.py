@@ -31,7 +31,7 @@ class Policy:
 
     name: str
     stages: tuple[Stage, ...] = ()
-    voices: tuple[Injection, ...] = ()
+    injections: tuple[Injection, ...] = ()
     """Texts of ours in the prompt, in addition to guidelines and state."""
     schedule: ScheduleName = "when_it_pays"
     """The rule by which a proposal becomes an edit."""
@@ -69,9 +69,8 @@ class Policy:
         """The model's window in tokens as this policy sees it, None if it is unknown.
 
         The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `named`. Next come
-        `named`, the model's window, and the policy's window for unknown models. named: the window that the upstream has
-        named; the upstream knows it better.
-        """
+        `named`, the model's window, and the policy's window for unknown models. learned_window: the window that the
+        upstream has named; the upstream knows it better."""
         own = model.own.get(self.name, {}).get("window")
         if isinstance(own, int) and own:
             return min(own, learned_window or own)
@@ -96,9 +95,9 @@ class Policy:
 
 
 SHARED_SETTINGS = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "reflect_batch", "low_stakes")
-"""Settings that mean the same in each stage and voice that has them."""
+"""Settings that mean the same in each stage and injection that has them."""
 DISABLED_SETTINGS: Mapping[str, str] = {"warn_of_loops": "loops"}
-"""Settings that are switched off if a policy has a voice, by the name of the voice. Both would write the same text."""
+"""Settings that are switched off if a policy has an injection, by its name. Both would write the same text."""
 _TOOL_KEYS = ("enabled", "offer")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(ScheduleName),
@@ -137,24 +136,23 @@ def read_policy(
             if not isinstance(value, list):
                 raise ConfigError(key, value, "a list of tables [[stages]]", source=source)
             value = tuple(make_stage(row, built_in, source=source) for row in value)
-        if key == "voices":
+        if key == "injections":
             if not isinstance(value, list):
-                raise ConfigError(key, value, "a list of tables [[voices]]", source=source)
+                raise ConfigError(key, value, "a list of tables [[injections]]", source=source)
             value = tuple(make_injection(row, injections or {}, source=source) for row in value)
         if key == "observation":
             value = compile_patterns(value, source=source)
         values[key] = value
     if "name" not in values:
         raise ConfigError("name", None, "the policy's name", source=source)
-    return _with_shared(Policy(**values), [*table.get("stages", []), *table.get("voices", [])], source)
+    return _with_shared(Policy(**values), [*table.get("stages", []), *table.get("injections", [])], source)
 
 
 def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str) -> Policy:
-    """The policy with its shared settings applied to every stage and voice that has them.
+    """The policy with its shared settings applied to every stage and injection that has them.
 
-    Each shared setting is given in one table and holds for all. A text that two voices would write is switched off in
-    one of them. Raises ConfigError if two tables give different values.
-    """
+    Each shared setting is given in one table and holds for all. A text that two injections would write is switched off
+    in one of them. Raises ConfigError if two tables give different values."""
     found: dict[str, Any] = {}
     for row in rows:
         for name in SHARED_SETTINGS:
@@ -165,11 +163,13 @@ def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str)
                 raise ConfigError(
                     where, row[name], f"{found[name]!r}, as another table has it: one will do", source=source
                 )
-    found |= {name: False for voice, name in DISABLED_SETTINGS.items() if any(row["use"] == voice for row in rows)}
+    found |= {
+        name: False for injection, name in DISABLED_SETTINGS.items() if any(row["use"] == injection for row in rows)
+    }
     return replace(
         policy,
         stages=tuple(apply_settings(stage, found, "stages") for stage in policy.stages),
-        voices=tuple(apply_settings(voice, found, "voices") for voice in policy.voices),
+        injections=tuple(apply_settings(injection, found, "injections") for injection in policy.injections),
     )
 
 
@@ -204,27 +204,26 @@ def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | No
 def apply_model_settings(policy: Policy, model: Model) -> Policy:
     """The policy with the settings of the model's table [models."name".policy].
 
-    A key sets the field of that name in each stage and voice that has such a field. Raises ConfigError if no stage or
-    voice has it, or if the value is of another kind.
-    """
+    A key sets the field of that name in each stage and injection that has such a field. Raises ConfigError if no stage
+    or injection has it, or if the value is of another kind."""
     table = model.own.get(policy.name)
     if not table:
         return policy
     where = f'models."{model.name}".{policy.name}'
-    parts = (*policy.stages, *policy.voices)
-    known = {f.name for part in parts if is_dataclass(part) for f in fields(part)} | {"window"}  # see `window_of`
+    parts = (*policy.stages, *policy.injections)
+    known = {f.name for part in parts if is_dataclass(part) for f in fields(part)} | {"window"}  # see `find_window`
     for key in table:
         if key not in known:
             raise ConfigError(f"{where}.{key}", table[key], "one of " + ", ".join(sorted(known)))
     return replace(
         policy,
         stages=tuple(apply_settings(stage, table, where) for stage in policy.stages),
-        voices=tuple(apply_settings(voice, table, where) for voice in policy.voices),
+        injections=tuple(apply_settings(injection, table, where) for injection in policy.injections),
     )
 
 
 def check_models(policies: Mapping[str, Policy], models: Iterable[Model]) -> None:
-    """Raise ConfigError if a model's table names an unknown policy, or sets a field that no stage or voice of it
+    """Raise ConfigError if a model's table names an unknown policy, or sets a field that no stage or injection of it
     has."""
     for model in models:
         for name in model.own:

@@ -78,7 +78,7 @@ def render_plain(
     begin: int = 0,
     prefix: Rendering | None = None,
 ) -> Rendering:
-    """Render all messages in order, without inserts. front: the rendering of the first `begin` messages."""
+    """Render all messages in order, without inserts. prefix: the rendering of the first `begin` messages."""
     made = Rendering(prefix)
     raws, marks, sizes, outs, places = made.raws, made.marks, made.sizes, made.outs, made.places
     for n in range(begin, len(messages)):
@@ -116,8 +116,8 @@ def render(
 ) -> Rendering:
     """Render all messages in order, with their inserts.
 
-    inserts: texts by the index of the message that they are appended to. after: texts for a user message of ours at the
-    end. without: the same rendering without all of these texts, if it is known.
+    inserts: texts by the index of the message that they are appended to. own_inserts: texts for a user message of ours
+    at the end. plain_rendering: the same rendering without all of these texts, if it is known.
 
     A mark names the message without its inserts. A text at the end of a prompt does not break the cached prefix in
     front of it. Texts behind the system prompt are the exception: the mark includes them.

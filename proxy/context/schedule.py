@@ -53,8 +53,8 @@ def when_it_pays(
     test. Tool definitions that come with the first edit are part of its price, and so is the prefix that they move.
     Riders go along behind the first edit of a batch and do not count.
 
-    loss: the expected cost of page faults in one request after the edit. A proposal that saves no more than its loss is
-    left out.
+    fault_cost: the expected cost of page faults in one request after the edit. A proposal that saves no more than its
+    loss is left out.
 
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.

@@ -68,10 +68,10 @@ def make_stage(table: Mapping[str, Any], built_in: Mapping[str, type], *, source
 
 
 def make_injection(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Injection:
-    """A voice from its table in a policy file, as `make_stage`."""
-    made = _make("voices", table, built_in, source)
+    """An injection from its table in a policy file, as `make_stage`."""
+    made = _make("injections", table, built_in, source)
     if not isinstance(made, Injection):
-        raise ConfigError("voices.use", table["use"], "a class that can be called with a View", source=source)
+        raise ConfigError("injections.use", table["use"], "a class that can be called with a View", source=source)
     return made
 
 
@@ -98,7 +98,7 @@ def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], 
 
 
 def apply_settings(part: T, table: Mapping[str, Any], where: str) -> T:
-    """The stage or voice with those of its fields changed that the table has.
+    """The stage or injection with those of its fields changed that the table has.
 
     Raises ConfigError for a value of another kind; the error names `where` and the key.
     """

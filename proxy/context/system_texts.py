@@ -21,7 +21,7 @@ def make_system_inserts(
 ) -> tuple[list[Insert], bool]:
     """Return (the inserts behind the system prompt, True if the model is asked for its state).
 
-    edits: how many edits in force have taken something out.
+    lossy_edits: how many edits in force have taken something out.
     """
     found: list[Insert] = []
     asked = may_ask(request) and is_state_wanted(policy, session, lossy_edits)

@@ -34,8 +34,8 @@ class TokenBudget:
 def compute_token_budget(
     request: Request, policy: Policy, model: Model, learned_window: int | None = None
 ) -> TokenBudget | None:
-    """The room for the prompt of this request, None if no window is known. named: the window that the upstream has
-    named."""
+    """The room for the prompt of this request, None if no window is known. learned_window: the window that the upstream
+    has named."""
     window = policy.find_window(model, learned_window)
     if not window:
         return None

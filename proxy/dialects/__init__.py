@@ -1,6 +1,6 @@
 """Wire formats, one folder each. No room but this one, `stream` and `web` knows a wire field by name. Pure.
 
-`read_stored` reads a stored message by the strategy that it was stored with.
+`read_stored_message` reads a stored message by the strategy that it was stored with.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Webhooks:
         now: Callable[[], float] = time.time,
         retry_s: float = RETRY_S,
     ) -> None:
-        """again: seconds before the second try. Raises ConfigError for patterns that match no event."""
+        """retry_s: seconds before the second try. Raises ConfigError for patterns that match no event."""
         self._hooks = [(hook, _target(hook)) for hook in settings.webhooks]
         for n, hook in enumerate(settings.webhooks):
             for wrong in bus.find_unknown_patterns(hook.events):
@@ -145,7 +145,7 @@ class Webhooks:
         except (TimeoutError, httpx2.TransportError):
             return 0
         except Exception:  # one event that cannot be sent must not stop the events after it
-            self._metrics.swallowed_total.labels(where="webhook").inc()
+            self._metrics.internal_errors_total.labels(where="webhook").inc()
             log.exception("an event could not be sent to the %s", target.name)
             return 0
 

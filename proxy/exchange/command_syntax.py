@@ -1,8 +1,7 @@
 """Parser of the commands that a user may type into the conversation itself (FEATURES.md A16).
 
-A message is a command only if it is nothing else: one line that begins with one of `HEADS`. An unknown command after
-such a word is answered with help, and never goes upstream, since no other party knows its meaning.
-"""
+A message is a command only if it is nothing else: one line that begins with one of `COMMAND_WORDS`. An unknown command
+after such a word is answered with help, and never goes upstream, since no other party knows its meaning."""
 
 from __future__ import annotations
 

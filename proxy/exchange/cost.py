@@ -4,9 +4,8 @@ Costs are in dollars, by the prices and cache rule of config/models.toml; models
 the proxy the client's own prompt would have gone out. The part of it that the provider had been sent before, and not
 too long ago, would have come from its cache.
 
-`bill` is the one function for it. The metrics call it when an answer has ended, and the API when it adds up stored
-exchanges. The row of an exchange holds the same `Meter` that the metrics used.
-"""
+`compute_bill` is the one function for it. The metrics call it when an answer has ended, and the API when it adds up
+stored exchanges. The row of an exchange holds the same `Meter` that the metrics used."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ MILLION = 1_000_000
 
 
 class Bill(NamedTuple):
-    """Dollars. paid: for the prompt that was sent and its answer. without: for the client's own prompt and the same
-    answer. planned: for the prompt that was planned and not sent, None where there was none."""
+    """Dollars. paid: for the prompt that was sent and its answer. without_proxy: for the client's own prompt and the
+    same answer. planned: for the prompt that was planned and not sent, None where there was none."""
 
     paid: float
     without_proxy: float

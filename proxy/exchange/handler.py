@@ -93,7 +93,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         await forward_original(services, incoming, out, "store")
         return
     except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
-        services.metrics.swallowed_total.labels(where="prepare").inc()
+        services.metrics.internal_errors_total.labels(where="prepare").inc()
         log.exception("planning failed; the request goes on as it came")
         await forward_original(services, incoming, out, "error")
         return
@@ -115,7 +115,7 @@ def _is_off(incoming: Incoming) -> bool:
 
 async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: str) -> None:
     """Send the client's bytes upstream and upstream's bytes back, with the reason in a header."""
-    services.metrics.bypasses_total.labels(reason=reason).inc()
+    services.metrics.fallbacks_total.labels(reason=reason).inc()
     incoming.log_fields["fallback"] = reason
     publish_events.publish_fallback(services, incoming, reason)
     target = services.client.select_target(await _read_model(services, incoming.body) or None)
@@ -213,7 +213,7 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
         splice_rounds.strip_tools(turn)
         reply = await ask(incoming.body)
         turn.fallback = "upstream_reject"
-        services.metrics.bypasses_total.labels(reason="upstream_reject").inc()
+        services.metrics.fallbacks_total.labels(reason="upstream_reject").inc()
         if reply.status < 400:
             record_outcome.stop_rewriting(services, turn, "upstream_reject")
     return reply
@@ -256,7 +256,7 @@ async def _replan_too_long(services: Services, turn: Turn) -> bool:
     except StoreUnavailable:
         return False  # storing is required and fails: the client gets the upstream's error
     except Exception:  # P4: as for any other plan
-        services.metrics.swallowed_total.labels(where="replan").inc()
+        services.metrics.internal_errors_total.labels(where="replan").inc()
         log.exception("planning once more failed; the client gets the upstream's error")
         return False
 

@@ -45,7 +45,7 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
 
 
 def log_once(warnings: Iterable[str], logged: set[str]) -> None:
-    """Log the warnings that were not logged before. told: those that were; the new ones are added to it."""
+    """Log the warnings that were not logged before. logged: those that were; the new ones are added to it."""
     for text in warnings:
         if text not in logged and len(logged) < MOST:
             logged.add(text)

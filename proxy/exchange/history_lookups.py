@@ -100,7 +100,7 @@ async def search_store(services: Services, turn: Turn) -> None:
     found = find_task(turn)
     if found is None or not turn.located.explicit or turn.policy.mode != "rewrite":
         return
-    if not any(getattr(voice, "searches", False) for voice in turn.policy.voices):
+    if not any(getattr(injection, "searches", False) for injection in turn.policy.injections):
         return
     thread, chain_key = turn.located.thread, turn.keys[found[0]]
     if thread.search_hits is not None and thread.search_hits[0] == chain_key:
@@ -110,7 +110,7 @@ async def search_store(services: Services, turn: Turn) -> None:
         async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
             matches = await services.store.search(turn.tenant, thread.session, words, MAX_HITS)
     except (TimeoutError, StoreUnavailable):
-        services.metrics.swallowed_total.labels(where="search").inc()
+        services.metrics.internal_errors_total.labels(where="search").inc()
         matches = []
     hits = (RetrievedText(m.key, "summary" if m.kind == "summary" else "message", m.role, m.text) for m in matches)
     thread.search_hits = chain_key, tuple(hits)

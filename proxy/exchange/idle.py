@@ -47,7 +47,7 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
         sum(one.size for one in services.idle_compressions.values()) > BYTES and services.idle_compressions
     ):
         services.idle_compressions.pop(next(iter(services.idle_compressions))).task.cancel()
-        services.metrics.ahead_total.labels(outcome="dropped").inc()
+        services.metrics.idle_compressions_total.labels(outcome="dropped").inc()
 
 
 async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int]) -> None:
@@ -60,7 +60,7 @@ async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int
                 await asyncio.sleep(LOOK_S)
             await _compress(services, turn, headers)
     except Exception:  # nobody awaits this task: counted and logged, and the next request does the work itself
-        services.metrics.swallowed_total.labels(where="ahead").inc()
+        services.metrics.internal_errors_total.labels(where="idle").inc()
         log.exception("a thread cannot be compressed ahead")
     finally:
         mine = services.idle_compressions.get(name)
@@ -76,4 +76,4 @@ async def _compress(services: Services, turn: Turn, headers: Headers) -> None:
     asked = services.helper_queue is not None and bool(plan.asks)
     if services.helper_queue is not None:
         services.helper_queue.submit_asks(thread, plan.asks, headers)
-    services.metrics.ahead_total.labels(outcome="asked" if asked else "planned").inc()
+    services.metrics.idle_compressions_total.labels(outcome="asked" if asked else "planned").inc()

@@ -29,8 +29,8 @@ _HEADS = tuple(head.encode() for head in COMMAND_WORDS)
 
 @dataclass(frozen=True, slots=True)
 class ExtractedCommand:
-    """A request without commands. line: the command with which it ends, None where it ends with none. request: the
-    request as read, where there is a command. messages: those that are left."""
+    """A request without commands. command_line: the command with which it ends, None where it ends with none. request:
+    the request as read, where there is a command. messages: those that are left."""
 
     incoming: Incoming
     command_line: str | None = None

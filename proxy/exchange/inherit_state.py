@@ -22,7 +22,8 @@ MOST = 16
 
 async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes], *, is_new_branch: bool) -> None:
     """Give a new thread the newest state of its session; the row is put on the turn. dropped: keys of messages that the
-    operator removed; a state in them does not count. first: the thread is new. StoreUnavailable passes through."""
+    operator removed; a state in them does not count. is_new_branch: the thread is new. StoreUnavailable passes
+    through."""
     thread, explicit = turn.located.thread, turn.located.explicit
     if not (is_new_branch and explicit and _begins_anew(turn)) or thread.state.states:
         return

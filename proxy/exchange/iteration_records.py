@@ -53,14 +53,14 @@ def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
 
 def make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:
     """Return the rows of the iteration whose results this exchange has brought upstream, and of the reflection on it;
-    memory is updated. written: the REFLECTION blocks of the answer. Empty for policies that do not reflect."""
-    voice = next((one for one in turn.policy.voices if isinstance(one, Reflect)), None)
-    if voice is None:
+    memory is updated. reflections: the REFLECTION blocks of the answer. Empty for policies that do not reflect."""
+    injection = next((one for one in turn.policy.injections if isinstance(one, Reflect)), None)
+    if injection is None:
         return []
     try:
-        return [*_reflection(services, turn, reflections), *_iteration(turn, voice)]
+        return [*_reflection(services, turn, reflections), *_iteration(turn, injection)]
     except Exception:  # P4: the answer is there, and a fault in its record must not lose it
-        services.metrics.swallowed_total.labels(where="reflection").inc()
+        services.metrics.internal_errors_total.labels(where="reflection").inc()
         log.exception("an iteration cannot be recorded")
         return []
 
@@ -120,7 +120,7 @@ def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]
     ]
 
 
-def _iteration(turn: Turn, voice: Reflect) -> list[Row]:
+def _iteration(turn: Turn, injection: Reflect) -> list[Row]:
     """Return the record of the newest step, where only the user has spoken since. The steps that were reflected on
     together with it are recorded again: only now the name of their reflection is known."""
     messages, keys = turn.request.messages, turn.keys
@@ -129,12 +129,12 @@ def _iteration(turn: Turn, voice: Reflect) -> list[Row]:
     if step is None or step.end - step.start == 1:
         return []
     ranks = _ranks(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
-    if voice.read_mode(turn.options) == "off":
+    if injection.read_mode(turn.options) == "off":
         return [_row(turn, step, "", {}, ranks)]
-    batches = call_batches.find_batches(messages, keys, steps, voice)
+    batches = call_batches.find_batches(messages, keys, steps, injection)
     batch = batches[-1] if batches and batches[-1].calls[-1].call_index == step.start else None
     told = {one.call_index for one in batch.calls} if batch is not None else set()
-    places = call_batches.number_newest_calls(messages, steps, voice)
+    places = call_batches.number_newest_calls(messages, steps, injection)
     name = batch.ask_id if batch is not None else ""
     mine = [s for s in steps if s is step or s.start in told]
     return [_row(turn, s, name if s.start in told else "", places, ranks) for s in mine]

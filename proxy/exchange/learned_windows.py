@@ -43,7 +43,7 @@ async def load_windows(services: Services) -> None:
     try:
         rows = await services.store.read_context_windows(services.now() - KEPT_S)
     except StoreUnavailable:
-        services.metrics.swallowed_total.labels(where="windows").inc()
+        services.metrics.internal_errors_total.labels(where="learned_windows").inc()
         log.warning("the context windows that upstreams have named cannot be read; they are learnt again")
         return
     for row in rows:

@@ -39,7 +39,7 @@ class MessageCache:
     """
 
     def __init__(self, max_bytes: int, limits: SizeLimits | None = None) -> None:
-        """limit: bytes of memory, estimated. limits: size limits of a request; None: no limits."""
+        """max_bytes: bytes of memory, estimated. limits: size limits of a request; None: no limits."""
         self.max_bytes = max_bytes
         self._limits = limits
         self._live_messages: WeakValueDictionary[bytes, Message] = WeakValueDictionary()

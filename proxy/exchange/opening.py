@@ -23,7 +23,7 @@ def collect_plan_inputs(
 ) -> tuple[Any, ...] | None:
     """Return all values that the plan of a conversation's first request depends on; None for any other request.
 
-    state, found: as `rewrite` is given them. told: the scratchpad and memos of its prompt.
+    state, search_hits: as `rewrite` is given them. notes: the scratchpad and memos of its prompt.
     """
     woven, offer = turn.spliced, turn.pending_tool_offer or turn.tool_offer
     own = search_hits or turn.relevance or woven.hidden_at or any(notes.values())

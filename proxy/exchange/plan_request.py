@@ -181,7 +181,7 @@ def find_policy(services: Services, headers: Mapping[str, str], target: Target) 
     """The policy that the request names, else its upstream's, else the one of the settings."""
     wanted = headers.get("x-context-policy", "")
     if wanted and wanted not in services.policies:
-        services.metrics.swallowed_total.labels(where="unknown_policy").inc()
+        services.metrics.internal_errors_total.labels(where="unknown_policy").inc()
     return services.policies.get(wanted) or services.policies[target.policy or services.settings.policy]
 
 
@@ -212,9 +212,9 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
             rewriting = rewriting and not (stopped and turn.plan.messages is None)
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         turn.fallback = problem.reason if isinstance(problem, NotManaged) else "error"
-        services.metrics.bypasses_total.labels(reason=turn.fallback).inc()
+        services.metrics.fallbacks_total.labels(reason=turn.fallback).inc()
         if not isinstance(problem, NotManaged):
-            services.metrics.swallowed_total.labels(where="plan").inc()
+            services.metrics.internal_errors_total.labels(where="plan").inc()
             log.exception("planning failed; the request goes on as it came")
         turn.plan, rewriting = _make_passthrough_plan(turn, state), False
     if not rewriting:
@@ -414,7 +414,7 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> None:
         if required:
             raise StoreUnavailable("what the request needs could not be stored in time")
         if not turn.policy.literal:
-            services.metrics.bypasses_total.labels(reason="edits_not_stored").inc()
+            services.metrics.fallbacks_total.labels(reason="edits_not_stored").inc()
             turn.fallback = "store"
             await plan_request(services, turn, frozen=True)
             exchange_rows.add_undone_rows(turn, new, turn.started_at)
@@ -446,11 +446,11 @@ async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit
         async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
             stored = await services.store.read_edits(*thread.id)
     except (TimeoutError, StoreUnavailable):
-        services.metrics.swallowed_total.labels(where="edits").inc()
+        services.metrics.internal_errors_total.labels(where="edits").inc()
         return  # they are stored, and two replicas are hardly ever at the same message at once
     mine = {edit.key: turn.plan.edits[edit.key] for edit in new if edit.key in turn.plan.edits}
     if adopt_stored_edits(thread, stored, mine) and not turn.policy.literal:
-        services.metrics.bypasses_total.labels(reason="edited_elsewhere").inc()
+        services.metrics.fallbacks_total.labels(reason="edited_elsewhere").inc()
         await plan_request(services, turn, frozen=True)
         thread.state = thread.state.with_edits(turn.plan)
 

@@ -43,10 +43,10 @@ def find_prompt_notes(turn: Turn) -> PromptNotes:
 
 
 def find_wanted_notes(policy: Policy) -> frozenset[str]:
-    """`scratchpad` and `memos`, where a voice of the policy gives them to the model."""
+    """`scratchpad` and `memos`, where an injection of the policy gives them to the model."""
     if policy.mode != "rewrite":
         return frozenset()
-    return frozenset(name for voice in policy.voices if (name := getattr(voice, "recollects", None)))
+    return frozenset(name for injection in policy.injections if (name := getattr(injection, "recollects", None)))
 
 
 def find_project(settings: Settings, headers: Mapping[str, str]) -> str:
@@ -86,7 +86,7 @@ async def load_notes(services: Services, turn: Turn, project: str) -> None:
                     fitting = ()
                     fitting = await _load_fitting_memos(services, turn, found[1], project) if fits else ()
         except (TimeoutError, StoreUnavailable):
-            services.metrics.swallowed_total.labels(where="recollect").inc()
+            services.metrics.internal_errors_total.labels(where="prompt_notes").inc()
     thread.loaded_notes = LoadedNotes(prompt, calls, pad, fitting)
 
 

@@ -28,8 +28,8 @@ MAX_TEXT: Final = 4000
 """Limit in characters on a text that an event repeats, for example a summary."""
 LOOP_SOURCE: Final = "warn_of_loops"
 RECOVERY: Final = "recovery"
-"""Inserts that report a loop: those of the source `TOLD`, and the `reflect` insert for a model that itself sees that it
-is stuck."""
+"""Inserts that report a loop: those of the source `LOOP_SOURCE`, and the `reflect` insert for a model that itself sees
+that it is stuck."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def _safe(services: Services) -> Iterator[None]:
     try:
         yield
     except Exception:  # the answer goes out even if an event cannot be published
-        services.metrics.swallowed_total.labels(where="events").inc()
+        services.metrics.internal_errors_total.labels(where="events").inc()
         log.exception("an event could not be told")
 
 

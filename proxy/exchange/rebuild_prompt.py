@@ -35,9 +35,9 @@ LARGE = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPrompt:
-    """A past request. original: the body that the client sent. sent: the body that went upstream. edits: those in
-    force, by chain key. keys: the chain key of each message of the original. later: the bodies of the later rounds,
-    where the answer called tools of ours."""
+    """A past request. original_body: the body that the client sent. sent_body: the body that went upstream. edits:
+    those in force, by chain key. keys: the chain key of each message of the original. later_bodies: the bodies of the
+    later rounds, where the answer called tools of ours."""
 
     exchange: ExchangeRecord
     original_body: bytes
@@ -68,8 +68,8 @@ async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str)
 async def rebuild_request(
     store: Store, row: ExchangeRecord, message_reader: MessageReader = read_message
 ) -> tuple[Request, tuple[bytes, ...]]:
-    """Return (the request that the client sent, the chain key of each message). read: finds messages that were read
-    before. Raises StoreUnavailable if a part of it is missing."""
+    """Return (the request that the client sent, the chain key of each message). message_reader: finds messages that
+    were read before. Raises StoreUnavailable if a part of it is missing."""
     chain = await store.read_chain(row.tenant, row.session, row.head)
     body = await _rebuild_original(store, row, chain)
     request = (

@@ -99,7 +99,7 @@ def record_outcome(
     try:
         _count(services, turn, answer, meter)
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
-        services.metrics.swallowed_total.labels(where="counting").inc()
+        services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be counted")
     publish_events.publish_answer(services, turn, first if complete else None, state)
     return rows
@@ -142,7 +142,7 @@ def _store_answers(
         try:
             message = read_message(raw)
         except NotManaged:
-            services.metrics.swallowed_total.labels(where="answer_unread").inc()
+            services.metrics.internal_errors_total.labels(where="answer_unread").inc()
             continue
         if not (whole or message.text or message.calls):
             continue  # nothing of it had come yet
@@ -218,7 +218,7 @@ def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: Exc
     try:
         meter = cost.make_meter(turn, usage)
     except Exception:  # as above: a fault in counting must not hold back an answer
-        services.metrics.swallowed_total.labels(where="counting").inc()
+        services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be metered")
     _add_log_fields(turn, meter, status)
     return meter

@@ -35,7 +35,7 @@ async def refresh(services: Services, live_session: LiveSession) -> StoredDecisi
                     services.store, live_session.tenant, live_session.session
                 )
         except (TimeoutError, StoreUnavailable):
-            services.metrics.swallowed_total.labels(where="steering").inc()
+            services.metrics.internal_errors_total.labels(where="operator_decisions").inc()
     return live_session.stored_decisions
 
 

@@ -35,10 +35,10 @@ async def run_retention(services: Services, first_s: float = FIRST_S, every_s: f
         try:
             await remove_expired(services)
         except StoreUnavailable as problem:
-            services.metrics.swallowed_total.labels(where="retention").inc()
+            services.metrics.internal_errors_total.labels(where="retention").inc()
             log.warning("retention waits for its next round: %s", problem)
         except Exception:  # nobody awaits this task, and it must not end: counted and logged
-            services.metrics.swallowed_total.labels(where="retention").inc()
+            services.metrics.internal_errors_total.labels(where="retention").inc()
             log.exception("a round of retention failed")
         await asyncio.sleep(every_s * random.uniform(0.9, 1.1))
 

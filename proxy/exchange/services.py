@@ -74,7 +74,8 @@ class ResponseWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IdleCompression:
-    """A thread that waits to be compressed ahead (see `ahead`), and the bytes of the request that it holds."""
+    """A thread that waits to be compressed ahead (see `idle_compressions`), and the bytes of the request that it
+    holds."""
 
     task: asyncio.Task[None]
     size: int

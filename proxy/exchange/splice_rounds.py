@@ -46,7 +46,7 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
         )
     except (NotManaged, StoreUnavailable, ValueError):
         # The client's own history is whole without the rounds: its calls and their results are all there.
-        services.metrics.swallowed_total.labels(where="rounds").inc()
+        services.metrics.internal_errors_total.labels(where="rounds").inc()
         log.exception("hidden rounds cannot be put back")
         turn.spliced = splice_hidden_rounds(turn.request, turn.keys, {}, turn.tool_offer.definitions)
 

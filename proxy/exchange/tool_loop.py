@@ -116,7 +116,7 @@ class ToolLoop:
 
     async def run_body(self, body: bytes, strip_blocks: Callable[[bytes], bytes]) -> bytes | None:
         """Run the rounds of answers that come in one body each, and return the body for the client. None where the
-        original request has to be sent. clean: takes out of a body the blocks that the client must not see."""
+        original request has to be sent. strip_blocks: takes out of a body the blocks that the client must not see."""
         if not may_call(body, self.tool_names):
             return body
         bodies = [body]
@@ -273,7 +273,7 @@ class ToolLoop:
         self._turn.fallback = "rounds"
         self._turn.usage_added = False
         self._turn.hidden_round = None
-        self._services.metrics.bypasses_total.labels(reason="rounds").inc()
+        self._services.metrics.fallbacks_total.labels(reason="rounds").inc()
 
     async def send_original(self) -> Reply:
         """Return the answer to the client's own bytes, whatever it is. Raises UpstreamError."""

@@ -35,7 +35,7 @@ ORIGINAL_FALLBACKS = ("upstream_reject", "rounds")
 class Turn:
     """One request on its way: its session, its plan, and the bytes that were sent.
 
-    fallback: why the original went out. usage_added: the proxy asked upstream for usage. body: the bytes sent.
+    fallback: why the original went out. usage_added: the proxy asked upstream for usage. sent_body: the bytes sent.
     observed: the plan was only recorded. rows: the rows that are still to be stored.
     """
 
@@ -62,7 +62,7 @@ class Turn:
     relevance: Mapping[bytes, float] = field(default_factory=dict)
     """Nearness of messages to the task, by form, as `View.relevance`."""
     log_fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of the request log, as `Incoming.facts`."""
+    """Fields of the request log, as `Incoming.log_fields`."""
     warnings: tuple[str, ...] = ()
     """Faults of the x-context-* headers (`header_warnings`)."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Turn:
     hidden_round: HiddenRound | None = None
     """The hidden round behind the answer; its `key` is not known before the answer is."""
     task_cache: tuple[re.Pattern[str] | None, tuple[int, Message] | None] | None = None
-    """The task of the request, and the pattern with which it was found (`background.task`)."""
+    """The task of the request, and the pattern with which it was found (`history_lookups.find_task`)."""
     chain_length: int = 0
     """Number of the request's messages beside system messages."""
     groups: Sequence[Group] | None = None

@@ -19,7 +19,7 @@ DAY_S = 86_400
 DOWN_OUTCOMES = frozenset({"unreachable", "timeout", "broken", "refused", "failed", "garbage"})
 """Outcomes (see `upstream.asks.Told`) that say more about the helper than about the question."""
 DOWN_AFTER = 3
-"""Number of these outcomes in a row after which nothing is asked for `REST_S` seconds: not every request should meet
+"""Number of these outcomes in a row after which nothing is asked for `BREAK_S` seconds: not every request should meet
 the same failure."""
 BREAK_S = 30.0
 
@@ -43,8 +43,8 @@ class Budget:
         return int(self._now() // DAY_S)
 
     async def reserve(self, store: Store, dollars: float) -> bool:
-        """Reserve dollars until `settle`. True if so many are left. Raises StoreUnavailable if the dollars spent today
-        cannot be read."""
+        """Reserve dollars until `settle_reserve`. True if so many are left. Raises StoreUnavailable if the dollars
+        spent today cannot be read."""
         async with self._reading:
             today = self.day
             if self._day != today or store.shared:  # other replicas spend from the same purse
@@ -64,7 +64,7 @@ class Budget:
 
 
 class CircuitBreaker:
-    """Circuit breaker for a helper that fails. busy: calls under way, for callers that bound them."""
+    """Circuit breaker for a helper that fails. open_calls: calls under way, for callers that bound them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.open_calls = 0

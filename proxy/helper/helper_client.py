@@ -62,7 +62,8 @@ class HelperAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingAnswer:
-    """Vectors in the order of their texts, all of one length; none unless the outcome is `answered` (see `Told`)."""
+    """Vectors in the order of their texts, all of one length; none unless the outcome is `answered` (see
+    `HelperAnswer`)."""
 
     outcome: str
     vectors: tuple[tuple[float, ...], ...] = ()
@@ -206,7 +207,8 @@ async def _post(
     timeout_s: float,
     limit: int,
 ) -> _PostResult:
-    """Send one POST of JSON. The outcome is as in `Told`, or `limit` if the name of the length limit was refused."""
+    """Send one POST of JSON. The outcome is as in `HelperAnswer`, or `limit` if the name of the length limit was
+    refused."""
     sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
     request = client.build_request(target, "POST", path, b"", sent, json.dumps(body).encode())
     try:

@@ -52,7 +52,7 @@ QuestionKey = tuple[str, str, str]
 @dataclass(slots=True, eq=False)
 class Question:
     """An Ask that is under way. headers: the client's credential, where the helper's upstream has no key; dropped with
-    the question. threads: those that wait for the answer. done: resolves to True if there is an answer. text: the
+    the question. branches: those that wait for the answer. done: resolves to True if there is an answer. text: the
     answer."""
 
     key: QuestionKey
@@ -119,7 +119,7 @@ class HelperQueue:
             try:
                 question = self._question(branch, ask, headers)
             except Exception:  # P4: counted and logged, and the request goes on
-                self._metrics.swallowed_total.labels(where="helper").inc()
+                self._metrics.internal_errors_total.labels(where="helper").inc()
                 log.exception("a question of kind %s cannot be asked", getattr(ask, "kind", "?"))
                 continue
             if question is not None and ask.urgent:
@@ -179,7 +179,7 @@ class HelperQueue:
             outcome = "cancelled"
             raise
         except Exception:  # nobody awaits this task: counted here and logged; the stage's deterministic way is used
-            self._metrics.swallowed_total.labels(where="helper").inc()
+            self._metrics.internal_errors_total.labels(where="helper").inc()
             log.exception("a question of kind %s failed", question.ask.kind)
         finally:
             del self._questions[question.key]

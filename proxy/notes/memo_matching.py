@@ -79,9 +79,8 @@ def normalize_project(name: str) -> str:
 def find_refusal_reason(content: str, prompt_texts: Iterable[str] = ()) -> str | None:
     """The reason why this text is no memo, with advice to the model; None if it may be a memo.
 
-    content: tidied. prompt: the texts in the current prompt; a copy of one of them is refused, since it can be read
-    again.
-    """
+    content: tidied. prompt_texts: the texts in the current prompt; a copy of one of them is refused, since it can be
+    read again."""
     words = _words(content)
     if measure_text(content) < MIN_CHARS or len(words) < MIN_WORDS:
         return "too short: say what holds, of what, and why, so that it can be understood without this conversation"
@@ -125,7 +124,7 @@ def find_duplicate(memos: Iterable[Memo], new: Memo) -> Memo | None:
 def select_memos(
     memos: Sequence[Memo], text: str, max_memos: int = 5, max_chars: int = 2000, min_words: int = 2
 ) -> list[Memo]:
-    """The memos that fit a text, best first: at most `most`, and at most `max_chars` characters once rendered.
+    """The memos that fit a text, best first: at most `max_memos`, and at most `max_chars` characters once rendered.
 
     The worth of a word or tag is its rarity: log(1 + number of memos / number of memos with the word). A word that more
     than half of the memos have is worth nothing; stop words are left out. A memo fits if the text contains a whole tag,
@@ -177,7 +176,7 @@ def _words(text: str) -> list[str]:
 
 def render_memos(memos: Sequence[Memo]) -> str:
     """The memos as a prompt shows them, "" if there are none. Each line between START and END is a JSON object that
-    `parse` reads back."""
+    `parse_memos` reads back."""
     return "\n".join([START, *map(render_memo, memos), END]) if memos else ""
 
 

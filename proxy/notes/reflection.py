@@ -179,9 +179,8 @@ def build_report(
 ) -> IterationReport:
     """The record of an iteration.
 
-    at: Unix time of the results. done: for each call its result, the result's public id, its relevance, its number in
-    the reflection, its outcome. seconds: from the answer with the calls to `at`.
-    """
+    timestamp: Unix time of the results. finished_calls: for each call its result, the result's public id, its
+    relevance, its number in the reflection, its outcome. seconds: from the answer with the calls to `at`."""
     thought = _clean(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(

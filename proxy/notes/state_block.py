@@ -187,8 +187,8 @@ def find_fence(line: str) -> int | None:
 
 
 def is_note(body: str, *, is_cut_off: bool = False) -> bool:
-    """True if the text under a heading is the requested note, and nothing follows the note. cut: the answer was cut off
-    inside the note, so that its beginning is enough."""
+    """True if the text under a heading is the requested note, and nothing follows the note. is_cut_off: the answer was
+    cut off inside the note, so that its beginning is enough."""
     lines = body.split("\n")
     if is_cut_off:
         first = next((line for line in lines if line.strip()), "")
@@ -232,8 +232,8 @@ def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None])
 def find_blocks(
     text: str, headings: tuple[str, ...] = HEADINGS, *, is_complete: bool = True, is_cut_off: bool = False
 ) -> list[NoteBlock]:
-    """The valid blocks of an answer, in their order. last: the answer ends with the text. cut: the answer was cut off
-    there."""
+    """The valid blocks of an answer, in their order. is_complete: the answer ends with the text. is_cut_off: the answer
+    was cut off there."""
     if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
         return []
     found = _blocks(text, headings)
@@ -280,7 +280,7 @@ def _blocks(text: str, headings: tuple[str, ...]) -> list[NoteBlock]:
 def split_blocks(
     text: str, headings: tuple[str, ...] = HEADINGS, *, is_complete: bool = True, is_cut_off: bool = False
 ) -> tuple[str, list[NoteBlock]]:
-    """(the text for the client, the blocks). last, cut: see `find`.
+    """(the text for the client, the blocks). is_complete, is_cut_off: see `find_blocks`.
 
     Each block is removed with at most two newline characters before it. If text follows the block, these characters
     stay. Otherwise the heading that follows would be joined to the line before.

@@ -65,8 +65,8 @@ def _apart(found: re.Match[str]) -> str:
 
 
 def find_search_words(text: str) -> list[str]:
-    """The search words for an index of `spaced` texts, in lower case, each once. A single letter counts only in a
-    script without blanks. Pairs of grammar count only if there is nothing else."""
+    """The search words for an index of `prepare_index_text` texts, in lower case, each once. A single letter counts
+    only in a script without blanks. Pairs of grammar count only if there is nothing else."""
     found = re.findall(r"[^\W_]{1,40}", prepare_index_text(unicodedata.normalize("NFC", text.lower())))
     words = list(dict.fromkeys(word for word in found if len(word) > 1 or _UNSPACED.match(word)))
     return [word for word in words if not (_UNSPACED.match(word) and _GRAMMAR.search(word))] or words

@@ -28,7 +28,7 @@ PAGE_SIZE = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectedBranch:
-    """A thread of a session. thread: a copy with a memory of its own, so that a trial on it changes no live thread.
+    """A thread of a session. branch: a copy with a memory of its own, so that a trial on it changes no live thread.
     exchange: its last exchange. request: the history as the client would send it now, including our last answer. keys:
     the chain key of each message of it."""
 

@@ -43,7 +43,7 @@ class Preview:
 async def preview_prompt(
     services: Services, selected: SelectedBranch, decisions: StoredDecisions | None = None, *, prompted: bool = False
 ) -> Preview:
-    """Plan the next request of a thread. steered: decisions to try, in place of those in force. prompted: the user
+    """Plan the next request of a thread. decisions: decisions to try, in place of those in force. prompted: the user
     speaks next, even where results are awaited."""
     decisions = decisions if decisions is not None else selected.operator_decisions
     raws = _stand_ins(selected.request, prompted=prompted)

@@ -18,7 +18,7 @@ async def preview_pruned_prompt(services: Services, selected: SelectedBranch) ->
 
 
 async def is_prunable(services: Services, selected: SelectedBranch, preview: Preview) -> bool:
-    """True where pruning would make the next prompt smaller. plain: the next prompt as it is."""
+    """True where pruning would make the next prompt smaller. preview: the next prompt as it is."""
     turn = preview.turn
     if turn.policy.mode != "rewrite" or selected.branch.state.stopped is not None or turn.plan.refusal:
         return False

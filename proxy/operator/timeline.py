@@ -204,8 +204,8 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
 def build_timeline(
     services: Services, exchanges: list[ExchangeRecord], side_calls: AbstractSet[str] = frozenset()
 ) -> SessionTimeline:
-    """Return the figures of a session with these exchanges, oldest first; there is at least one. side: names of its
-    threads that are side calls."""
+    """Return the figures of a session with these exchanges, oldest first; there is at least one. side_calls: names of
+    its threads that are side calls."""
     made, sums = build_points(services, exchanges)
     hours: dict[int, HourlyFigures] = {}
     for point in made:

@@ -54,7 +54,7 @@ def _said(message: Message) -> str:
 
 
 def collapse_text(message: Message) -> str:
-    """Return `said` with one space in place of any other white space."""
+    """Return `collect_text` with one space in place of any other white space."""
     return message.derive(_collapsed)
 
 
@@ -105,7 +105,8 @@ def split_lines(text: str) -> Iterator[str]:
 
 
 def collect_lines(message: Message) -> frozenset[str]:
-    """Return the lines of `said`. They are stored with the message, so call this only for few or short messages."""
+    """Return the lines of `collect_text`. They are stored with the message, so call this only for few or short
+    messages."""
     return message.derive(_lines)
 
 

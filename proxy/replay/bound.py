@@ -59,7 +59,7 @@ def compute_bound(
     *,
     price_pairs: int,
 ) -> ReplayTotals:
-    """Return the sums of a bound. pairs: the number of price pairs."""
+    """Return the sums of a bound. price_pairs: the number of price pairs."""
     sizes = [token_counter(message) for message in references.messages]
     gone: dict[int, int] = {}  # position of a request -> tokens of the messages that leave after it
     for n, position in find_last_uses(references, bound_input.removable).items():

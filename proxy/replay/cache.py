@@ -25,14 +25,15 @@ class ProviderCache:
     """The cached prompts of one conversation."""
 
     def __init__(self, model: Model, token_counter: WireTokenCounter, prefix_tokens: int) -> None:
-        """Start with no cached prompt. head: tokens in front of the messages (tools), the same in every prompt."""
+        """Start with no cached prompt. prefix_tokens: tokens in front of the messages (tools), the same in every
+        prompt."""
         self._model = model
         self._ruler = token_counter
         self._head = prefix_tokens
         self._earlier: list[CachedPrompt] = []
 
     def change_tools(self, prefix_tokens: int) -> None:
-        """Change the tools. Prompts that were sent before serve no more. head: tokens of the new tools."""
+        """Change the tools. Prompts that were sent before serve no more. prefix_tokens: tokens of the new tools."""
         self._head = prefix_tokens
         self._earlier.clear()
 

@@ -107,8 +107,8 @@ class PromptScorer:
         written: int = 0,
         is_counted: bool,
     ) -> None:
-        """Judge a request. prompt: the messages that were sent, None for the history as it was. counts: False if the
-        request belongs to another thread. Then only the fetched messages are remembered."""
+        """Judge a request. prompt: the messages that were sent, None for the history as it was. is_counted: False if
+        the request belongs to another thread. Then only the fetched messages are remembered."""
         tally = self.totals
         missing: set[int] = set()
         kept_atoms: Sequence[Reference] = request.atoms

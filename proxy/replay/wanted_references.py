@@ -50,8 +50,8 @@ class JoinedTexts:
             self._ends.append(end)
 
     def find_texts(self, needle: str, *, is_whole_word: bool) -> list[int]:
-        """Return the numbers of the texts that hold a needle, in order. alone: True for matches with no letter, digit
-        or underscore on either side."""
+        """Return the numbers of the texts that hold a needle, in order. is_whole_word: True for matches with no letter,
+        digit or underscore on either side."""
         found: list[int] = []
         text, at = self._text, self._text.find(needle)
         while at >= 0:
@@ -95,7 +95,7 @@ class WantedReferences:
         )
 
     def _find_lines(self, wanted: set[str]) -> dict[str, list[int]]:
-        """Return the numbers of the messages that hold each wanted line, without system messages. `line_at` has all
+        """Return the numbers of the messages that hold each wanted line, without system messages. `find_line` has all
         messages."""
         outside: dict[str, list[int]] = {}
         for n, message in enumerate(self.messages):

@@ -39,9 +39,9 @@ EDIT_BYTES = 400
 class Node(msgspec.Struct, gc=False):
     """A chain key that is stored.
 
-    form: the first form it came in. thread: the thread that brought it. reached: an answer of ours stands at or before
-    it. strategy: the wire format that it was made for. seen: when it was first stored, in seconds. tokens: those of
-    that form under the session's `counter`, 0 where they are not known.
+    form: the first form it came in. branch: the thread that brought it. reached: an answer of ours stands at or before
+    it. strategy: the wire format that it was made for. seen_at: when it was first stored, in seconds. tokens: those of
+    that form under the session's `token_counter`, 0 where they are not known.
 
     There are as many nodes as messages in live sessions, so the garbage collector is spared them: none refers to
     another.
@@ -75,7 +75,7 @@ class LiveSession:
     """The operator's decisions; None while they have not been read."""
     hidden_rounds: dict[bytes, tuple[HiddenRound, ...]] = field(default_factory=dict)
     """The hidden rounds behind the answers to a request, by the chain key of that request's end. Other keys are known
-    to the store only. `put_behind` and `forget_rounds` change the rounds."""
+    to the store only. `put_rounds` and `forget_rounds` change the rounds."""
     hidden_bytes: int = 0
     """Bytes of the hidden rounds."""
     token_counter: TokenCounter | None = None
@@ -113,8 +113,8 @@ class LiveSession:
 
 
 class LoadedNotes(NamedTuple):
-    """Notes that the store had for a prompt. prompt: its chain key. calls: number of hidden messages in the history
-    then, which are calls of our tools and their results."""
+    """Notes that the store had for a prompt. prompt_key: its chain key. hidden_count: number of hidden messages in the
+    history then, which are calls of our tools and their results."""
 
     prompt_key: bytes
     hidden_count: int
@@ -126,13 +126,13 @@ class LoadedNotes(NamedTuple):
 class Branch:
     """One line of history as this process knows it.
 
-    head: the chain key of the last request's end. answer: that of our answer to it. calls: the ids of that answer's
-    calls. versions: how often each edited message was edited. number: of the newest stored edit. began: where its first
-    request ended. failed: the last attempt brought no answer. exchange: the last one that was recorded. shown: by
-    position, the messages of that exchange in another form than the first stored one. read_back: the thread comes from
-    the store, and it is not known yet if the last attempt failed. moves: positions at which this process has seen or
-    left the thread in the store. confirmed: the thread is, or was, stored.
-    """
+    tip_key: the chain key of the last request's end. answer_key: that of our answer to it. answer_call_ids: the ids of
+    that answer's calls. edit_versions: how often each edited message was edited. edit_number: of the newest stored
+    edit. first_tip_key: where its first request ended. failed: the last attempt brought no answer. last_exchange: the
+    last one that was recorded. other_forms: by position, the messages of that exchange in another form than the first
+    stored one. read_back: the thread comes from the store, and it is not known yet if the last attempt failed.
+    positions: positions at which this process has seen or left the thread in the store. is_confirmed: the thread is, or
+    was, stored."""
 
     tenant: str
     session: str

@@ -22,11 +22,11 @@ from proxy.dialects.completions.request import MessageReader, read_message
 class HiddenRound:
     """The messages that are hidden behind one answer of ours.
 
-    key: the answer's chain key, as the client has it. head: the chain key of the end of the request that it answers.
-    replaces: the messages that stand in the answer's place, as upstream saw them; the last is the answer itself.
-    results: results of our own calls in the answer, where it also called the client's tools. calls: the ids of the
-    client's calls. at: when the round was stored, in seconds. bare: our tools were left out of the last request.
-    """
+    answer_key: the answer's chain key, as the client has it. request_tip: the chain key of the end of the request that
+    it answers. replaces: the messages that stand in the answer's place, as upstream saw them; the last is the answer
+    itself. results: results of our own calls in the answer, where it also called the client's tools. client_call_ids:
+    the ids of the client's calls. stored_at: when the round was stored, in seconds. without_tools: our tools were left
+    out of the last request."""
 
     answer_key: bytes
     request_tip: bytes
@@ -81,8 +81,8 @@ def decode_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> Hidde
 @dataclass(frozen=True, slots=True, eq=False)
 class SplicedRequest:
     """A request with the messages that were put into it. keys: the chain key of each message; the client's messages
-    keep theirs. rounds: the number that were put back. hidden: when each message that the client does not have was
-    made, by its key. tools: the definitions that were added, b"" for none."""
+    keep theirs. round_count: the number that were put back. hidden_at: when each message that the client does not have
+    was made, by its key. added_tools: the definitions that were added, b"" for none."""
 
     request: Request
     keys: Sequence[bytes]

@@ -34,8 +34,8 @@ class LiveSessions:
         lookup_s: float = 0.25,
         on_lookup_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """limit: threads. most: bytes of memory that they may take, estimated. look_s: seconds that the store may take
-        to report the position of a thread; after that memory counts. unseen: called then."""
+        """max_branches: threads. max_bytes: bytes of memory that they may take, estimated. lookup_s: seconds that the
+        store may take to report the position of a thread; after that memory counts. on_lookup_failed: called then."""
         self.max_branches = max_branches
         self.max_bytes = max_bytes
         self.size = 0

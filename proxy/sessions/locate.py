@@ -35,8 +35,8 @@ MAX_NAME_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The place of a request. kind: main, continuation, fork, retry, twin or side. at: the index of the last message
-    that was known before, -1 for none. system: a digest of its system messages."""
+    """The place of a request. relation: main, continuation, fork, retry, twin or side. known_until: the index of the
+    last message that was known before, -1 for none. system_digest: a digest of its system messages."""
 
     thread: Branch
     relation: Relation

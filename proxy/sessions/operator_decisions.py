@@ -81,7 +81,7 @@ class StoredDecisions:
         return not (self.versions or self.notes) and self.settings == SessionSettings()
 
     def find_pins(self, client_pins: frozenset[bytes]) -> frozenset[bytes]:
-        """Return the messages that no policy edits. thread: those that the thread's client has pinned itself."""
+        """Return the messages that no policy edits. client_pins: those that the thread's client has pinned itself."""
         return ((client_pins - self.unpinned) | self.pinned | self.restored) - self.dropped.keys()
 
     def apply_to(self, state: BranchState, *, side: bool) -> BranchState:

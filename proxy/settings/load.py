@@ -168,7 +168,7 @@ class WebhookSettings(SettingsSection):
 
 
 class Settings(SettingsSection):
-    """The whole tree. `Settings()` has the defaults; a server starts from `load`."""
+    """The whole tree. `Settings()` has the defaults; a server starts from `load_settings`."""
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address to listen on. An address that others can reach is refused as long as no keys are configured."""
@@ -262,8 +262,8 @@ def _own_models(file: Path) -> tuple[Model, ...]:
 
 def find_shipped_file(name: str) -> Path:
     """Return a file of config/. It is inside the package once installed, and beside the package in a checkout."""
-    inside = Path(__file__).with_name("config") / name
-    return inside if inside.exists() else Path(__file__).parents[1] / "config" / name
+    inside = Path(__file__).parents[1] / "config" / name
+    return inside if inside.exists() else Path(__file__).parents[2] / "config" / name
 
 
 def mask_password(url: str) -> str:
@@ -275,7 +275,8 @@ def mask_password(url: str) -> str:
 
 
 def load_settings(config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
-    """Return the settings in force. overrides: flags by key path (`port`, `state.ask`); None means not given.
+    """Return the settings in force. overrides: flags by key path (`port`, `state_block.build_prompt`); None means not
+    given.
 
     Raises ConfigError for the first setting that cannot be used, with the place it comes from.
     """

@@ -1,4 +1,4 @@
-"""The store: `connect` gives the store that `db` names.
+"""The store: `create_store` gives the store that `db` names.
 
 A path is a SQLite file, a postgresql:// URL a database that many replicas share, ":memory:" a store that forgets. All
 behave the same, as the same tests show.

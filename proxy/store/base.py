@@ -57,7 +57,7 @@ class SessionRow(Struct, frozen=True, gc=False):
 
 
 class BranchRow(Struct, frozen=True, gc=False):
-    """One line of history in a session. Inserted once; `HeadRow` updates its position."""
+    """One line of history in a session. Inserted once; `BranchTipRow` updates its position."""
 
     tenant: str
     session: str
@@ -232,9 +232,9 @@ class BranchRecord(BranchRow, frozen=True, kw_only=True):
     answers: dict[str, str]
     """Helpers' answers in this session, by the id of the Ask: the newest 1,000, oldest first."""
     asked: str | None = None
-    """See `HeadRow`."""
+    """See `BranchTipRow`."""
     offer: str | None = None
-    """The proxy's tools that the thread is offered: see `OfferRow`; None while that is undecided."""
+    """The proxy's tools that the thread is offered: see `ToolOfferRow`; None while that is undecided."""
     lasting: list[tuple[EditRow, int]] | None = None
     """The edits that no literal policy made, if the edits in force are a literal policy's. None: the edits in force are
     these edits."""
@@ -335,7 +335,7 @@ class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Prot
         ...
 
     def flush_deferred(self) -> None:
-        """Write the rows put by `later` now, since a caller waits for them after all, or wants to read them."""
+        """Write the rows put by `put_deferred` now, since a caller waits for them after all, or wants to read them."""
         ...
 
     async def find_chain_hits(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[ChainHit]:

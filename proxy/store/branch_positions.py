@@ -21,9 +21,8 @@ BranchKind = Literal["main", "fork", "twin", "side"]
 class BranchPosition(Struct, frozen=True, gc=False):
     """A stored thread's position.
 
-    `head` (empty before its first request is recorded), `answer` and `last_at` are those of `HeadRow`. `edits` is the
-    number of its newest edit, `states` the number of its newest STATE block.
-    """
+    `head` (empty before its first request is recorded), `answer` and `last_at` are those of `BranchTipRow`. `edits` is
+    the number of its newest edit, `states` the number of its newest STATE block."""
 
     head: bytes
     answer: bytes | None
@@ -160,7 +159,7 @@ class BranchStore(Protocol):
 
 
 class BranchReads(RowReader):
-    """The reading half of `StandingStore`."""
+    """The reading half of `BranchStore`."""
 
     shared = False
 

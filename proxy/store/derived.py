@@ -75,7 +75,7 @@ class IterationRow(Struct, frozen=True, gc=False):
     key: bytes
     number: int
     ask: str
-    """The `AnswerRow` that reflects on the iteration, "" for none."""
+    """The `HelperAnswerRow` that reflects on the iteration, "" for none."""
     created_at: float
     body: bytes
     """JSON (`memory.reflection.Iteration`), without the reflection."""

@@ -140,7 +140,7 @@ BranchTips = dict[tuple[str, str, str], BranchTipRow]
 def build_statements(rows: Sequence[Row], tips: BranchTips | None = None) -> list[tuple[str, list[Args]]]:
     """Each statement with the arguments of consecutive rows. Raises KeyError for an unknown row type.
 
-    heads: HeadRows go there instead of into the result. Of a transaction's HeadRows only a thread's last one counts,
+    tips: HeadRows go there instead of into the result. Of a transaction's HeadRows only a thread's last one counts,
     and no other statement depends on them.
     """
     made: list[tuple[str, list[Args]]] = []

@@ -32,7 +32,7 @@ class EraseFormRow(Struct, frozen=True, gc=False):
 
 
 class EraseRoundRow(Struct, frozen=True, gc=False):
-    """Erased hidden rounds of an erased message. body: as in `RoundRow`."""
+    """Erased hidden rounds of an erased message. body: as in `HiddenRoundRow`."""
 
     tenant: str
     session: str

@@ -50,7 +50,8 @@ def migrate_file(path: Path) -> int:
 
 
 def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[int, int]:
-    """Rewrite the file without its free pages; return its bytes before and after. beat: called repeatedly meanwhile.
+    """Rewrite the file without its free pages; return its bytes before and after. heartbeat: called repeatedly
+    meanwhile.
 
     Needs as much free space as the file is long. Raises StoreRefused, also if the file is in use.
     """

@@ -214,7 +214,7 @@ def _within(value: object, text: str) -> bool:
 
 
 class SessionListReads(RowReader):
-    """The reading half of `ListingStore`."""
+    """The reading half of `SessionListStore`."""
 
     async def read_token_snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
         found: dict[bytes, int] = {}

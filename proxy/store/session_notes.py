@@ -66,7 +66,7 @@ class MemoRow(Struct, frozen=True, gc=False):
 
     tenant: str
     session: str
-    """Always `SHARD`."""
+    """Always `MEMO_SESSION`."""
     memo: str
     project: str
     content: str
@@ -286,7 +286,7 @@ def _memo(row: Sequence[Any]) -> MemoRow:
 
 
 class SessionNotesReads(RowReader):
-    """The reading half of `WrittenStore`."""
+    """The reading half of `SessionNotesStore`."""
 
     async def read_hidden_rounds(
         self, tenant: str, session: str, keys: Sequence[bytes] | None = None

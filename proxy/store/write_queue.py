@@ -1,6 +1,6 @@
 """The queue of rows to be written, on the event loop's side: futures, the size limit, and the record of lost rows.
 
-All of this runs on the event loop, so that it needs no lock. The writer takes items from `inbox` and has `settle`
+All of this runs on the event loop, so that it needs no lock. The writer takes items from `inbox` and has `settle_items`
 called with the finished items. An item counts against the limit from `put` until it is durable. So an item that the
 writer holds while a disk is full still counts.
 
@@ -34,8 +34,8 @@ _MOST_GAPS = 4096
 
 
 class WriteQueue:
-    """Items on their way to the writer. `limit` is in bytes, as `encode.size` counts them. wake: called when the inbox
-    has a new entry."""
+    """Items on their way to the writer. `limit` is in bytes, as `encode.count_bytes` counts them. wake: called when the
+    inbox has a new entry."""
 
     def __init__(self, limit: int, wake: Callable[[], None] = lambda: None) -> None:
         self.inbox: SimpleQueue[list[WriteItem] | None] = SimpleQueue()

@@ -1,9 +1,8 @@
 """An assembled answer: its message, its tool calls, its usage, and a flag that tells if it is complete.
 
-An `Answer` is fed chunk by chunk while the chunks go past, or made from a whole body at once. Its message is the one
-that the client holds in the end and will send back. The next request can therefore be recognised by this message.
-Unknown fields and reasoning are part of the message; text that was withheld from the client is not.
-"""
+An `AssembledAnswer` is fed chunk by chunk while the chunks go past, or made from a whole body at once. Its message is
+the one that the client holds in the end and will send back. The next request can therefore be recognised by this
+message. Unknown fields and reasoning are part of the message; text that was withheld from the client is not."""
 
 from __future__ import annotations
 
@@ -141,7 +140,8 @@ class AssembledAnswer:
             self.add_chunk(chunk)
 
     def add_chunk(self, chunk: Chunk, visible_texts: dict[int, str] | None = None) -> None:
-        """Add a chunk. shown: by position in `choices`, the text that the client gets instead of the chunk's text."""
+        """Add a chunk. visible_texts: by position in `choices`, the text that the client gets instead of the chunk's
+        text."""
         if self.id is None and chunk.id:
             self.id = chunk.id
         if self.model is None and chunk.model:

@@ -1,6 +1,6 @@
 """Filter that withholds requested blocks (STATE, REFLECTION) from the client, and nothing else, while the text arrives.
 
-`StateFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut. Before a block it
+`BlockFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut. Before a block it
 holds back at most two newline characters and the beginning of one line. From a heading on it holds everything until it
 is known if that is a block. Text that is not a block goes to the client whole. The work is linear in the text, and the
 held data is bounded.
@@ -74,8 +74,9 @@ class BlockFilter:
         return "".join(out)
 
     def flush(self, *, before_calls: bool = False) -> str:
-        """Return the held text when something else comes before the text goes on. A whole heading stays held. calls: a
-        call comes, which only follows text that was sent. Then a STATE block that fails the check is released."""
+        """Return the held text when something else comes before the text goes on. A whole heading stays held.
+        before_calls: a call comes, which only follows text that was sent. Then a STATE block that fails the check is
+        released."""
         out: list[str] = []
         if self._inside:
             if before_calls and self._inside == state_block.HEADING and self._size != self._judged:
@@ -325,7 +326,7 @@ _BODY = msgspec.json.Decoder(_Body)
 
 
 def remove_state_blocks(body: bytes) -> tuple[bytes, list[str]]:
-    """Return (a non-streaming body without its STATE blocks, those of its first choice): see `without_blocks`."""
+    """Return (a non-streaming body without its STATE blocks, those of its first choice): see `remove_blocks`."""
     visible, blocks = remove_blocks(body)
     return visible, [block.body for block in blocks]
 

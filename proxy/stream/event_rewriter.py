@@ -3,9 +3,8 @@
 Each event goes on as soon as it is complete. It is unchanged unless it holds something that the client must not see.
 The bytes are changed at the spans in question only.
 
-An answer of several rounds (see `proxy.stream.relay`) has an `Edits` for each round. The record of what the client has
-already seen passes from one round to the next.
-"""
+An answer of several rounds (see `proxy.stream.relay`) has an `EventRewriter` for each round. The record of what the
+client has already seen passes from one round to the next."""
 
 from __future__ import annotations
 
@@ -209,7 +208,7 @@ class EventRewriter:
     def _take_round(
         self, of_round: AssembledAnswer, event: SseEvent, whole: Chunk, shown: dict[int, str], out: list[bytes]
     ) -> bool:
-        """Do the work of `take` if calls are hidden or earlier rounds exist."""
+        """Do the work of `rewrite_event` if calls are hidden or earlier rounds exist."""
         data = event.data or b""
         if whole.has_failed:
             of_round.add_chunk(whole)

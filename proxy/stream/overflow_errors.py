@@ -61,8 +61,8 @@ _UNNUMBERED = re.compile(
 
 
 class ContextOverflow(NamedTuple):
-    """A prompt that is too long. window, prompt: tokens as the upstream counts them, None if it does not report
-    them."""
+    """A prompt that is too long. window_tokens, prompt_tokens: tokens as the upstream counts them, None if it does not
+    report them."""
 
     window_tokens: int | None
     prompt_tokens: int | None

@@ -23,9 +23,9 @@ _NOTHING = b'{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},
 class ChoicePatch(msgspec.Struct):
     """The changes to one choice.
 
-    text: replaces its content. calls: the tool calls that stay, by their place in the list, each with its new index
-    (None: unchanged). role: True if the role is removed. finish: the JSON that replaces the finish reason.
-    """
+    text: replaces its content. kept_calls: the tool calls that stay, by their place in the list, each with its new
+    index (None: unchanged). removes_role: True if the role is removed. finish_json: the JSON that replaces the finish
+    reason."""
 
     text: str | None = None
     kept_calls: list[tuple[int, int | None]] | None = None
@@ -34,7 +34,7 @@ class ChoicePatch(msgspec.Struct):
 
 
 def patch_choices(raw: bytes, member_name: str, patches: dict[int, ChoicePatch]) -> bytes:
-    """Return a chunk or a body with its choices changed, by their position. holder: `delta` or `message`."""
+    """Return a chunk or a body with its choices changed, by their position. member_name: `delta` or `message`."""
     if not patches:
         return raw
     try:
@@ -52,9 +52,8 @@ def patch_choices(raw: bytes, member_name: str, patches: dict[int, ChoicePatch])
 def replace_texts(raw: bytes, member_name: str, texts: dict[int, str]) -> bytes:
     """Return a chunk or a body with other texts in its choices, every other byte as it was.
 
-    texts: by position in `choices`. holder: the member of a choice that has the text (`delta` or `message`). Raises
-    LookupError and TypeError if there is no such choice.
-    """
+    texts: by position in `choices`. member_name: the member of a choice that has the text (`delta` or `message`).
+    Raises LookupError and TypeError if there is no such choice."""
     try:
         return _spliced(raw, member_name, {position: ChoicePatch(text) for position, text in texts.items()})
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -189,8 +188,8 @@ def read_response_head(data: bytes) -> dict[str, bytes]:
 
 
 def set_response_head(data: bytes, head: dict[str, bytes]) -> bytes:
-    """Return the chunk or body with the members that `read_head` gave for another chunk. Members that it lacks are not
-    added."""
+    """Return the chunk or body with the members that `read_response_head` gave for another chunk. Members that it lacks
+    are not added."""
     members = json_spans.find_members(data)
     if members is None:
         value = read_json(data)
@@ -242,7 +241,7 @@ def add_spent_usage(usage: Any, spent: dict[str, Any]) -> Any:
 
 
 def sum_spent_usage(usage: Any, spent: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts that `added` must add after a round with this usage."""
+    """Return the counts that `add_spent_usage` must add after a round with this usage."""
     if not isinstance(usage, dict):
         return spent
     details = usage.get("completion_tokens_details")

@@ -106,7 +106,7 @@ class Relay:
     def goes_on(self) -> bool:
         """True if the round has ended with hidden calls alone: nothing of its end was sent.
 
-        Another relay continues `after` this one, or `stop` ends the answer.
+        Another relay continues `after` this one, or `end_answer` ends the answer.
         """
         return self._edits.goes_on
 

@@ -35,7 +35,7 @@ class HiddenCall(msgspec.Struct, frozen=True):
 
 
 class HeldFragment(msgspec.Struct):
-    """A fragment that waits for a name. bare: its event holds nothing else, and was held as a whole."""
+    """A fragment that waits for a name. is_alone: its event holds nothing else, and was held as a whole."""
 
     event: SseEvent
     fragment: dict[str, Any]
@@ -64,11 +64,10 @@ class _CallState:
 class SortedFragments(msgspec.Struct):
     """The sorted fragments of one choice of one chunk.
 
-    recorded: all fragments, as upstream should get them back, with the position of the call in the round as `index`.
-    kept: the fragments that go on now: place in the list, and the new index if the fragment's own index differs. seen:
-    the same fragments, as the client has them. late: fragments of earlier events that go on before these. waiting: the
-    fragments of this chunk that are held.
-    """
+    upstream_fragments: all fragments, as upstream should get them back, with the position of the call in the round as
+    `index`. kept_places: the fragments that go on now: place in the list, and the new index if the fragment's own index
+    differs. client_fragments: the same fragments, as the client has them. released: fragments of earlier events that go
+    on before these. waiting: the fragments of this chunk that are held."""
 
     upstream_fragments: list[dict[str, Any]] = []
     kept_places: list[tuple[int, int | None]] = []

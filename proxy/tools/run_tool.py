@@ -58,7 +58,7 @@ async def run_tool_call(call: ToolCall, context: ToolContext) -> str:
     except Exception as fault:  # noqa: BLE001  a fault of ours is a result that says so, never a failed request
         outcome = "failed"
         log.warning("%s failed: %s", call.name, type(fault).__name__)
-        context.metrics.swallowed_total.labels("tool").inc()
+        context.metrics.internal_errors_total.labels("tool").inc()
         text = make_error_result(f"{call.name} failed. Go on without it.")
     context.metrics.tools_total.labels(tool.name, outcome).inc()
     context.metrics.tool_seconds.labels(tool.name).observe(time.perf_counter() - began)

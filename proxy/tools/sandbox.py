@@ -21,7 +21,7 @@ import msgspec
 
 from proxy.errors import ToolRefused
 
-CHILD = Path(__file__).with_name("child.py")
+CHILD = Path(__file__).with_name("sandbox_child.py")
 WALL = 20.0
 """Seconds from when a child is ready until it must have answered. The real bound of a query is processor time, which
 the system counts. On a busy machine a child may get no processor time for long. This limit ends a child that never gets

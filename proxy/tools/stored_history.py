@@ -64,7 +64,7 @@ def format_message(message: Message) -> str:
 
 
 def format_stored_message(raw: bytes) -> str:
-    """Return `said` of a stored message; its bytes as text if the message cannot be read."""
+    """Return `format_message` of a stored message; its bytes as text if the message cannot be read."""
     try:
         return format_message(read_message(raw))
     except NotManaged:
@@ -153,9 +153,9 @@ async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -
 
 
 class PromptMembership(msgspec.Struct, frozen=True):
-    """The status of a session's messages, by their keys. gone: they have left the prompt. dropped: the operator has
-    removed them, or they were undone. prompt: those of the prompt's own history, empty if that is not known. A message
-    of another branch is in no prompt."""
+    """The status of a session's messages, by their keys. left_keys: they have left the prompt. dropped_keys: the
+    operator has removed them, or they were undone. prompt_keys: those of the prompt's own history, empty if that is not
+    known. A message of another branch is in no prompt."""
 
     left_keys: frozenset[bytes] = frozenset()
     dropped_keys: frozenset[bytes] = frozenset()

@@ -15,7 +15,7 @@ Arguments = TypeVar("Arguments", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[Arguments]):
-    """One tool. `answer` raises ToolRefused with what was wrong and what to do, in words for the model."""
+    """One tool. `handler` raises ToolRefused with what was wrong and what to do, in words for the model."""
 
     name: str
     description: str

@@ -1,9 +1,8 @@
 """Client that sends requests to upstreams: bytes in, bytes out, no second try except to connect.
 
-Each upstream has its own transport (`transport.new_transport`). It is called directly for a client's requests, because
-an `httpx2.AsyncClient` adds redirects, cookies and authentication. The proxy's own questions go through such a client
-over the same transport (`Client.http`).
-"""
+Each upstream has its own transport (`transport.create_transport`). It is called directly for a client's requests,
+because an `httpx2.AsyncClient` adds redirects, cookies and authentication. The proxy's own questions go through such a
+client over the same transport (`UpstreamClient.create_http_client`)."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ class TargetTransport(httpx2.AsyncBaseTransport):
     async def _renew(self) -> None:
         """Replace the transport. There were fewer open requests than connections, so no request should have had to
         wait."""
-        self._metrics.swallowed_total.labels(where="upstream_pool").inc()
+        self._metrics.internal_errors_total.labels(where="upstream_pool").inc()
         log.error("the connections to upstream %s had leaked; a new pool was made", self.target.name)
         old, self.transport = self.transport, create_transport(self.target, self._limits)
         await old.aclose()
@@ -169,7 +168,7 @@ class UpstreamClient:
         identity: bool = True,
         proxy_headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> httpx2.Request:
-        """Return a request as it goes to a target. ours: headers of the proxy, sent as they are.
+        """Return a request as it goes to a target. proxy_headers: headers of the proxy, sent as they are.
 
         `path` as it came, percent-encoded. A body of unknown length is sent with the client's Content-Length if there
         is one, else in chunks.

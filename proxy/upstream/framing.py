@@ -65,7 +65,7 @@ class BodyParser(Protocol):
 
 
 class ResponseHead(NamedTuple):
-    """The head of an answer. headers: names in lower case, in their order. keeps: the connection stays open
+    """The head of an answer. headers: names in lower case, in their order. keeps_alive: the connection stays open
     afterwards."""
 
     status: int

@@ -109,8 +109,8 @@ def build_response_headers(headers: Iterable[tuple[bytes, bytes]], key: str | No
     """Return the headers for the client: names in lower case, as ASGI requires. A header that repeats the proxy's
     `key`, encoded or not, is dropped. A header with the proxy's own prefix (OURS) is dropped too.
 
-    Content-Length stays if it is true of the bytes that follow. Code that changes these bytes removes it (`without`).
-    """
+    Content-Length stays if it is true of the bytes that follow. Code that changes these bytes removes it
+    (`remove_headers`)."""
     came = [(name.lower(), value) for name, value in headers]
     dropped = _with_listed(HOP_BY_HOP, came)
     if b"transfer-encoding" in [name for name, _ in came]:

@@ -33,8 +33,8 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 
 class Reply:
-    """An answer whose head has arrived. The body is read once, by `chunks` or `read`; `close` is always called at the
-    end."""
+    """An answer whose head has arrived. The body is read once, by `iter_bytes` or `read_body`; `close` is always called
+    at the end."""
 
     __slots__ = (
         "_closed", "_held", "_metrics", "_parts", "_redactor", "_source", "_target",
@@ -84,8 +84,8 @@ class Reply:
         return self
 
     async def read_body(self, limit: int) -> bytes:
-        """Return the whole body. Raises AnswerTooLong over `limit` bytes; then `chunks` still gives the body from the
-        start."""
+        """Return the whole body. Raises AnswerTooLong over `limit` bytes; then `iter_bytes` still gives the body from
+        the start."""
         parts: list[bytes] = []
         size = 0
         async for part in self:
@@ -97,7 +97,8 @@ class Reply:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def peek_body(self, limit: int) -> bytes:
-        """Return the whole body, which `chunks` and `read` give out again. Raises AnswerTooLong over `limit` bytes."""
+        """Return the whole body, which `iter_bytes` and `read_body` give out again. Raises AnswerTooLong over `limit`
+        bytes."""
         body = await self.read_body(limit)
         self._held = [body] if body else []
         return body
@@ -111,7 +112,7 @@ class Reply:
         try:
             await self._source.aclose()
         except Exception:  # the answer is over in both cases, and an error now would hide the first one
-            self._metrics.swallowed_total.labels(where="upstream_close").inc()
+            self._metrics.internal_errors_total.labels(where="upstream_close").inc()
             log.warning("closing the connection to upstream %s failed", self._target.name, exc_info=True)
 
     def __aiter__(self) -> AsyncIterator[bytes]:

@@ -2,7 +2,7 @@
 
 aiohttp's connector resolves names, connects (happy eyeballs), encrypts, tunnels through outbound proxies and keeps
 connections. It is called directly, because a session adds redirects, cookies and decompression. The answer is read by
-`answer.Answer`. The head of that module names what aiohttp's own reader loses.
+`answer.ResponseStream`. The head of that module names what aiohttp's own reader loses.
 """
 
 from __future__ import annotations

@@ -73,8 +73,9 @@ class ApiKeys:
         return found
 
     def admit_caller(self, scope: Scope, planes: frozenset[str], *, from_authorization: bool = True) -> Caller:
-        """Return the caller of something that is open to these planes. borrowed: True if Authorization may hold a key
-        of the proxy. For chat that holds only if an upstream has its own key; else it is the client's credential there.
+        """Return the caller of something that is open to these planes. from_authorization: True if Authorization may
+        hold a key of the proxy. For chat that holds only if an upstream has its own key; else it is the client's
+        credential there.
 
         Removes the proxy's keys from the request's headers. Raises Unauthorized and Forbidden.
         """

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from proxy.chat.size_limits import SizeLimits
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import Model
 from proxy.context.policy import Policy, check_models, compile_patterns, read_policy
 from proxy.context.stages import BUILT_IN_STAGES
@@ -89,7 +89,7 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
     patterns = compile_patterns(settings.groups.observation)
     made = {}
     for name, path in settings.find_policy_files().items():
-        policy = read_policy(settings.read_policy_table(name), BUILT_IN_STAGES, VOICES, source=str(path))
+        policy = read_policy(settings.read_policy_table(name), BUILT_IN_STAGES, BUILT_IN_INJECTIONS, source=str(path))
         if settings.state.ask != "policy":
             policy = replace(policy, ask=settings.state.ask)
         if settings.state.guidelines:
@@ -118,7 +118,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     threads = LiveSessions(
         settings.limits.live_threads, store, max_bytes=settings.limits.live_mb << 20,
         lookup_s=settings.limits.commit_wait_ms / 1000,
-        on_lookup_failed=metrics.swallowed_total.labels(where="standing").inc,
+        on_lookup_failed=metrics.internal_errors_total.labels(where="standing").inc,
     )  # fmt: skip
     limits = settings.limits
     size_limits = SizeLimits(limits.managed_mb << 20, limits.messages, limits.parts, limits.calls, limits.values)
@@ -282,7 +282,7 @@ class ContextProxy:
 
     def _count_unmanaged(self, path: str, shown: str | None) -> None:
         """Count a request that passes unmanaged. If its path carries a conversation, log it once a path. The answer
-        names it too (`_telling`)."""
+        names it too (`_naming_path`)."""
         metrics = self.services.metrics
         metrics.unmanaged_total.labels(path=metrics.limit_label("path", path)).inc()
         if (

@@ -2,7 +2,7 @@
 
 ASGI reports a disconnect only to code that waits for it. A task must therefore always wait, from before the upstream is
 contacted to the last byte: it listens while another task works. The proxy's own connections (`connection.py`) report a
-disconnect by themselves (`Leaving`), which saves both tasks.
+disconnect by themselves (`Disconnect`), which saves both tasks.
 
 A half-closed connection counts as left: the server closes its side as well, so an answer could not be delivered. Work
 is cancelled once and then awaited; a second cancellation would hit its clean-up.
@@ -53,7 +53,7 @@ class Disconnect:
         return self._left
 
     async def run_until_disconnect(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work of `while_connected` in the calling task."""
+        """Do the work of `run_while_connected` in the calling task."""
         if self.has_left():
             work.close()
             raise ClientGone("the client has left")
@@ -87,9 +87,9 @@ async def read_body(
     declared: int | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> bytes:
-    """Return the whole request body. Raises TooLarge if it has over `limit` bytes, or declares so (`declared_length`),
-    before the rest is read. held: called with the size of each part before the part is kept; an error from it ends the
-    reading."""
+    """Return the whole request body. Raises TooLarge if it has over `limit` bytes, or declares so
+    (`read_content_length`), before the rest is read. on_bytes: called with the size of each part before the part is
+    kept; an error from it ends the reading."""
     if declared is not None and declared > limit:
         raise TooLarge(f"the request body is {declared} bytes long; {limit} are allowed", hint="See limits.body_mb.")
     message = await receive()
@@ -145,7 +145,7 @@ class Upload:
         self._changed = asyncio.Event()
 
     async def read_pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body's pieces. Use it only while `while_connected` is running."""
+        """Yield the body's pieces. Use it only while `run_while_connected` is running."""
         while True:
             while self._parts:
                 part = self._parts.popleft()

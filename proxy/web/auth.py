@@ -1,6 +1,6 @@
 """The access check behind the checks of the head: only a request that it admits gets past it.
 
-Raw ASGI, before any routing. It finds the target of a request once (`doors`), identifies the caller (`keys`), and
+Raw ASGI, before any routing. It finds the target of a request once (`routes`), identifies the caller (`keys`), and
 rejects pages of other sites (`browsers`). An admitted request carries target and caller in its scope. Any other request
 ends here.
 """
@@ -35,7 +35,7 @@ ROUTE_KEY: Final = "context.door"
 
 def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
     """Admit allowed requests only. Raises Unauthorized, Forbidden, WrongHost and BadRequest for chat;
-    `failures.answering` stands outside. For the proxy's own pages these errors are answered here."""
+    `error_responses.answer_errors` stands outside. For the proxy's own pages these errors are answered here."""
     keys, browsers = ApiKeys(settings), BrowserRules(settings)
 
     async def gate(scope: Scope, receive: Receive, send: Send) -> None:

@@ -114,8 +114,8 @@ class BodyShare:
             self._reading.cancel()
 
     async def read_whole(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
-        """Return the body as `reading` reads it; `reading` calls `add`. Raises any error of `reading`, and Unavailable
-        if the body is dropped."""
+        """Return the body as `reading` reads it; `reading` calls `reserve`. Raises any error of `reading`, and
+        Unavailable if the body is dropped."""
         task = self._reading = asyncio.current_task()
         self._budget.begin_reading(self)
         try:

@@ -72,7 +72,7 @@ async def serve_chat(
 
 
 async def _decode_request(services: Services, incoming: Incoming, on_bytes: Callable[[int], None]) -> Incoming:
-    """Return the request with its body decompressed. held: called with the number of decompressed bytes."""
+    """Return the request with its body decompressed. on_bytes: called with the number of decompressed bytes."""
     applied, limit = read_codings(incoming.headers), services.settings.limits.managed_mb << 20
     if not applied:
         return incoming

@@ -44,8 +44,8 @@ class BrowserRules:
 
     def check_host(self, scope: Scope, *, allow_short: bool = False) -> None:
         """Raises WrongHost unless the Host is an IP address, localhost or a name from the settings. The owner of a page
-        may have pointed any other name at the proxy. short: a name without a dot is allowed too. Nobody can own such a
-        name on the internet, and a machine's own name is one."""
+        may have pointed any other name at the proxy. allow_short: a name without a dot is allowed too. Nobody can own
+        such a name on the internet, and a machine's own name is one."""
         host = find_header(scope["headers"], b"host").lower()
         if host and not self._is_ours(host) and not (allow_short and "." not in host):
             raise WrongHost(
@@ -65,7 +65,7 @@ class BrowserRules:
     def check_origin(self, scope: Scope, *, allow_local: bool = False) -> bytes | None:
         """Return the origin of an allowed page of another site; None if no other site sends the request. Raises
         Forbidden for all other pages. No page can change the values that browsers send in Origin and Sec-Fetch-Site.
-        near: a page that cannot come from a site on the internet is allowed too."""
+        allow_local: a page that cannot come from a site on the internet is allowed too."""
         headers = scope["headers"]
         origin = find_header(headers, b"origin").lower()
         if origin in self._origins or (allow_local and _is_local(origin)):
@@ -113,7 +113,7 @@ def _is_local(origin: str) -> bool:
 
 
 def build_preflight_headers() -> Headers:
-    """Return the headers, in addition to those of `shared`, that allow a page its announced request."""
+    """Return the headers, in addition to those of `build_cors_headers`, that allow a page its announced request."""
     allowed = [(b"access-control-allow-methods", ALLOWED_METHODS), (b"access-control-allow-headers", ALLOWED_HEADERS)]
     return [*allowed, (b"access-control-max-age", b"600"), (b"content-length", b"0")]
 
@@ -132,7 +132,7 @@ def announces_credential(scope: Scope) -> bool:
 
 
 def build_requested_headers(scope: Scope) -> Headers:
-    """Return the headers, in addition to those of `shared`, that allow a page exactly what it asks for."""
+    """Return the headers, in addition to those of `build_cors_headers`, that allow a page exactly what it asks for."""
     headers = scope["headers"]
     allowed = [
         (b"access-control-allow-methods", find_header(headers, b"access-control-request-method").encode("latin-1"))

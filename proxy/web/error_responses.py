@@ -33,8 +33,8 @@ LINGER_S: Final = 2.0
 
 
 def render_error(error: ProxyError, *, separate_hint: bool = False) -> bytes:
-    """Return the error's body; also the text after `data: ` if a stream breaks. apart: the hint goes into its own
-    field, as in the admin API. OpenAI's clients show the message alone."""
+    """Return the error's body; also the text after `data: ` if a stream breaks. separate_hint: the hint goes into its
+    own field, as in the admin API. OpenAI's clients show the message alone."""
     told = {"message": str(error), "type": error.type, "param": None, "code": error.code}
     if separate_hint:
         told = {"message": error.message, "type": error.type, "code": error.code, "hint": error.hint}
@@ -111,7 +111,7 @@ def answer_errors(app: App, metrics: Metrics) -> App:
                 await send_error(send, Unavailable("the proxy is stopping", hint="Try again in a moment."))
         except Exception as error:  # the last resort: no code above this could tell the client anything
             if not isinstance(error, ProxyError):
-                metrics.swallowed_total.labels(where="web").inc()
+                metrics.internal_errors_total.labels(where="web").inc()
                 log.exception("a request failed through a mistake of the proxy's own")
                 error = ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where.")
             if not begun:

@@ -21,8 +21,8 @@ _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.%A-Za-z0-9]+\])(?
 
 
 def limit_heads(app: App, settings: Settings) -> App:
-    """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest; `failures.answering` stands
-    outside."""
+    """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest; `error_responses.answer_errors`
+    stands outside."""
     limit = settings.limits.header_kb * 1024
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:

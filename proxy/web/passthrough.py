@@ -57,7 +57,7 @@ async def serve_passthrough(
     `path` is percent-encoded, as it came. Raises the errors of `Client.send` before anything is sent to the client.
     Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises ClientGone.
     share: the part of the budget that a kept body holds. rules: the paths that are allowed with a key of the operator;
-    others raise Forbidden. allowed: called once that is clear.
+    others raise Forbidden. on_allowed: called once that is clear.
     """
     body: bytes | None = None
     if target is None:

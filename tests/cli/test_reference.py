@@ -27,7 +27,7 @@ def test_every_header_of_ours_in_the_code_is_in_a_table_and_each_in_a_table_is_i
     assert used == {name for name in tables if name.startswith("x-context-")}
     assert KEY_HEADER.decode() in named(REQUEST_HEADERS)
     assert "x-should-retry" in named(RESPONSE_HEADERS)
-    assert b"x-should-retry" in SOURCES[PROXY / "web" / "failures.py"].encode()
+    assert b"x-should-retry" in SOURCES[PROXY / "web" / "error_responses.py"].encode()
 
 
 def test_every_reason_for_a_fallback_in_the_code_is_in_the_table_and_the_reverse() -> None:

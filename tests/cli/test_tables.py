@@ -7,8 +7,8 @@ from proxy.cli import tables
 from proxy.cli.fields import read_fields
 from proxy.cli.main import app
 from proxy.cli.tables import MissingSource
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
-from proxy.context.stages import BUILT_IN_STAGES as STAGES
+from proxy.context.injections import BUILT_IN_INJECTIONS
+from proxy.context.stages import BUILT_IN_STAGES
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.web import app as web
@@ -19,7 +19,7 @@ def table(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["settings", "stages", "voices", "metrics", "commands"]
+    "name", ["settings", "stages", "injections", "metrics", "commands"]
 )  # routes have a test of their own below
 def test_tables_are_tables(name: str) -> None:
     head, rule, *rows = table(name).splitlines()
@@ -38,7 +38,7 @@ def test_no_setting_is_left_out() -> None:
     assert "`port`" in text
 
 
-@pytest.mark.parametrize(("name", "parts"), [("stages", STAGES), ("voices", VOICES)])
+@pytest.mark.parametrize(("name", "parts"), [("stages", BUILT_IN_STAGES), ("injections", BUILT_IN_INJECTIONS)])
 def test_no_stage_voice_or_field_of_one_is_left_out(name: str, parts: dict[str, type]) -> None:
     rows = {row.split("`")[1]: row for row in table(name).splitlines()[2:]}
     assert rows.keys() == parts.keys()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from proxy.chat import chain
 from proxy.chat.message import Request
 from proxy.context.branch_state import BranchState
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import Model
 from proxy.context.operator_edits import OperatorDecisions
 from proxy.context.pipeline import rewrite
@@ -53,7 +53,7 @@ def load(name: str) -> Policy:
     """A policy that we ship; behind a slash the schedule that it gets in place of its own."""
     file, _, schedule = name.partition("/")
     path = Path(__file__).parents[2] / "config" / "policies" / f"{file}.toml"
-    policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN_STAGES, VOICES)
+    policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN_STAGES, BUILT_IN_INJECTIONS)
     known: dict[str, ScheduleName] = {
         "over_budget": "over_budget", "when_it_pays": "when_it_pays", "always": "always",
     }  # fmt: skip

@@ -133,4 +133,4 @@ PLANTED: dict[str, Callable[[random.Random], list[Json]]] = {
     one.__name__: one
     for one in (theme_loop, same_call_still, cycle, same_call, same_error, same_text, repeated_planning, no_progress)
 }
-"""Each kind of `stuck.KINDS` by its name."""
+"""Each kind of `loops.LOOP_KINDS` by its name."""

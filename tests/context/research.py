@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.chat.message import Message
 from proxy.context.branch_state import BranchState
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
@@ -24,7 +24,7 @@ from tests.conversations import message as read
 def progressive() -> Policy:
     """As we ship it."""
     path = Path(__file__).parents[2] / "config" / "policies" / "progressive.toml"
-    return read_policy(tomllib.loads(path.read_text()), BUILT_IN_STAGES, VOICES)
+    return read_policy(tomllib.loads(path.read_text()), BUILT_IN_STAGES, BUILT_IN_INJECTIONS)
 
 
 def ask(name: str, call_id: str, text: str | None = None, **arguments: Any) -> Json:

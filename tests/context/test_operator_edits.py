@@ -79,11 +79,11 @@ def test_policies_that_change_nothing_do_what_the_operator_wants_alone() -> None
 
 
 def test_settings_reach_the_stages_and_voices_that_have_them() -> None:
-    voices = apply_to_policy(
+    injections = apply_to_policy(
         load("progressive"), OperatorDecisions(setting_overrides={"max_iterations": 99, "urgency": "off"})
-    ).voices
-    assert {v.max_iterations for v in voices if hasattr(v, "max_iterations")} == {99}
-    assert {v.urgency for v in voices if hasattr(v, "urgency")} == {"off"}
+    ).injections
+    assert {v.max_iterations for v in injections if hasattr(v, "max_iterations")} == {99}
+    assert {v.urgency for v in injections if hasattr(v, "urgency")} == {"off"}
 
 
 LINES = "\n".join(f"line {n} of it" for n in range(900))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import Model, find_model, read_models
 from proxy.context.policy import TOOLS, Policy, compile_patterns, read_policy, with_schedule
 from proxy.context.ranking.importance import ImportanceWeights
@@ -25,7 +25,9 @@ FOLDER = Path(__file__).parents[2] / "config" / "policies"
 
 
 def load(name: str) -> Policy:
-    return read_policy(tomllib.loads((FOLDER / f"{name}.toml").read_text()), BUILT_IN_STAGES, VOICES, source=name)
+    return read_policy(
+        tomllib.loads((FOLDER / f"{name}.toml").read_text()), BUILT_IN_STAGES, BUILT_IN_INJECTIONS, source=name
+    )
 
 
 def refused(**table: Any) -> ConfigError:
@@ -212,11 +214,11 @@ def test_b7_one_number_stands_in_one_table_and_holds_for_all_that_go_by_it() -> 
     for row in table["stages"]:
         if row["use"] == "window_by_iteration":
             row["emergency"] = 40
-    policy = read_policy(table, BUILT_IN_STAGES, VOICES)
-    assert policy.stages[1].emergency == policy.voices[2].emergency == 40  # type: ignore[attr-defined]  # settings of ours
-    table["voices"][2]["emergency"] = 20
+    policy = read_policy(table, BUILT_IN_STAGES, BUILT_IN_INJECTIONS)
+    assert policy.stages[1].emergency == policy.injections[2].emergency == 40  # type: ignore[attr-defined]  # settings of ours
+    table["injections"][2]["emergency"] = 20
     with pytest.raises(ConfigError, match=r"count_down\.emergency"):
-        read_policy(table, BUILT_IN_STAGES, VOICES)
+        read_policy(table, BUILT_IN_STAGES, BUILT_IN_INJECTIONS)
 
 
 def shipped_policies() -> Path:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from proxy.context import validate
 from proxy.context.branch_state import BranchState
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.injections.count_down import CountDown
 from proxy.context.injections.report_progress import ReportProgress
 from proxy.context.injections.warn_of_loops import WarnOfLoops
@@ -43,7 +43,7 @@ def test_b3_b4_b8_the_policy_that_we_ship_is_the_source_literally() -> None:
     policy = progressive()
     assert (policy.schedule, policy.ask, policy.literal) == ("always", "never", True)
     assert policy.stages[1] == WindowByIteration(10, 15, 20, 2, 2, 3, 8000)
-    assert policy.voices == (ReportProgress(5, 30), WarnOfLoops(), CountDown(15, 20, 30, "firm"))
+    assert policy.injections == (ReportProgress(5, 30), WarnOfLoops(), CountDown(15, 20, 30, "firm"))
 
 
 def test_b3_notes_stand_at_the_tail_and_never_in_the_system_prompt() -> None:
@@ -186,5 +186,5 @@ def test_planning_is_quick_and_linear() -> None:
 
 def test_a_copy_of_the_policy_under_another_name_can_be_made() -> None:
     table = tomllib.loads((Path(__file__).parents[2] / "config/policies/progressive.toml").read_text())
-    mine = read_policy(json.loads(json.dumps({**table, "name": "mine"})), BUILT_IN_STAGES, VOICES)
-    assert mine.voices == progressive().voices
+    mine = read_policy(json.loads(json.dumps({**table, "name": "mine"})), BUILT_IN_STAGES, BUILT_IN_INJECTIONS)
+    assert mine.injections == progressive().injections

@@ -156,10 +156,10 @@ def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path, monkeypatch: 
 
 def test_the_voice_of_ones_own_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = policies(tmp_path, monkeypatch)["talkative"]
-    voice = policy.voices[0]  # type: ignore[attr-defined]  # a Policy
+    injection = policy.injections[0]  # type: ignore[attr-defined]  # a Policy
     model = replace(PLAIN, window=1000)
-    assert list(voice(look([user("a")], model=model))) == []
-    (told,) = voice(look([user("a" * 300)], model=model))
+    assert list(injection(look([user("a")], model=model))) == []
+    (told,) = injection(look([user("a" * 300)], model=model))
     assert isinstance(told, Insert)
     assert told.text.endswith("of 800 tokens.]")
 

@@ -12,9 +12,9 @@ import typer
 from proxy.cli.fields import read_fields, read_summary
 from proxy.cli.main import app
 from proxy.cli.tables import render_table
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.policy import Policy
-from proxy.context.stages import BUILT_IN_STAGES as STAGES
+from proxy.context.stages import BUILT_IN_STAGES
 from proxy.metrics import Metrics
 from proxy.settings.load import ApiKeySettings, Settings, UpstreamSettings, WebhookSettings
 from proxy.settings.model import SettingsSection
@@ -60,10 +60,18 @@ def test_what_is_generated_is_no_riddle() -> None:
 
 def descriptions() -> Iterator[str]:
     kinds: list[type] = [type(value) for _, value in Settings() if isinstance(value, SettingsSection)]
-    kinds += [Settings, UpstreamSettings, ApiKeySettings, WebhookSettings, Policy, *STAGES.values(), *VOICES.values()]
+    kinds += [
+        Settings,
+        UpstreamSettings,
+        ApiKeySettings,
+        WebhookSettings,
+        Policy,
+        *BUILT_IN_STAGES.values(),
+        *BUILT_IN_INJECTIONS.values(),
+    ]
     for kind in kinds:
         yield from (told.text for told in read_fields(kind))
-    yield from (read_summary(kind) for kind in (*STAGES.values(), *VOICES.values()))
+    yield from (read_summary(kind) for kind in (*BUILT_IN_STAGES.values(), *BUILT_IN_INJECTIONS.values()))
     yield from (described.description for described in Metrics().descriptions)
     commands = typer.main.get_command(app)
     for table_name, column in (("commands", 2), ("routes", 2), ("errors", 3)):

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from proxy.cli.main import app
 from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
-from proxy.context.stages import BUILT_IN_STAGES as STAGES
+from proxy.context.injections import BUILT_IN_INJECTIONS
+from proxy.context.stages import BUILT_IN_STAGES
 from proxy.events.bus import EVENT_KINDS
 from proxy.exchange import command_syntax
 from proxy.metrics import Metrics
@@ -187,7 +187,7 @@ def test_a_feature_is_found_by_the_fields_word() -> None:
 
 
 def test_stages_and_voices_that_pages_speak_of_exist() -> None:
-    known = {*STAGES, *VOICES}
+    known = {*BUILT_IN_STAGES, *BUILT_IN_INJECTIONS}
     for page in PAGES:
         for code in ticked(written(page)):
             if re.fullmatch(r"(?:\w+_)?(?:results|levels|window|repeats|ledger|loops|memos|progress)", code):

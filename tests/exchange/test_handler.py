@@ -36,7 +36,7 @@ async def test_one_header_makes_one_request_a_passthrough() -> None:
     async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
         off = await proxy.post(raw, b"x-context-off: 1", b"x-context-session: a")
         on = await proxy.post(raw, b"x-context-off: 0", b"x-context-session: a")
-        assert proxy.count("bypasses_total", reason="off") == 1
+        assert proxy.count("fallbacks_total", reason="off") == 1
         assert len(await proxy.outcomes()) == 1
     assert [r.body == raw for r in model.received] == [True, False]
     assert off.header("x-context-fallback") == "off"
@@ -77,7 +77,7 @@ async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_it_came()
         assert found.message["content"] == "Well."
         assert found.header("x-context-fallback") == "upstream_reject"
         assert await proxy.outcomes() == [("complete", 200, "upstream_reject")]
-        assert proxy.count("bypasses_total", reason="upstream_reject") == 1
+        assert proxy.count("fallbacks_total", reason="upstream_reject") == 1
         assert [r.body == json.dumps(HELLO).encode() for r in model.received] == [False, True]
 
 

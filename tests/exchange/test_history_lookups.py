@@ -80,7 +80,7 @@ async def test_e6_a_search_that_fails_or_is_late_finds_nothing_and_holds_nobody_
     async with faulty(Scripted("ok")) as upstream, running(upstream.port, before=put_in, **tree) as proxy:
         found = await Agent(proxy, NAMED).say("zebra handshake port")
         assert found.header("x-context-fallback") is None
-        assert proxy.count("swallowed_total", where="search") == 1
+        assert proxy.count("internal_errors_total", where="search") == 1
 
 
 class Model:

@@ -296,13 +296,13 @@ async def test_c5_a_batch_is_reflected_on_at_once_and_its_records_know_it(tmp_pa
 
 
 async def test_a_fault_in_recording_is_counted_and_the_answer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(turn: Turn, voice: object) -> list[object]:
+    def broken(turn: Turn, injection: object) -> list[object]:
         raise ValueError("a fault of ours")
 
     monkeypatch.setattr(iteration_records, "_iteration", broken)
     async with proxied(searching(0), "Well.") as (proxy, _):
         heard = await work(Agent(proxy), 1)
-        assert proxy.count("swallowed_total", where="reflection") >= 1
+        assert proxy.count("internal_errors_total", where="reflection") >= 1
     assert heard[-1].message["content"] == "Well."
 
 
@@ -328,7 +328,7 @@ async def test_c1_feedback_of_the_user_goes_into_the_record_of_the_iteration_tha
 
 
 async def test_c3_a_model_may_have_settings_of_its_own(tmp_path: Path) -> None:
-    """`[models."NAME".reflective]` changes what the stage and the voice do for that model alone."""
+    """`[models."NAME".reflective]` changes what the stage and the injection do for that model alone."""
     models = tmp_path / "models"
     models.write_text("[models.m.reflective]\nrecent = 1\ntokens = 60\n")
     answers = [searching(n) for n in range(5)]

@@ -59,7 +59,7 @@ async def test_a_mistake_while_planning_sends_the_original_and_says_so(spoilt: s
         second = await agent.say("Now do nothing")
         assert first.header("x-context-fallback") == "error"
         assert second.header("x-context-fallback") is None
-        assert proxy.count("bypasses_total", reason="error") == 1
+        assert proxy.count("fallbacks_total", reason="error") == 1
         stored = await proxy.rows("SELECT body FROM messages ORDER BY seq")
         assert [json.loads(body)["content"] for (body,) in stored] == [m["content"] for m in agent.messages]
     assert model.received[0].body == json.dumps({"model": "m", "messages": agent.messages[:1]}).encode()
@@ -102,7 +102,7 @@ async def test_what_takes_too_long_to_plan_takes_no_worker_from_the_next_request
         await asyncio.sleep(1)
         other = Agent(proxy, (b"x-context-session: b",))
         assert (await other.say("a word " * 20_000)).header("x-context-fallback") is None
-        assert proxy.count("bypasses_total", reason="timeout") == 2
+        assert proxy.count("fallbacks_total", reason="timeout") == 2
         assert proxy.count("plans_stopped_total") == 2
 
 
@@ -196,7 +196,7 @@ async def test_while_the_store_lingers_a_request_goes_out_without_its_new_edits(
     async with faulty(model) as upstream, running(upstream.port, **tree, before=put_in(store)) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         store.hold = True
-        await works(agent, lambda: proxy.count("bypasses_total", reason="edits_not_stored") > 0)
+        await works(agent, lambda: proxy.count("fallbacks_total", reason="edits_not_stored") > 0)
         assert not shortened(model.last)
         assert (await agent_goes_on(agent)).header("x-context-fallback") == "store"
         store.release()
@@ -233,7 +233,7 @@ async def test_a_store_that_cannot_be_read_lets_the_request_through_untouched() 
         found = await proxy.post(raw, b"x-context-session: a")
         assert found.status == 200
         assert found.header("x-context-fallback") == "store"
-        assert proxy.count("bypasses_total", reason="store") == 1
+        assert proxy.count("fallbacks_total", reason="store") == 1
         store.reads = True
         assert (await proxy.post(raw, b"x-context-session: a")).header("x-context-fallback") is None
     assert model.received[0].body == raw
@@ -258,7 +258,7 @@ async def test_a_policy_can_be_named_by_the_request_and_an_unknown_one_is_counte
         await proxy.post(HELLO, b"x-context-policy: rolling")
         await proxy.post(HELLO, b"x-context-policy: nonsense")
         assert await proxy.rows("SELECT policy FROM exchanges ORDER BY started_at") == [("rolling",), ("passthrough",)]
-        assert proxy.count("swallowed_total", where="unknown_policy") == 1
+        assert proxy.count("internal_errors_total", where="unknown_policy") == 1
 
 
 async def test_counting_a_large_request_does_not_hold_the_loop() -> None:

@@ -146,7 +146,7 @@ async def test_b8_the_settings_of_the_policy_are_a_users_to_change(tmp_path: Pat
     (tmp_path / "mine.toml").write_text(
         'name = "mine"\nschedule = "always"\nask = "never"\n'
         '[[stages]]\nuse = "window_by_iteration"\nmoderate = 2\nmax_tokens = 20\n'
-        '[[voices]]\nuse = "warn_of_loops"\ntheme_window = 2\nconsecutive_threshold = 2\n'
+        '[[injections]]\nuse = "warn_of_loops"\ntheme_window = 2\nconsecutive_threshold = 2\n'
         'looping = ["waiting"]\nthemes = [{ name = "waiting", words = ["wait"] }]\n'
     )
     talk = [user("u" * 400), assistant("a" * 400), user("b"), assistant("I wait"), assistant("Waiting"), user("c")]
@@ -179,8 +179,10 @@ async def test_b3_it_can_be_used_with_the_other_schedules(tmp_path: Path, schedu
 
 async def test_b5_b6_other_policies_may_warn_of_loops_and_their_prefix_stays(tmp_path: Path) -> None:
     shipped = (Path(__file__).parents[2] / "config/policies/thrifty.toml").read_text()
-    voice = '\n[[voices]]\nuse = "warn_of_loops"\nkinds = ["same_call_still", "cycle", "same_call", "same_error"]\n'
-    (tmp_path / "mine.toml").write_text(shipped.replace('"thrifty"', '"mine"', 1) + voice)
+    injection = (
+        '\n[[injections]]\nuse = "warn_of_loops"\nkinds = ["same_call_still", "cycle", "same_call", "same_error"]\n'
+    )
+    (tmp_path / "mine.toml").write_text(shipped.replace('"thrifty"', '"mine"', 1) + injection)
     assert "warn_of_loops" not in [
         line.partition("=")[2].strip(' "') for line in shipped.splitlines() if line[:3] == "use"
     ]

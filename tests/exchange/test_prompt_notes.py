@@ -159,7 +159,7 @@ async def test_p4_a_store_that_is_away_delays_and_spoils_nothing() -> None:
         await proxy.rows("ALTER TABLE scratchpads RENAME TO elsewhere")
         await agent.say("one")
         assert PAD not in whole(model)
-        assert proxy.count("swallowed_total", where="recollect") == 1
+        assert proxy.count("internal_errors_total", where="prompt_notes") == 1
 
 
 async def test_a_chinese_memo_is_told_where_the_prompt_is_about_it() -> None:

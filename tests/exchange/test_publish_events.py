@@ -244,7 +244,7 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="rolling") as proxy:
         found = await Agent(proxy, NAMED).say("Hello")
         assert found.header("x-context-fallback") is None
-        assert proxy.count("swallowed_total", where="events") == 1
+        assert proxy.count("internal_errors_total", where="events") == 1
 
 
 def test_long_lists_and_texts_are_cut_and_counts_stay() -> None:

@@ -87,7 +87,7 @@ async def test_an_answer_is_given_whatever_goes_wrong_in_counting_it(monkeypatch
             heard = await proxy.post(HELLO | {"stream": stream})
             assert heard.status == 200
             assert b"Well." in heard.body
-        assert proxy.count("swallowed_total", where="counting") == 2
+        assert proxy.count("internal_errors_total", where="counting") == 2
         assert [one["content"] for one in await answers(proxy)] == ["Well."] * 2
 
 

@@ -61,7 +61,7 @@ async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: py
 
         monkeypatch.setattr(refresh_decisions, "read_decisions", away)
         assert not numbers(await talk.ask()) & of(0)
-        assert talk.proxy.count("swallowed_total", where="steering") == 1
+        assert talk.proxy.count("internal_errors_total", where="operator_decisions") == 1
 
 
 async def test_a_session_that_nobody_named_and_nobody_knows_is_not_looked_up() -> None:

@@ -101,7 +101,7 @@ async def test_rounds_come_by_themselves_beside_requests() -> None:
         later(proxy, 8)
         await until(lambda: proxy.count("retired_total") == 2)
         await proxy.app.store.close()
-        await until(lambda: proxy.count("swallowed_total", where="retention") >= 2)
+        await until(lambda: proxy.count("internal_errors_total", where="retention") >= 2)
         assert not task.done(), "a store that is away for a while is no end"
         task.cancel()
 

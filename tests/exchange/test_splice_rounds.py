@@ -89,7 +89,7 @@ async def test_where_the_store_is_away_the_clients_own_history_goes_out(monkeypa
         _forget(proxy)
         monkeypatch.setattr(proxy.app.store, "read_hidden_rounds", away)
         await played.turn("Thanks", NAMED)
-        assert proxy.count("swallowed_total", where="rounds") == 1
+        assert proxy.count("internal_errors_total", where="rounds") == 1
     assert [json.loads(raw) for raw in sent(model, -1)] == played.agent.messages[:-1]
     assert offered(model) == [*CLIENTS, "recall"]
 

@@ -139,7 +139,7 @@ async def test_a_later_round_that_fails_is_answered_by_the_original_request(stre
         assert [json.loads(raw) for raw in sent(model, 2)] == [{"role": "user", "content": "Hello"}]
         await played.turn("Thanks")
         assert await proxy.outcomes() == [("complete", 200, "rounds"), ("complete", 200, None)]
-        assert proxy.count("bypasses_total", reason="rounds") == 1
+        assert proxy.count("fallbacks_total", reason="rounds") == 1
     assert_hidden(played.heard)
     # Nothing is put back: what upstream wrote last it wrote without.
     assert [json.loads(raw)["role"] for raw in sent(model, -1)] == ["user", "assistant", "user"]

@@ -126,7 +126,7 @@ async def settled(proxy: Running, number: int) -> None:
     assert twice == []
     assert complete[0][0] >= 2 * number
     assert users == [(2 * number,)]
-    assert proxy.count("swallowed_total", where="prepare") == 0
+    assert proxy.count("internal_errors_total", where="prepare") == 0
     line = next(iter(proxy.app.services.client._lines.values()))
     assert line.open_responses == 0
     assert [one for one in asyncio.all_tasks() if "converse" in repr(one.get_coro())] == []

@@ -45,5 +45,5 @@ async def test_d8_a_clock_that_is_set_changes_neither_order_nor_who_is_who(
         stored = await proxy.rows("SELECT body FROM messages WHERE role = 'user' ORDER BY seq")
         assert [bytes(body).count(b"m%d" % n) for n, (body,) in enumerate(stored)] == [1] * 5
         assert {row[0] for row in await proxy.outcomes()} == {"complete"}
-        assert proxy.count("swallowed_total", where="prepare") == 0
+        assert proxy.count("internal_errors_total", where="prepare") == 0
         assert all(b"m0" in request.body for request in upstream.requests), "nothing has aged out of it"

@@ -246,7 +246,7 @@ async def test_s2_what_is_over_a_limit_goes_on_as_it_came_and_says_so(name: str)
         got = await proxy.post({"model": "m", **OVER[name]})
         assert (got.status, got.body, got.header("x-context-fallback")) == (200, ANSWER, "size")
         assert json.loads(upstream.requests[-1].body) == {"model": "m", **OVER[name]}
-        assert proxy.count("bypasses_total", reason="size") == 1
+        assert proxy.count("fallbacks_total", reason="size") == 1
         within = {"messages": [user([{"type": "text", "text": "a, [b], {c}, " * 400}])] * 20}
         assert (await proxy.post({"model": "m", **within})).header("x-context-fallback") is None
 

@@ -315,7 +315,7 @@ async def test_r6_an_answer_without_a_body_may_tell_a_length(status: bytes, meth
             assert b'etag: "a"' in head
             assert b"content-length" not in head
         client.writer.transport.abort()
-        assert proxy.count("swallowed_total", where="web") == 0
+        assert proxy.count("internal_errors_total", where="web") == 0
 
 
 async def test_an_answer_that_is_none_of_these_is_as_it_came() -> None:

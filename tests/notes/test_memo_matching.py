@@ -87,7 +87,7 @@ def test_one_memo_alone_can_fit() -> None:
 def test_so_many_at_most_and_so_many_characters() -> None:
     more = [memo(f"zeta fact number {n}: " + "x" * 300, "zeta", name=f"z{n}", at=DAY + n) for n in range(3)]
     assert len(fitting("zeta", *more)) == 3
-    assert fitting("zeta", *more, most=1) == ["z2"]
+    assert fitting("zeta", *more, max_memos=1) == ["z2"]
     for room in (300, 800, 1200, 5000):
         found = memo_matching.select_memos([*MANY, *more], "zeta", max_memos=5, max_chars=room)
         assert len(memo_matching.render_memos(found)) <= room

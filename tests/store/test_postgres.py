@@ -210,7 +210,7 @@ async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_ot
         assert not proxy.app.store.healthy
         got = [await proxy.post(hello, f"x-context-session: other-{n}".encode()) for n in range(3)]
         assert [(one.status, one.header("x-context-fallback")) for one in got] == [(200, "store")] * 3
-        assert proxy.count("swallowed_total", where="prepare") == 0
+        assert proxy.count("internal_errors_total", where="prepare") == 0
         garbled.clear()
         async with asyncio.timeout(30):
             while (await proxy.post(hello, b"x-context-session: after")).header("x-context-fallback") is not None:

@@ -82,7 +82,7 @@ async def test_a_fault_of_ours_is_a_result_that_gives_nothing_away() -> None:
     desk = desk_on(Broken())
     text = error(await ask(desk, "recall", id="aaaaaaaaaa"))
     assert text == "recall failed. Go on without it."
-    assert desk.metrics.swallowed_total.labels("tool")._value.get() == 1
+    assert desk.metrics.internal_errors_total.labels("tool")._value.get() == 1
 
 
 class Slow(InMemoryStore):

@@ -166,7 +166,7 @@ async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() ->
 def ringing() -> list[asyncio.TimerHandle]:
     """The timers of answers."""
     timers: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-    return [timer for timer in timers if "Answer._ring" in repr(timer) and not timer.cancelled()]
+    return [timer for timer in timers if "ResponseStream._ring" in repr(timer) and not timer.cancelled()]
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])

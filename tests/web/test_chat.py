@@ -104,8 +104,8 @@ async def test_odd_bodies_go_on_untouched_and_upstream_decides(policy: str) -> N
             assert [r.body for r in upstream.requests][-1] == body or policy != "passthrough", name
             if policy == "passthrough":
                 assert [r.body for r in upstream.requests] == [body], name
-    assert proxy.count("swallowed_total", where="web") == 0
-    assert proxy.count("swallowed_total", where="prepare") == 0
+    assert proxy.count("internal_errors_total", where="web") == 0
+    assert proxy.count("internal_errors_total", where="prepare") == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -120,7 +120,7 @@ async def test_odd_bodies_are_answered_whatever_the_upstream_says_to_them(stream
             assert b"Well." in found.body, name
         again = await proxy.post(HELLO)
         assert again.status == 200
-    assert proxy.count("swallowed_total", where="prepare") == 0
+    assert proxy.count("internal_errors_total", where="prepare") == 0
 
 
 def anything(dice: random.Random, depth: int = 0) -> Any:
@@ -158,8 +158,8 @@ async def test_no_body_makes_an_error_of_ours(policy: str) -> None:
             found = await proxy.post(raw)
             assert found.status == 200, raw
             assert found.whole, raw
-        assert proxy.count("swallowed_total", where="web") == 0
-        assert proxy.count("swallowed_total", where="prepare") == 0
+        assert proxy.count("internal_errors_total", where="web") == 0
+        assert proxy.count("internal_errors_total", where="prepare") == 0
         assert (await proxy.rows("SELECT count(*) FROM exchanges WHERE status = 'complete'"))[0][0] > 40
 
 

@@ -139,7 +139,7 @@ async def test_what_cannot_be_decoded_goes_on_as_it_came_and_is_told() -> None:
             assert found.header("x-context-fallback") == "encoding"
             assert model.received[-1].body == body
             assert dict(model.received[-1].headers)[b"content-encoding"] == name
-        assert proxy.count("bypasses_total", reason="encoding") == 3
+        assert proxy.count("fallbacks_total", reason="encoding") == 3
 
 
 async def test_a_decoded_body_that_is_no_chat_goes_on_in_the_bytes_it_came_in() -> None:

@@ -83,7 +83,7 @@ async def test_a_mistake_of_ours_is_a_plain_500_and_counted() -> None:
         raw = await ask(port, post())
     assert raw.startswith(b"HTTP/1.1 500")
     assert b"sk-secret" not in raw
-    assert metrics.registry.get_sample_value("context_proxy_swallowed_total", {"where": "web"}) == 1
+    assert metrics.registry.get_sample_value("context_proxy_internal_errors_total", {"where": "web"}) == 1
 
 
 async def test_a_client_that_is_gone_is_told_nothing_and_counted() -> None:

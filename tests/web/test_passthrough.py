@@ -232,7 +232,7 @@ async def test_c3_after_500_disconnects_at_random_moments_ten_requests_succeed()
             await asyncio.gather(*(cut_off() for _ in range(20)))
         answers = await asyncio.gather(*(ask(proxy.port, post()) for _ in range(10)))
         assert all(answer.endswith(b"0\r\n\r\n") and answer.count(EVENT) == 4 for answer in answers)
-        assert proxy.count("swallowed_total", where="upstream_pool") == 0
+        assert proxy.count("internal_errors_total", where="upstream_pool") == 0
         assert proxy.busy == 0
 
 

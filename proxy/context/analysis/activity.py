@@ -57,10 +57,10 @@ _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 
 class CommandRun(NamedTuple):
-    """A command that was run. text: see `Command`. told: its outcome, empty if it is unknown. open: the command failed,
-    and no later success is known. looks: the command only showed something. place: the working directory, if known.
-    changes: the number of file changes before the run. again: the command was run again since, with an unknown
-    outcome."""
+    """A command that was run. text: see `Command`. outcome_text: its outcome, empty if it is unknown. unresolved: the
+    command failed, and no later success is known. only_shows: the command only showed something. directory: the working
+    directory, if known. changes_before: the number of file changes before the run. again: the command was run again
+    since, with an unknown outcome."""
 
     text: str
     outcome_text: str
@@ -255,7 +255,7 @@ class ActivityRecord:
 
 
 def build_activity_record(messages: Sequence[Message], has_left: Sequence[bool]) -> ActivityRecord:
-    """Return the ledger of the calls whose result has left the prompt. left: true for each message that has left.
+    """Return the ledger of the calls whose result has left the prompt. has_left: true for each message that has left.
 
     A later call whose result is in the prompt overrules the entries of the same command, and the open items.
     """

@@ -135,14 +135,14 @@ def _names(message: Message) -> tuple[int, ...]:
 
 
 def hash_names(message: Message) -> tuple[int, ...]:
-    """Return hashes of the first names in a message (`facts.names`)."""
+    """Return hashes of the first names in a message (`identifiers.find_names`)."""
     return message.derive(_names)
 
 
 def score_references(names_by_text: Sequence[Iterable[int]]) -> list[float]:
     """Return for each text the mentions of its names by later texts, divided by the mentions by all other texts.
 
-    mentioned: the names in each text, in order.
+    names_by_text: the names in each text, in order.
     """
     sets = [frozenset(names) for names in names_by_text]
     everywhere = Counter(chain.from_iterable(sets))

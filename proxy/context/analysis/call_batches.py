@@ -31,7 +31,7 @@ RELEVANCE_RANKS: Mapping[str, int] = {"high": 0, "medium": 1, "low": 2}
 
 @dataclass(frozen=True, slots=True)
 class ReflectionSettings:
-    """Settings of reflection, shared by the stage `distil_results` and the voice `reflect`; both must have the same
+    """Settings of reflection, shared by the stage `distil_results` and the injection `reflect`; both must have the same
     values."""
 
     reflect: str = "off"
@@ -56,7 +56,7 @@ class ReflectionSettings:
 
 
 class AnsweredCall(NamedTuple):
-    """An answered call. source: the index of the message with the call. result: the index of its result."""
+    """An answered call. call_index: the index of the message with the call. result_index: the index of its result."""
 
     call: Call
     call_index: int
@@ -64,8 +64,8 @@ class AnsweredCall(NamedTuple):
 
 
 class CallBatch(NamedTuple):
-    """Steps with one reflection. done: their calls, without low-stakes calls. keys: the chain keys of their results.
-    ask: the id of the question."""
+    """Steps with one reflection. calls: their calls, without low-stakes calls. result_keys: the chain keys of their
+    results. ask_id: the id of the question."""
 
     calls: tuple[AnsweredCall, ...]
     result_keys: tuple[bytes, ...]
@@ -178,8 +178,8 @@ def _terms(result: Message, call: Call) -> bm25.TermCounts:
 
 
 class FoundReflections(NamedTuple):
-    """The reflections of a conversation. done: all answered calls. items: the reflection on a call, by the index of its
-    result. progress: the assessments of progress, oldest first. batches: the batches."""
+    """The reflections of a conversation. calls: all answered calls. items: the reflection on a call, by the index of
+    its result. progress: the assessments of progress, oldest first. batches: the batches."""
 
     calls: list[AnsweredCall]
     items: dict[int, CallReflection]

@@ -27,8 +27,8 @@ def find_newest_lines(view: View, shortened: frozenset[int]) -> Mapping[int, fro
     """Return, by the index of a result that is being shortened, the lines (without indentation) that have to stay in
     it.
 
-    The result is the newest sight of these lines, and an older sight of the lines that they replaced remains. gone: the
-    indices of all results that are being shortened.
+    The result is the newest sight of these lines, and an older sight of the lines that they replaced remains.
+    shortened: the indices of all results that are being shortened.
 
     Computed once for each batch, in one pass over the results in the prompt.
     """

@@ -64,7 +64,7 @@ class TextHashes:
 
     @property
     def line_set(self) -> frozenset[int]:
-        """The hashes of the lines of at least `LINE` characters."""
+        """The hashes of the lines of at least `MIN_LINE_CHARS` characters."""
         text = self._text
         if text is not None:
             long = [line for line in text.splitlines() if len(line) >= MIN_LINE_CHARS]

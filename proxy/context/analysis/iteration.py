@@ -17,8 +17,8 @@ Urgency = Literal["off", "gentle", "firm"]
 
 
 class CurrentIteration(NamedTuple):
-    """The iteration of a request. number: assistant messages since the last prompt. most: the maximum number of
-    iterations. begins: the index of the first message after the prompt."""
+    """The iteration of a request. number: assistant messages since the last prompt. maximum: the maximum number of
+    iterations. start: the index of the first message after the prompt."""
 
     number: int
     maximum: int
@@ -31,7 +31,7 @@ class CurrentIteration(NamedTuple):
 
 
 def read_iteration(view: View, max_iterations: int) -> CurrentIteration:
-    """Return the iteration of the view's request. most: the maximum where the request does not set it."""
+    """Return the iteration of the view's request. max_iterations: the maximum where the request does not set it."""
     begins = view.groups[-1].prompt_end if view.groups else 0
     number = view.request_counts[-1] - (view.request_counts[begins - 1] if begins else 0)
     return CurrentIteration(number, _number(view.options.get("max-iterations", ""), max_iterations), begins)

@@ -75,7 +75,7 @@ def split_lines(text: str) -> NumberedLines:
 def thin_numbers(lines: NumberedLines, start: int, end: int, previous_number: int = -1) -> list[str]:
     """Return lines[start:end] of a listing with every tenth number, the first one, and those after a jump.
 
-    before: the number of the line in front, -1 if the reader does not see one.
+    previous_number: the number of the line in front, -1 if the reader does not see one.
     """
     out: list[str] = []
     for n in range(start, end):

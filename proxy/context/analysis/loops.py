@@ -43,9 +43,8 @@ LOOP_KINDS = (
 class Loop(NamedTuple):
     """One loop that the newest step continues.
 
-    total: the number of events in loops of this kind so far, earlier loops included; it never decreases. run: the
-    number of events in this loop. what: the theme, the tool's name or the line of the error.
-    """
+    total: the number of events in loops of this kind so far, earlier loops included; it never decreases. run_length:
+    the number of events in this loop. subject: the theme, the tool's name or the line of the error."""
 
     kind: str
     total: int
@@ -81,8 +80,8 @@ class _ResultFacts(NamedTuple):
 
 
 class _LoopPatterns:
-    """Compiled form of `Signs`. Equal signs share one instance, which is part of the key of the facts stored with a
-    message."""
+    """Compiled form of `LoopSettings`. Equal signs share one instance, which is part of the key of the facts stored
+    with a message."""
 
     def __init__(self, signs: LoopSettings) -> None:
         self.signs = signs
@@ -185,8 +184,8 @@ def find_theme(thought: str, signs: LoopSettings) -> str:
 
 
 def find_loops(view: View, signs: LoopSettings) -> list[Loop]:
-    """Return the loops that the newest step continues, in the order of `KINDS`. The View's messages are the client's
-    own, so that messages that have left the prompt are included."""
+    """Return the loops that the newest step continues, in the order of `LOOP_KINDS`. The View's messages are the
+    client's own, so that messages that have left the prompt are included."""
     walk = _LoopDetector(signs)
     for n in range(len(view.messages)):
         walk.read_message(view.messages, view.is_result, n)

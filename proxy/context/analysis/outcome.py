@@ -127,8 +127,8 @@ _PARSED = 400_000
 
 class ResultLines(NamedTuple):
     """The lines of a result. code, failed: the values that a JSON object has beside its output. inside: the lines are
-    those of the outputs in such an object. is_object: the result is a JSON object. nothing: fields that count changes,
-    if all counts are 0. dry: the object says that no change was intended."""
+    those of the outputs in such an object. is_object: the result is a JSON object. zero_counts: fields that count
+    changes, if all counts are 0. dry_run: the object says that no change was intended."""
 
     lines: Sequence[str]
     code: int | None = None
@@ -163,7 +163,7 @@ UNKNOWN_OUTCOME = ToolOutcome()
 
 
 def read_outcome(message: Message, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
-    """Return the outcome of the call whose result this message is. command: see `commands.of`."""
+    """Return the outcome of the call whose result this message is. command: see `shell_commands.parse_call`."""
     return message.derive(lambda m: _read(_unwrapped(m.text), command), ("outcome", command))
 
 
@@ -448,7 +448,7 @@ def _failed_below(rows: Sequence[str], n: int, line: str) -> bool:
 
 
 def _candidates(rows: Sequence[str]) -> list[int]:
-    """Return the lines that may report the outcome of a run: those with one of `runners.TRIGGERS`."""
+    """Return the lines that may report the outcome of a run: those with one of `runners.OUTCOME_WORDS`."""
     small = "\n".join(rows).lower()
     starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
     found: set[int] = set()

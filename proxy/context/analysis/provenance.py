@@ -33,8 +33,8 @@ _LEAVES = re.compile(
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """The origin of a message. call: the call whose result the message is. steps: answers of the model since. edits:
-    later calls that have changed the shown text. file: the text is that of one file. gone: the last of these calls has
-    removed the file. doubtful: other later commands that may have changed the text."""
+    later calls that have changed the shown text. is_file: the text is that of one file. is_removed: the last of these
+    calls has removed the file. possible_edits: other later commands that may have changed the text."""
 
     call: Call | None
     steps: int

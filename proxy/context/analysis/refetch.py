@@ -1,8 +1,8 @@
 """Refetches: calls whose result was in the conversation before.
 
 A repeated call, a second read of a file and a recall show one of two things. Something left the prompt too early, or
-the agent does not trust a reference. `source_of` finds the source of a call's result; `refetches` pairs each result
-with the newest earlier result of the same source.
+the agent does not trust a reference. `find_source` finds the source of a call's result; `find_refetches` pairs each
+result with the newest earlier result of the same source.
 
 Precision is preferred to recall. A command that does more than look is never a look-up. Nor is a tool whose name says
 that it changes something or waits.
@@ -87,9 +87,8 @@ _PARTS = re.compile(r"&&|\|\||[;|\n]")
 class ResultSource:
     """The source of a call's result.
 
-    path: of the file that the call shows or writes, "" if none is known; for a recall the id. call: the tool's name and
-    its arguments in canonical form, equal for equal calls. by_shell: a shell command does it.
-    """
+    path: of the file that the call shows or writes, "" if none is known; for a recall the id. canonical_call: the
+    tool's name and its arguments in canonical form, equal for equal calls. by_shell: a shell command does it."""
 
     action: SourceAction
     path: str
@@ -101,9 +100,8 @@ class ResultSource:
 class Refetch:
     """A result that was fetched again.
 
-    index: the index of the new result. of: the index of the newest earlier result of the same source. steps: requests
-    between the two. edits: calls between the two that write the same file, so that its text may differ.
-    """
+    index: the index of the new result. earlier_index: the index of the newest earlier result of the same source. steps:
+    requests between the two. edits: calls between the two that write the same file, so that its text may differ."""
 
     kind: RefetchKind
     index: int
@@ -262,7 +260,7 @@ def _looks(words: Sequence[str]) -> bool:
 
 
 def resolve_path(directory: str, path: str) -> str:
-    """Return the path as seen from a directory; place: that directory, empty if it is not known."""
+    """Return the path as seen from a directory; directory: that directory, empty if it is not known."""
     return normalize_path(_joined(directory, path.strip("'\"")))
 
 

@@ -105,7 +105,7 @@ class ShellCommand:
     """A call, as needed to interpret its result.
 
     text: the beginning of the command on one line, empty if only the tool's name says that it runs something. kind: see
-    `Kind`.
+    `CommandKind`.
     """
 
     text: str

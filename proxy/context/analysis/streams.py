@@ -19,9 +19,8 @@ class Streams:
     """Positions in the view's messages.
 
     results: tool results and observations. thoughts: assistant messages with reasoning or text, with or without calls.
-    source: by the position of a result, the position of the assistant message that it answers. ends: by the position of
-    an assistant message with results, the position after its last result.
-    """
+    call_positions: by the position of a result, the position of the assistant message that it answers. end_positions:
+    by the position of an assistant message with results, the position after its last result."""
 
     results: tuple[int, ...]
     thoughts: tuple[int, ...]
@@ -58,16 +57,16 @@ def find_streams(view: View) -> Streams:
 
 @dataclass(frozen=True, slots=True)
 class Research:
-    """The research since the last prompt. used: the number of answered calls. read: the answered calls that read a
-    page."""
+    """The research since the last prompt. call_count: the number of answered calls. page_calls: the answered calls that
+    read a page."""
 
     call_count: int
     page_calls: tuple[Call, ...]
 
 
 def find_research(view: View, start: int, page_tools: str) -> Research:
-    """Return the research since messages[begins]. pages: a pattern for the beginning of a word in the names of reading
-    tools."""
+    """Return the research since messages[begins]. page_tools: a pattern for the beginning of a word in the names of
+    reading tools."""
     reads = _compile_word_pattern(page_tools)
     used = 0
     read: list[Call] = []

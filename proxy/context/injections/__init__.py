@@ -1,4 +1,4 @@
-"""The built-in voices: inserts of the proxy in a prompt, which are no part of the history. One file for each kind."""
+"""The built-in injections: inserts of the proxy in a prompt, which are no part of the history. One file each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BUILT_IN_INJECTIONS: dict[str, type] = {
     "show_scratchpad": ShowScratchpad,
     "quote_memos": QuoteMemos,
     "report_progress": ReportProgress,
-    "tell_ledger": ReportActivity,
+    "activity_record": ReportActivity,
     "warn_of_loops": WarnOfLoops,
     "count_down": CountDown,
     "retrieve": Retrieve,
     "reflect": Reflect,
 }
-"""Classes of the built-in voices, by their names in policy files."""
+"""Classes of the built-in injections, by their names in policy files."""

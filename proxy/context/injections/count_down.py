@@ -36,7 +36,7 @@ class CountDown:
         """Validate the urgency and the texts, which come from a file. Raises ConfigError if one is invalid."""
         check_urgency(self.urgency)
         for name in ("firm", "firm_emergency", "gentle", "gentle_emergency"):
-            placeholders.check(f"voices.count_down.{name}", getattr(self, name), ("LEFT",))
+            placeholders.check(f"injections.count_down.{name}", getattr(self, name), ("LEFT",))
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield the text of this request, if its iteration is late enough."""

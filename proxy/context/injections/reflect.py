@@ -42,8 +42,8 @@ class Reflect(ReflectionSettings):
     stuck: int = 3
     """Consecutive stuck or regressing iterations after which the model is told to recover; 0: never."""
     loops: bool = True
-    """Warn of loops if the model has assessed no progress. A policy that also has the voice `warn_of_loops` leaves the
-    warning to that voice and its settings."""
+    """Warn of loops if the model has assessed no progress. A policy that also has the injection `warn_of_loops` leaves
+    the warning to that injection and its settings."""
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield the lines, a recovery prompt or a loop warning, and the request for a reflection. All are at the tail

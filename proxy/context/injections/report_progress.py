@@ -28,7 +28,7 @@ class ReportProgress:
         try:
             re.compile(self.pages)
         except re.error as problem:
-            raise ConfigError("voices.report_progress.pages", self.pages, f"a pattern ({problem})") from problem
+            raise ConfigError("injections.report_progress.pages", self.pages, f"a pattern ({problem})") from problem
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield the note of this request: the calls answered since the prompt, and the number of them that read a

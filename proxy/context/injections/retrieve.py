@@ -29,7 +29,7 @@ _LEAST = 20
 
 
 class Quotation(NamedTuple):
-    """A retrieved text. key: of the source message. what: a description of the text."""
+    """A retrieved text. key: of the source message. description: a description of the text."""
 
     key: bytes
     description: str
@@ -82,7 +82,7 @@ class Retrieve:
                 compile_pattern(getattr(self, name))
             except (re.error, TypeError) as problem:
                 allowed = f"a list of regular expressions ({problem})"
-                raise ConfigError(f"voices.{SOURCE}.{name}", getattr(self, name), allowed) from problem
+                raise ConfigError(f"injections.{SOURCE}.{name}", getattr(self, name), allowed) from problem
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert for each item, the best first, while they fit."""

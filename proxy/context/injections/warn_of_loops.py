@@ -85,7 +85,7 @@ class WarnOfLoops(LoopSettings):
         check_urgency(self.urgency)
         for kind in self.kinds:
             if kind not in LOOP_KINDS:
-                raise ConfigError("voices.warn_of_loops.kinds", kind, "some of " + ", ".join(LOOP_KINDS))
+                raise ConfigError("injections.warn_of_loops.kinds", kind, "some of " + ", ".join(LOOP_KINDS))
         object.__setattr__(self, "texts", tuple(map(_read_warning_text, self.texts)))
 
     def __call__(self, view: View) -> Iterable[Insert]:
@@ -108,7 +108,7 @@ def _read_warning_text(given: object) -> WarningText:
     """Return texts from a file, or from the code, as Words. Raises ConfigError if they are invalid."""
     if isinstance(given, WarningText):
         return given
-    key = "voices.warn_of_loops.texts"
+    key = "injections.warn_of_loops.texts"
     if not isinstance(given, Mapping) or set(given) != set(WarningText._fields):
         raise ConfigError(key, given, "tables with " + ", ".join(WarningText._fields))
     kind, urgency, text = given["kind"], given["urgency"], given["text"]

@@ -82,9 +82,8 @@ def compress_session(ladder: CompressionLadder, is_over: IsOver, reason: str) ->
 def remove_groups(ladder: CompressionLadder, is_over: IsOver, reason: str) -> None:
     """Remove finished groups and summaries.
 
-    A finished group leaves one summary of itself, then one for `MERGED` groups together, then one for all groups. Then
-    summaries of the active group leave; their content is in the store alone.
-    """
+    A finished group leaves one summary of itself, then one for `GROUPS_PER_SUMMARY` groups together, then one for all
+    groups. Then summaries of the active group leave; their content is in the store alone."""
     last = len(ladder.view.groups) - 1
     for rank, group in _ranked_groups(ladder):
         if not is_over():

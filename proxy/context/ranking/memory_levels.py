@@ -149,7 +149,7 @@ def compute_priority(
 
 
 def build_layout(view: View, rules: LevelRules, block_steps: int) -> StepLayout:
-    """The layout of the conversation. block: how many steps of work are summarised together."""
+    """The layout of the conversation. block_steps: how many steps of work are summarised together."""
     steps = view.steps
     kinds: list[StepKind] = [_kind(view, step) for step in steps]
     group_of = _group_of(view, steps)

@@ -25,10 +25,9 @@ class DistilResults(ReflectionSettings):
     """Replace older tool calls by a line each, `searched 'x' → found 3 results; too general`; the newest results stay
     whole.
 
-    With lines at the tail, the steps leave the prompt, and the voice `reflect` writes the ranked lines. With `place =
-    "result"`, or where the tail of a prompt takes no text, the line replaces the result. Low-stakes calls get a line
-    from their results alone.
-    """
+    With lines at the tail, the steps leave the prompt, and the injection `reflect` writes the ranked lines. With `place
+    = "result"`, or where the tail of a prompt takes no text, the line replaces the result. Low-stakes calls get a line
+    from their results alone."""
 
     recent: int = 5
     """Number of newest results that stay whole; more where a step would be split."""

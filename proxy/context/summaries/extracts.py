@@ -162,8 +162,8 @@ def render_answer(view: View, steps: Sequence[Step], answer: str, limit: int) ->
 
 
 def shorten_text(text: str, limit: int, message_id: str = "") -> str:
-    """The beginning of a text, and the number of missing characters. name: the id by which the model can read the whole
-    text."""
+    """The beginning of a text, and the number of missing characters. message_id: the id by which the model can read the
+    whole text."""
     if len(text) <= limit:
         return text
     kept = text[:limit].rsplit(" ", 1)[0].rstrip() or text[:limit]
@@ -174,9 +174,8 @@ def shorten_text(text: str, limit: int, message_id: str = "") -> str:
 def build_ask(view: View, steps: Sequence[Step], max_chars: int, min_ids: int, prompt: str = SUMMARY_PROMPT) -> Ask:
     """The question for a summary of these steps.
 
-    longest: characters that the summary may have. keep: number of identifiers that the answer has to hold, from those
-    that an extract would show. prompt: the instruction to the helper.
-    """
+    max_chars: characters that the summary may have. min_ids: number of identifiers that the answer has to hold, from
+    those that an extract would show. prompt: the instruction to the helper."""
     rows, keys = [], []
     for step in steps:
         for n in range(step.start, step.end):

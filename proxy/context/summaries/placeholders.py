@@ -13,7 +13,7 @@ _PLACEHOLDER = re.compile(r"<([A-Z]+)>")
 def check(key: str, text: object, required: Sequence[str], optional: Sequence[str] | None = ()) -> None:
     """Raise ConfigError if a text is blank, lacks a placeholder that it needs, or has a placeholder that nobody fills.
 
-    others: placeholders that the text may have as well. None: any, because the text may contain tags.
+    optional: placeholders that the text may have as well. None: any, because the text may contain tags.
     """
     listed = " and ".join(f"<{name}>" for name in required)
     found = set(_PLACEHOLDER.findall(text)) if isinstance(text, str) else set()

@@ -37,8 +37,8 @@ _SHORT = 100
 _HEAD = 60
 """Lines at the front of a file among which import lines stand."""
 _LONG = 400
-"""Characters above which a line is no error line. The estimate of `rough` counts this many for a long line with an
-error."""
+"""Characters above which a line is no error line. The estimate of `estimate_stub_chars` counts this many for a long
+line with an error."""
 _SHOWN = 300
 """Characters of a line that are shown."""
 _ERRORS = 8
@@ -156,10 +156,9 @@ class StubWriter:
     ) -> str:
         """The stub of one result.
 
-        held: the names and lines that the message holds now. referred: (start, end) of lines that a later result refers
-        to; these lines stay whole. command: the command of the result. is_view: it shows a file or page that may be
-        edited later. name: see `render`.
-        """
+        hashes: the names and lines that the message holds now. referred_spans: (start, end) of lines that a later
+        result refers to; these lines stay whole. command: the command of the result. is_view: it shows a file or page
+        that may be edited later. message_id: see `render_stub`."""
         lines = outcome.read_lines(message)
         kept = self._fixed_lines(message, lines, hashes, command, is_view=is_view)
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
@@ -309,9 +308,8 @@ def render_stub(
 ) -> str:
     """The stub: the amount kept, the kept lines in their order, a mark where lines are missing, and the names.
 
-    name: the id by which the model can read the whole result again; empty if it cannot. more: number of names that had
-    no room. whole: lines that are shown to their end, however long.
-    """
+    message_id: the id by which the model can read the whole result again; empty if it cannot. omitted_names: number of
+    names that had no room. whole_lines: lines that are shown to their end, however long."""
     out: list[str] = []
     start = 0
     for n in sorted(kept):

@@ -20,9 +20,8 @@ def truncate_text(
 ) -> str:
     """Beginning and end of the text, with the mark of `missing` between them, in at most `tokens` tokens by `count`.
 
-    missing: makes the mark from the number of characters that are left out. Only the mark stays if there is no room for
-    more. A text that is short enough comes back as it is.
-    """
+    render_mark: makes the mark from the number of characters that are left out. Only the mark stays if there is no room
+    for more. A text that is short enough comes back as it is."""
     whole = count_tokens(text)
     if whole <= max_tokens:
         return text
@@ -53,9 +52,8 @@ def _pieces(text: str, chars: int, missing: Callable[[int], str]) -> str:
 def make_mark_renderer(message_id: str, total_chars: int | None, offered: Collection[str]) -> Callable[[int], str]:
     """Return a function that makes the mark for the missing characters of a message, from their number.
 
-    name: the message's public id. whole: its characters; None if a text of ours in its place is cut. offered: the tools
-    of ours that the model has.
-    """
+    message_id: the message's public id. total_chars: its characters; None if a text of ours in its place is cut.
+    offered: the tools of ours that the model has."""
     if "recall" in offered:
         source = f"; {render_recall_call(message_id)} has all of it"
     elif "query_db" in offered:

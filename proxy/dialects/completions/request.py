@@ -123,8 +123,8 @@ def read_request(
     """The request in this body. Raises NotManaged: `unreadable` or `shape` if the body is not understood, `size` if it
     is over the limits.
 
-    front: the prefix of an earlier body of the same history; if this body begins with it, only the rest is read.
-    begins: the caller has already checked that the body begins with `front`.
+    prefix: the prefix of an earlier body of the same history; if this body begins with it, only the rest is read.
+    is_prefix_checked: the caller has already checked that the body begins with `front`.
     """
     if prefix is not None and (is_prefix_checked or body.startswith(prefix.body_prefix)):
         longer = _read_rest(body, read, prefix, limits)
@@ -354,7 +354,7 @@ def replace_text(raw: bytes, text: str) -> bytes:
 
 def append_text(raw: bytes, text: str) -> bytes:
     """The message with text added at its end: to the string, or as one more text part. Raises ValueError as
-    `with_text`."""
+    `replace_text`."""
     found = json_spans.find_member(raw, "content")
     if found is None:
         raise ValueError("a message without content")

@@ -22,7 +22,8 @@ router = APIRouter(prefix="/api", tags=["proxy"], responses=ERROR_RESPONSES)
 
 
 class PolicyDetails(BaseModel):
-    """A policy. stages and voices: its parts, in order. is_default: true if it applies to requests that name none."""
+    """A policy. stages and injections: its parts, in order. is_default: true if it applies to requests that name
+    none."""
 
     name: str
     mode: str
@@ -30,7 +31,7 @@ class PolicyDetails(BaseModel):
     budget: float
     window: int
     stages: list[str]
-    voices: list[str]
+    injections: list[str]
     tools: list[str]
     is_default: bool
 
@@ -87,7 +88,8 @@ async def list_policies(
 def _policy(policy: Policy, usual: str) -> PolicyDetails:
     return PolicyDetails(
         name=policy.name, mode=policy.mode, schedule=policy.schedule, budget=policy.budget, window=policy.window,
-        stages=[_named(stage) for stage in policy.stages], voices=[_named(voice) for voice in policy.voices],
+        stages=[_named(stage) for stage in policy.stages],
+        injections=[_named(injection) for injection in policy.injections],
         tools=list(policy.tools), is_default=policy.name == usual,
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ def succeeded(meta: Mapping[str, Any]) -> bool:
 
 
 def notes(values: list[dict[str, Any]], signs: LoopSettings, kinds: tuple[str, ...]) -> Iterator[str]:
-    """The kind of each note that the agent would have been given, rate-limited as the voice does it."""
+    """The kind of each note that the agent would have been given, rate-limited as the injection does it."""
     told: dict[str, int] = {}
     talk = messages(*values)
     for _, found in find_loops_by_request(talk, [m.is_result for m in talk], signs):

@@ -15,8 +15,8 @@ from tests.context.research import working
 from tests.conversations import look
 
 
-def told(view: View, voice: CountDown | None = None) -> list[str]:
-    return [i.text.strip() for i in (voice or CountDown())(view)]
+def told(view: View, injection: CountDown | None = None) -> list[str]:
+    return [i.text.strip() for i in (injection or CountDown())(view)]
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def test_b3_the_countdown_begins_at_15_and_is_an_emergency_from_20(iterations: i
 
 
 def test_b3_boundaries_are_settings() -> None:
-    voice = CountDown(aggressive=2, emergency=3, max_iterations=4)
-    assert told(look(working(2)), voice) == ["[2 iterations left. Complete your answer.]"]
-    assert told(look(working(3)), voice) == ["[EMERGENCY: 1 iterations remaining. Synthesize NOW.]"]
+    injection = CountDown(aggressive=2, emergency=3, max_iterations=4)
+    assert told(look(working(2)), injection) == ["[2 iterations left. Complete your answer.]"]
+    assert told(look(working(3)), injection) == ["[EMERGENCY: 1 iterations remaining. Synthesize NOW.]"]
 
 
 def test_b2_the_request_overrides_how_many_there_may_be() -> None:
@@ -48,16 +48,16 @@ def test_b2_the_request_overrides_how_many_there_may_be() -> None:
 
 def test_b7_the_words_are_settings() -> None:
     firm, gently = ("Noch <LEFT>.", "Nur noch <LEFT>!"), ("<LEFT>, bitte", "<LEFT>")
-    voice = CountDown(firm=firm[0], firm_emergency=firm[1], gentle=gently[0], gentle_emergency=gently[1])
-    assert [told(look(working(n)), voice) for n in (15, 20)] == [["Noch 15."], ["Nur noch 10!"]]
-    gentle = [told(replace(look(working(n)), options={"urgency": "gentle"}), voice) for n in (15, 20)]
+    injection = CountDown(firm=firm[0], firm_emergency=firm[1], gentle=gently[0], gentle_emergency=gently[1])
+    assert [told(look(working(n)), injection) for n in (15, 20)] == [["Noch 15."], ["Nur noch 10!"]]
+    gentle = [told(replace(look(working(n)), options={"urgency": "gentle"}), injection) for n in (15, 20)]
     assert gentle == [["15, bitte"], ["10"]]
 
 
 @pytest.mark.parametrize("name", ["firm", "firm_emergency", "gentle", "gentle_emergency"])
 @pytest.mark.parametrize("text", ["", "Hurry up.", "<LEFT> <MOST>"])
 def test_b7_words_without_the_number_that_they_need_are_refused_at_the_start(name: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=rf"voices\.count_down\.{name}"):
+    with pytest.raises(ConfigError, match=rf"injections\.count_down\.{name}"):
         make_injection({"use": "count_down", name: text}, BUILT_IN_INJECTIONS)
 
 

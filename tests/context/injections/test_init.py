@@ -1,4 +1,4 @@
-"""The registry of voices."""
+"""The registry of injections."""
 
 from __future__ import annotations
 

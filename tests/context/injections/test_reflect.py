@@ -14,7 +14,7 @@ import pytest
 from proxy.chat.chain import compute_keys
 from proxy.context.analysis import call_batches
 from proxy.context.branch_state import BranchState
-from proxy.context.injections import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.injections.reflect import HEADING, Reflect, count_stuck_iterations
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import read_policy
@@ -55,8 +55,8 @@ def test_c3_low_ranks_leave_first_and_of_them_the_oldest() -> None:
 
 def with_tokens(tokens: int) -> Any:
     policy = reflective()
-    voices = tuple(replace(v, tokens=tokens) if isinstance(v, Reflect) else v for v in policy.voices)
-    return replace(policy, voices=voices)
+    injections = tuple(replace(v, tokens=tokens) if isinstance(v, Reflect) else v for v in policy.injections)
+    return replace(policy, injections=injections)
 
 
 def test_c3_without_reflections_calls_are_ranked_by_the_goal() -> None:
@@ -80,7 +80,7 @@ def test_c3_what_a_window_or_truncation_takes_out_is_told_too() -> None:
     for n in range(7):
         values += [user(f"prompt {n}"), *step("read_file", f"file {n}\n" + "y" * 500, path=f"f{n}.py"), assistant("ok")]
     values.append(user("and?"))
-    found = texts(values, replace(rolling, voices=(Reflect(),)))[-1]
+    found = texts(values, replace(rolling, injections=(Reflect(),)))[-1]
     assert [line.split(" → ")[0] for line in lines(found)] == [f"- read f{n}.py" for n in range(7)]
 
 
@@ -142,8 +142,8 @@ def test_c4_with_reflection_off_the_loop_rules_serve() -> None:
     session = reflected(values, *moving("advancing"))
     assert "[LOOP" not in texts(values, reflective(), session=session)[-1]
     off = reflective()
-    voices = tuple(replace(v, stuck=0) if isinstance(v, Reflect) else v for v in off.voices)
-    assert plan(values, replace(off, voices=voices)).messages is None
+    injections = tuple(replace(v, stuck=0) if isinstance(v, Reflect) else v for v in off.injections)
+    assert plan(values, replace(off, injections=injections)).messages is None
 
 
 def test_c4_a_policy_that_warns_of_loops_itself_does_so_by_its_own_settings() -> None:
@@ -157,7 +157,9 @@ def test_c4_a_policy_that_warns_of_loops_itself_does_so_by_its_own_settings() ->
         ({"kinds": ["same_call"], "texts": [{"kind": "same_call", "urgency": "firm", "text": "Stop <RUN>"}]}, "Stop 3"),
     ):
         policy = read_policy(
-            {**table, "voices": [*table["voices"], {"use": "warn_of_loops", **own}]}, BUILT_IN_STAGES, VOICES
+            {**table, "injections": [*table["injections"], {"use": "warn_of_loops", **own}]},
+            BUILT_IN_STAGES,
+            BUILT_IN_INJECTIONS,
         )
         made = plan(values, policy)
         told = "" if made.messages is None else texts(values, policy)[-1]
@@ -200,5 +202,5 @@ def test_the_policy_file_says_once_who_reflects_and_it_holds_for_both() -> None:
     text = (Path(__file__).parents[3] / "config/policies/reflective.toml").read_text()
     assert text.count('\nreflect = "off"') == 1
     table = tomllib.loads(text.replace('reflect = "off"', 'reflect = "helper"'))
-    policy = read_policy(table, BUILT_IN_STAGES, VOICES)
-    assert [p.reflect for p in (*policy.stages, *policy.voices) if hasattr(p, "reflect")] == ["helper", "helper"]
+    policy = read_policy(table, BUILT_IN_STAGES, BUILT_IN_INJECTIONS)
+    assert [p.reflect for p in (*policy.stages, *policy.injections) if hasattr(p, "reflect")] == ["helper", "helper"]

@@ -13,8 +13,8 @@ from tests.context.research import step, working
 from tests.conversations import assistant, look, user
 
 
-def told(view: View, voice: ReportProgress | None = None) -> list[str]:
-    return [i.text.strip() for i in (voice or ReportProgress())(view)]
+def told(view: View, injection: ReportProgress | None = None) -> list[str]:
+    return [i.text.strip() for i in (injection or ReportProgress())(view)]
 
 
 def test_b4_the_sources_example_word_for_word() -> None:
@@ -34,8 +34,8 @@ def test_b4_it_is_told_from_the_fifth_iteration_on(iterations: int, is_told: boo
 
 
 def test_b4_numbers_and_what_counts_as_a_page_are_settings() -> None:
-    voice = ReportProgress(since=1, max_iterations=12, pages="search")
-    assert told(look(working(2)), voice) == ["[PROGRESS: Iteration 2/12 | 2 tools used | 2 pages read]"]
+    injection = ReportProgress(since=1, max_iterations=12, pages="search")
+    assert told(look(working(2)), injection) == ["[PROGRESS: Iteration 2/12 | 2 tools used | 2 pages read]"]
     with pytest.raises(ConfigError, match="pages"):
         ReportProgress(pages="(")
 

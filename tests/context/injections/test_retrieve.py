@@ -38,8 +38,8 @@ def hidden(values: Sequence[Json], gone: Sequence[int], *, literal: bool = True,
     return replace(view, edits=edits, tokens=tokens, **more)
 
 
-def ask(text: str, gone: Sequence[int] = range(4), voice: Retrieve | None = None, **more: Any) -> list[Insert]:
-    return list((voice or Retrieve())(hidden([*OLD, user(text)], gone, **more)))
+def ask(text: str, gone: Sequence[int] = range(4), injection: Retrieve | None = None, **more: Any) -> list[Insert]:
+    return list((injection or Retrieve())(hidden([*OLD, user(text)], gone, **more)))
 
 
 def test_e5_a_past_topic_is_brought_back_from_the_messages_themselves_with_where_it_is_from() -> None:
@@ -77,10 +77,10 @@ def test_e5_going_on_retrieves_nothing(text: str) -> None:
 def test_e5_nothing_is_brought_back_below_the_floor() -> None:
     text = "plan a garden with tulips, roses, a pond, gravel and unicode"
     assert ask(text) == []
-    assert ask(text, voice=Retrieve(floor=0.01)) != []
+    assert ask(text, injection=Retrieve(floor=0.01)) != []
     assert ask("tulips roses pond") == []
     assert ask("unicode") == []  # one word names no topic
-    assert ask("unicode", voice=Retrieve(least_words=1)) != []
+    assert ask("unicode", injection=Retrieve(least_words=1)) != []
 
 
 def test_e5_what_is_still_in_the_prompt_is_not_brought_back() -> None:
@@ -102,9 +102,9 @@ def test_e5_an_old_task_that_is_named_brings_back_its_summary() -> None:
 def test_e5_at_most_so_many_tokens_and_items() -> None:
     text = "tokenizer unicode escapes"
     assert len(ask(text)) == 3
-    assert len(ask(text, voice=Retrieve(items=2))) == 2
+    assert len(ask(text, injection=Retrieve(items=2))) == 2
     for most in (0, 150, 300, 450):
-        found = ask(text, voice=Retrieve(tokens=most))
+        found = ask(text, injection=Retrieve(tokens=most))
         assert sum(len(i.text) for i in found) <= most
     assert ask(text, budget=0) == []
 
@@ -131,16 +131,16 @@ def test_e5_an_error_that_came_before_brings_back_what_was_done_then() -> None:
 def test_e5_literal_policies_say_it_with_every_request_of_the_task_others_once_and_for_good() -> None:
     talk = [*OLD, user("tokenizer unicode escapes")]
     more = [*talk, *step(9, "looking")]
-    voice = Retrieve()
-    texts = [i.text for i in voice(hidden(talk, range(4)))]
-    assert [i.text for i in voice(hidden(more, range(4)))] == texts != []
-    found = list(voice(hidden(talk, range(4), literal=False)))
+    injection = Retrieve()
+    texts = [i.text for i in injection(hidden(talk, range(4)))]
+    assert [i.text for i in injection(hidden(more, range(4)))] == texts != []
+    found = list(injection(hidden(talk, range(4), literal=False)))
     assert [i.text for i in found] == texts
     assert all(i.persistent for i in found)
-    assert list(voice(hidden(more, range(4), literal=False))) == []
+    assert list(injection(hidden(more, range(4), literal=False))) == []
     view = hidden(talk, range(4), literal=False)
     kept = Edit(view.keys[-1], "append", texts[0], "state", "r", 1, 2)
-    assert list(voice(replace(view, edits={**view.edits, kept.key: kept}))) == []
+    assert list(injection(replace(view, edits={**view.edits, kept.key: kept}))) == []
 
 
 def test_e6_what_the_client_does_not_send_any_more_comes_from_the_store() -> None:
@@ -185,8 +185,8 @@ TALK = [
 MANY = Retrieve(together=True, roles=("user",), near=0.3, floor=0.05, items=50, item_chars=100)
 
 
-def together(voice: Retrieve, text: str = "where was my violin made", **more: Any) -> list[Insert]:
-    return list(voice(hidden([*TALK, user(text)], range(6), **more)))
+def together(injection: Retrieve, text: str = "where was my violin made", **more: Any) -> list[Insert]:
+    return list(injection(hidden([*TALK, user(text)], range(6), **more)))
 
 
 def test_many_messages_are_quoted_in_one_text_oldest_first_with_what_stands_next_to_them() -> None:

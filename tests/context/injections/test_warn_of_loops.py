@@ -22,9 +22,9 @@ PLANS = [assistant(t) for t in ("I need to plan", "Let me plan my approach", "Pl
 SOURCE = "ERROR: You're repeating yourself. Take action immediately."
 
 
-def said(values: Sequence[Json], voice: WarnOfLoops | None = None, **more: object) -> list[Insert]:
+def said(values: Sequence[Json], injection: WarnOfLoops | None = None, **more: object) -> list[Insert]:
     view = replace(look([user("a"), *values]), **more)  # type: ignore[arg-type]  # fields of the View
-    return list((voice or WarnOfLoops())(view))
+    return list((injection or WarnOfLoops())(view))
 
 
 def test_b5_the_theme_loop_is_told_in_the_sources_words() -> None:
@@ -95,10 +95,10 @@ def test_b7_every_kind_has_words_of_every_urgency(kind: str, level: str) -> None
 
 def test_b7_the_words_are_settings_a_kind_and_an_urgency_each() -> None:
     own = {"kind": "theme_loop", "urgency": "firm", "text": "<RUN> Mal <WHAT>."}
-    voice = make_injection({"use": "warn_of_loops", "texts": [own]}, BUILT_IN_INJECTIONS)
-    assert isinstance(voice, WarnOfLoops)
-    assert said(PLANS, voice)[0].text.strip() == "3 Mal planning."
-    (gentle,) = said(PLANS, voice, options={"urgency": "gentle"})
+    injection = make_injection({"use": "warn_of_loops", "texts": [own]}, BUILT_IN_INJECTIONS)
+    assert isinstance(injection, WarnOfLoops)
+    assert said(PLANS, injection)[0].text.strip() == "3 Mal planning."
+    (gentle,) = said(PLANS, injection, options={"urgency": "gentle"})
     assert "3 thoughts were about planning" in gentle.text
 
 
@@ -116,7 +116,7 @@ def test_b7_the_words_are_settings_a_kind_and_an_urgency_each() -> None:
     ],
 )
 def test_b7_words_that_cannot_be_used_are_refused_at_the_start(own: object) -> None:
-    with pytest.raises(ConfigError, match=r"voices\.warn_of_loops\.texts"):
+    with pytest.raises(ConfigError, match=r"injections\.warn_of_loops\.texts"):
         make_injection({"use": "warn_of_loops", "texts": [own]}, BUILT_IN_INJECTIONS)
 
 
@@ -127,9 +127,9 @@ def test_settings_of_another_kind_are_refused() -> None:
 
 
 def test_b8_its_settings_are_the_signs() -> None:
-    voice = WarnOfLoops(theme_window=2, consecutive_threshold=4)
-    assert isinstance(voice, LoopSettings)
-    assert said(PLANS[:2], voice)[0].note_count == ("theme_loop", 2)
+    injection = WarnOfLoops(theme_window=2, consecutive_threshold=4)
+    assert isinstance(injection, LoopSettings)
+    assert said(PLANS[:2], injection)[0].note_count == ("theme_loop", 2)
 
 
 def test_b5_the_note_goes_where_the_upstream_takes_it() -> None:

@@ -36,8 +36,8 @@ def reflective(place: str = "tail", schedule: str = "always", **more: Any) -> Po
     """The policy with other settings in both tables."""
     policy = load("reflective")
     stages = [replace(s, place=place, **more) if isinstance(s, DistilResults) else s for s in policy.stages]
-    voices = [replace(v, **more) if isinstance(v, Reflect) else v for v in policy.voices]
-    return replace(policy, stages=tuple(stages), voices=tuple(voices), schedule=schedule)  # type: ignore[arg-type]
+    injections = [replace(v, **more) if isinstance(v, Reflect) else v for v in policy.injections]
+    return replace(policy, stages=tuple(stages), injections=tuple(injections), schedule=schedule)  # type: ignore[arg-type]
 
 
 def lines(text: str) -> list[str]:

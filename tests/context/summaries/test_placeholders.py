@@ -14,8 +14,8 @@ def test_each_placeholder_is_filled_once_and_what_it_brings_is_not_read_again() 
 
 @pytest.mark.parametrize("text", ["", " \n", "no number", "<left>", "<LEFT> and <LFET>", 7])
 def test_a_text_without_what_it_needs_or_with_what_nobody_fills_is_refused(text: object) -> None:
-    with pytest.raises(ConfigError, match=r"voices\.count_down\.firm"):
-        placeholders.check("voices.count_down.firm", text, ("LEFT",))
+    with pytest.raises(ConfigError, match=r"injections\.count_down\.firm"):
+        placeholders.check("injections.count_down.firm", text, ("LEFT",))
 
 
 def test_a_text_may_leave_out_what_it_does_not_need_and_may_be_told_to_be_free() -> None:

@@ -41,7 +41,7 @@ function form(session, set, policies, described) {
   const tell = () => {
     const one = policies.find((found) => found.name === policy.value);
     about.hidden = !one;
-    about.textContent = one ? [`${one.mode}, ${words(one.schedule)}`, one.stages.length ? `stages: ${one.stages.map(words).join(", ")}` : "changes nothing", one.voices.length ? `inserts: ${one.voices.map(words).join(", ")}` : ""].filter(Boolean).join(" · ") : "";
+    about.textContent = one ? [`${one.mode}, ${words(one.schedule)}`, one.stages.length ? `stages: ${one.stages.map(words).join(", ")}` : "changes nothing", one.injections.length ? `inserts: ${one.injections.map(words).join(", ")}` : ""].filter(Boolean).join(" · ") : "";
   };
   policy.addEventListener("change", tell);
   tell();
