@@ -24,7 +24,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
 
-.PHONY: run system test test-all test-slow test-alone test-others lint format types house mutants replay bench bench-peers bench-keep docs lock clean
+.PHONY: run system test test-all test-slow test-alone test-others lint format types house mutants replay replay-figures bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -62,9 +62,8 @@ SIDE_BY_SIDE = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 test-others: .venv/.test
 	@$(MAKE) --no-print-directory -k $(SIDE_BY_SIDE) $(OTHERS:%=test-%)
 
-# Of a Python between the oldest and the newest: what stands on libraries, sockets and databases.
-BETWEEN := tests/cli tests/store tests/stream tests/upstream tests/web
-WHICH = $(if $(filter $*,$(firstword $(VERSIONS)) $(lastword $(VERSIONS))),,$(BETWEEN))
+# Of the other Pythons: what stands on libraries, sockets and databases, where Pythons differ.
+WHICH := tests/cli tests/events tests/settings tests/store tests/stream tests/tools tests/upstream tests/web
 
 # One of the others. What is left out takes long, and depends on no Python: recorded runs, broken disks and processes,
 # and times.
@@ -74,7 +73,7 @@ test-%:
 	done; \
 	[ -n "$$found" ] || { echo "== Python $*: not found, not tested"; exit 0; }; \
 	$(MAKE) --no-print-directory .venvs/$*/.test VENV_PYTHON="$$found" || exit 1; \
-	told="== Python $*: $(or $(WHICH),all tests) but what is marked slow, timed or faults: the same on each Python"; \
+	told="== Python $*: $(WHICH), but what is marked slow, timed or faults: the same on each Python"; \
 	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) -m "$(PLAIN)" $(PYTEST_ARGS) $(WHICH) \
 		>.venvs/$*/log 2>&1 || { echo "$$told"; cat .venvs/$*/log; exit 1; }; \
 	echo "$$told"; tail -n 25 .venvs/$*/log
@@ -103,9 +102,13 @@ docs: .venv/.test
 	$(BIN)/zensical build --clean --strict
 
 # Every recorded run of ../shared through the proxy with the figures that it reaches, and each policy under each
-# schedule on a sample of them: ten minutes, only where it is.
+# schedule on a sample of them, only where it is. `replay-figures` is what CI runs of it: what is left out there is run
+# on a sample by other tests.
 replay: .venv/.test
 	$(BIN)/python -m pytest -q -p no:cacheprovider -m full_replay $(PYTEST_ARGS)
+
+replay-figures: .venv/.test
+	$(BIN)/python -m pytest -q -p no:cacheprovider -m "full_replay and not again" $(PYTEST_ARGS)
 
 # What everything costs beside a pass-through that does nothing: tables, and figures and plots in .benchmarks/, in a
 # quarter of an hour on a quiet machine; ARGS="overhead --rounds 3" for less of it. `bench-peers` installs others and

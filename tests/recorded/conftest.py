@@ -6,4 +6,5 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "full_replay: all of ../shared through the proxy, ten minutes; -m full_replay")
+    config.addinivalue_line("markers", "full_replay: all of ../shared through the proxy, -m full_replay")
+    config.addinivalue_line("markers", "again: a full replay of what other tests show on a sample; CI leaves it out")

@@ -83,8 +83,8 @@ def score(
     with running_beside(f"http://127.0.0.1:{port}/v1", **tree) as proxy:
         where = ["--proxy", proxy.url, "--upstream-port", str(port)]
         rows = run(shared, folder / "rows.json", *where, *files(data or shared / OPEN, *names), *arguments)
-        assert proxy.count("bypasses_total", reason="error") == 0
-        assert proxy.count("bypasses_total", reason="timeout") == 0
+        assert proxy.count("fallbacks_total", reason="error") == 0
+        assert proxy.count("fallbacks_total", reason="timeout") == 0
     return rows
 
 

@@ -67,6 +67,7 @@ def test_thrifty_pays_on_all_agent_runs(
     assert above == [], "nowhere dearer than doing nothing"
 
 
+@pytest.mark.again
 def test_rolling_is_sound_on_all_agent_runs(
     shared: Path, tmp_path: Path, direct: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +77,7 @@ def test_rolling_is_sound_on_all_agent_runs(
     assert_sound(rows)
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
 def test_a_state_that_the_model_plays_is_never_seen(shared: Path, tmp_path: Path, policy: str) -> None:
     # Where the scorer adds a block to an answer it takes away the white space that the answer begins with.
@@ -87,5 +89,6 @@ def test_a_state_that_the_model_plays_is_never_seen(shared: Path, tmp_path: Path
     assert_sound(score(shared, tmp_path, policy, AGENTS, "--play-state", "--stream"), unlike=unlike)
 
 
+@pytest.mark.again
 def test_years_of_chats_are_sound(shared: Path, tmp_path: Path) -> None:
     assert_sound(score(shared, tmp_path, "thrifty", ("rhelm",), "--stream"))
