@@ -15,7 +15,7 @@ from tests.faulty import faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls
 
-POLICIES = sorted(path.stem for path in (Path(__file__).parents[3] / "config" / "policies").glob("*.toml"))
+POLICIES = sorted(path.stem for path in (Path(__file__).parents[2] / "config" / "policies").glob("*.toml"))
 ROUND = 3
 
 
