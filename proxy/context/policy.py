@@ -98,6 +98,8 @@ SHARED_SETTINGS = ("aggressive", "emergency", "max_iterations", "urgency", "refl
 """Settings that mean the same in each stage and injection that has them."""
 DISABLED_SETTINGS: Mapping[str, str] = {"warn_of_loops": "loops"}
 """Settings that are switched off if a policy has an injection, by its name. Both would write the same text."""
+FORMER_KEYS = {"voices": "injections"}
+"""Names that keys of a policy file had before 0.1.0 was released."""
 _TOOL_KEYS = ("enabled", "offer")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(ScheduleName),
@@ -123,7 +125,8 @@ def read_policy(
             values["tools"], values["offer"] = _tools(value, source)
             continue
         if key not in known:
-            raise ConfigError(key, value, "one of " + ", ".join(sorted(known)), source=source)
+            names = FORMER_KEYS[key] + ", its name now" if key in FORMER_KEYS else "one of " + ", ".join(sorted(known))
+            raise ConfigError(key, value, names, source=source)
         if key in _CHOICES and value not in _CHOICES[key]:
             raise ConfigError(key, value, "one of " + ", ".join(_CHOICES[key]), source=source)
         if key in ("budget", "low") and (not isinstance(value, int | float) or value is True or not 0 < value <= 1):

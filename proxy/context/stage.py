@@ -41,21 +41,22 @@ class Injection(Protocol):
         ...  # pragma: no cover
 
 
-def find_class(name: str, built_in: Mapping[str, type]) -> type:
-    """The stage class of that name: one of ours, or a user's own as `module:Class`. Raises ConfigError if there is
-    none."""
+def find_class(name: str, built_in: Mapping[str, type], section: str = "stages", source: str = "") -> type:
+    """The class of that name: one of ours, or a user's own as `module:Class`. section: the table of the policy file that
+    names it. Raises ConfigError if there is none."""
+    key = f"{section}.use"
     if name in built_in:
         return built_in[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise ConfigError("stages.use", name, "one of " + ", ".join(built_in) + ", or module:Class")
+        raise ConfigError(key, name, "one of " + ", ".join(built_in) + ", or module:Class", source=source)
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as problem:
         # The last three: an empty or relative module name, or a module that cannot be compiled.
-        raise ConfigError("stages.use", name, f"an importable class ({problem})") from problem
+        raise ConfigError(key, name, f"an importable class ({problem})", source=source) from problem
     if not (isinstance(found, type) and is_dataclass(found) and callable(found)):
-        raise ConfigError("stages.use", name, "a dataclass that can be called with a View")
+        raise ConfigError(key, name, "a dataclass that can be called with a View", source=source)
     return found
 
 
@@ -79,7 +80,7 @@ def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], 
     row: object = table  # parsed from a file, so it may be anything
     if not isinstance(row, Mapping) or "use" not in row:
         raise ConfigError(section, row, "a table with a key `use`", source=source)
-    kind = find_class(str(table["use"]), built_in)
+    kind = find_class(str(table["use"]), built_in, section, source)
     known = {f.name: f for f in fields(kind)}
     settings = {name: value for name, value in table.items() if name != "use"}
     for name, value in settings.items():

@@ -160,6 +160,8 @@ def test_a_policy_needs_a_name() -> None:
 def test_a_wrong_stage_is_refused_with_its_key() -> None:
     assert refused(stages=[{"use": "close_window", "groups": "five"}]).key == "stages.close_window.groups"
     assert refused(stages=[{"use": "close_windows"}]).key == "stages.use"
+    assert refused(injections=[{"use": "tell_ledger"}]).key == "injections.use"
+    assert "injections, its name now" in str(refused(voices=[{"use": "count_down"}]))
     assert refused(stages=["close_window"]).key == "stages"
 
 
