@@ -42,7 +42,7 @@ class Injection(Protocol):
 
 
 def find_class(name: str, built_in: Mapping[str, type], section: str = "stages", source: str = "") -> type:
-    """The class of that name: one of ours, or a user's own as `module:Class`. section: the table of the policy file that
+    """The class of that name: one of ours, or a user's own as `module:Class`. section: the table of a policy file that
     names it. Raises ConfigError if there is none."""
     key = f"{section}.use"
     if name in built_in:
