@@ -437,8 +437,8 @@ def mark_broken_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[b
     the call that returns the text, if the model has recall.
 
     An operator, the budget or another upstream may take out the text after the reference was made. The model has
-    already seen the reference, and the mark does not make it longer. The result itself is not restored into a full
-    prompt.
+    already seen the reference, and the mark does not make the message longer: where it would, it names no call. The
+    result itself is not restored into a full prompt.
     """
     places: dict[str, int] | None = None
     made: dict[bytes, Edit] = {}
@@ -448,22 +448,32 @@ def mark_broken_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[b
             continue
         if places is None:
             places = {public_id(key): at for at, key in enumerate(view.keys)}
-        text = _POINTER.sub(partial(_mark_reference, view, n, edits, places), edit.text or "")
+        mark = partial(_mark_reference, view, n, edits, places)
+        text = _POINTER.sub(partial(mark, "recall" in view.offered_tools), edit.text or "")
+        if count_edited_tokens(view, n, text) > edit.after:
+            # The prompt could pass its budget, for which the edits were chosen before.
+            text = _POINTER.sub(partial(mark, False), edit.text or "")
         if text != edit.text:
-            made[k] = replace(edit, text=text, after=min(edit.after, count_edited_tokens(view, n, text)))
+            made[k] = replace(edit, text=text, after=count_edited_tokens(view, n, text))
     return {**edits, **made} if made else edits
 
 
 def _mark_reference(
-    view: View, n: int, edits: Mapping[bytes, Edit], places: Mapping[str, int], found: re.Match[str]
+    view: View,
+    n: int,
+    edits: Mapping[bytes, Edit],
+    places: Mapping[str, int],
+    with_recall: bool,
+    found: re.Match[str],
 ) -> str:
-    """Return the reference unchanged, or the words that its text has left the prompt."""
+    """Return the reference unchanged, or the words that its text has left the prompt. with_recall: they name the call
+    that returns the text."""
     own, lines, first, last, named, kind, name = found.groups()
     at = places.get(name)
     ours = at is not None and at < n and found[0] not in view.messages[n].text
     if at is None or not ours or _stand(view, at, edits.get(view.keys[at]), kind, int(first) - 1, int(last)):
         return found[0]
-    again = f'; recall("{name}")' if "recall" in view.offered_tools else ""
+    again = f'; recall("{name}")' if with_recall else ""
     return f"[{own}: {lines} of {named}, which has left{again}]"
 
 

@@ -155,16 +155,16 @@ class Screen:
         """To a place of the dashboard; `wait`: what has to be there."""
         self.page.goto("about:blank")
         self.page.goto(self.stage.url + place)
-        self.page.wait_for_selector(wait, timeout=15_000)
+        self.page.wait_for_selector(wait, timeout=60_000)
 
     def click(self, selector: str) -> None:
-        self.page.locator(selector).first.click(timeout=15_000)
+        self.page.locator(selector).first.click(timeout=60_000)
 
     def press(self, selector: str) -> str:
         """Click, and wait for what is said about it."""
         self.page.evaluate("document.getElementById('toasts').replaceChildren()")
         self.click(selector)
-        toast = self.page.wait_for_selector(".toast", timeout=15_000)
+        toast = self.page.wait_for_selector(".toast", timeout=60_000)
         assert toast is not None
         said = toast.inner_text()
         assert "bad" not in (toast.get_attribute("class") or ""), said

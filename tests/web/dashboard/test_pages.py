@@ -139,10 +139,10 @@ def test_a_lost_connection_is_told_and_mends_itself(browser: Browser, there: Sta
     with looking(browser, there) as screen:
         screen.go("#/", ".sessions")
         screen.context.set_offline(True)
-        screen.page.wait_for_selector(".lost", timeout=15_000)
+        screen.page.wait_for_selector(".lost", timeout=60_000)
         assert screen.page.locator(".sessions").count() == 1, "what was shown stays"
         screen.context.set_offline(False)
-        screen.page.wait_for_selector(".lost", state="detached", timeout=15_000)
+        screen.page.wait_for_selector(".lost", state="detached", timeout=60_000)
 
 
 def rows(count: int) -> str:
@@ -168,7 +168,7 @@ def test_the_list_follows_what_happens(browser: Browser, there: Stage) -> None:
     with looking(browser, there) as screen:
         screen.go("#/", ".sessions")
         there.say("comes-later", "Hello.")
-        screen.page.wait_for_selector("a.name:has-text('comes-later')", timeout=15_000)
+        screen.page.wait_for_selector("a.name:has-text('comes-later')", timeout=60_000)
 
 
 def test_the_strip_works_with_keys_alone_and_tells_why(browser: Browser, there: Stage) -> None:

@@ -118,7 +118,7 @@ def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
     with looking(browser, there, key="") as screen:
         screen.page.add_init_script(count)
         screen.page.goto(f"http://127.0.0.1:{port}/")
-        screen.page.wait_for_function("window.asked >= 3", timeout=15_000)
+        screen.page.wait_for_function("window.asked >= 3", timeout=60_000)
         assert [one.split(":")[1] for one in screen.page.evaluate("[...timers]")] == ["3000"], "defined and begun once"
         screen.page.evaluate("window.kept = document.querySelector('context-manager-widget'); kept.remove()")
         assert screen.page.evaluate("timers.size") == 0
