@@ -43,15 +43,15 @@ PROMISES = (
         "An answer that failed never becomes one that succeeded, nor the reverse.",
         (
             "upstream/test_reply.py",
-            "exchange/test_converse.py::test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done",
-            "exchange/test_converse.py::test_an_answer_cut_short_is_never_told_as_whole",
+            "exchange/test_handler.py::test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done",
+            "exchange/test_handler.py::test_an_answer_cut_short_is_never_told_as_whole",
             "web/test_passthrough.py::test_u4_u5_u11_a_broken_answer_never_looks_whole",
         ),
     ),
     Promise(
         "P4",
         "A fault of the store, of planning or of counting never fails a request that works without the proxy.",
-        ("exchange/test_planning.py", "faults/test_content.py", "faults/test_stores.py", "store/test_crash.py"),
+        ("exchange/test_plan_request.py", "faults/test_content.py", "faults/test_stores.py", "store/test_crash.py"),
     ),
     Promise(
         "P5",
@@ -59,10 +59,10 @@ PROMISES = (
         (
             "faults/test_load.py::test_r1_c9_two_thousand_requests_with_faults_get_their_own_answers_and_nothing_grows",
             "faults/test_answers.py",
-            "web/test_connection.py",
-            "store/test_spool.py",
-            "exchange/test_reading.py",
-            "exchange/test_threads.py::test_what_they_take_in_memory_is_bounded_too_and_the_least_recently_used_leaves",
+            "web/test_server.py",
+            "store/test_write_queue.py",
+            "exchange/test_message_cache.py",
+            "sessions/test_live.py::test_what_they_take_in_memory_is_bounded_too_and_the_least_recently_used_leaves",
         ),
     ),
     Promise(
@@ -70,8 +70,8 @@ PROMISES = (
         "The upstream is closed within 500 ms after the client has left, before the first byte too.",
         (
             "web/test_passthrough.py::test_c1_c2_c4_a_client_that_leaves_closes_the_upstream_within_half_a_second",
-            "web/test_completions.py::test_upstream_is_closed_when_the_client_leaves_before_the_first_byte",
-            "web/test_completions.py::test_upstream_is_closed_when_the_client_leaves_mid_stream",
+            "web/test_chat.py::test_upstream_is_closed_when_the_client_leaves_before_the_first_byte",
+            "web/test_chat.py::test_upstream_is_closed_when_the_client_leaves_mid_stream",
         ),
     ),
     Promise(

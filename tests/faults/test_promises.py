@@ -38,7 +38,7 @@ def test_what_failed_or_was_not_run_is_told_as_that(tmp_path: Path) -> None:
     results.note(three.tests[0], "passed")
     assert results.of(one) == "1 passed, 1 skipped; 10 kills"
     assert results.of(two) == "**broken**"
-    assert results.of(three).startswith("not run: `web/test_completions.py::")
+    assert results.of(three).startswith("not run: `web/test_chat.py::")
     file = tmp_path / "promises.md"
     file.write_text(f"before\n{START}old{END}\nafter\n")
     write(file, results)

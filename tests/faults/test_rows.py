@@ -23,32 +23,34 @@ WHERE = ("faults", "upstream", "web")
 
 SHOWN: dict[str, list[str]] = {
     "u2": ["upstream/test_client.py::test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout"],
-    "u4": ["exchange/test_converse.py::test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done"],
-    "u5": ["exchange/test_finish.py::test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from"],
+    "u4": ["exchange/test_handler.py::test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done"],
+    "u5": [
+        "exchange/test_record_outcome.py::test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from"
+    ],
     "u9": [
         "stream/test_relay.py::test_without_options_every_byte_goes_on_at_every_cut",
         "stream/test_sse.py::test_a_stream_reads_alike_whole_byte_by_byte_and_cut_anywhere",
     ],
     "u10": [
-        "exchange/test_converse.py::test_whatever_a_200_holds_reaches_the_client",
-        "exchange/test_converse.py::test_whatever_a_stream_holds_reaches_the_client",
+        "exchange/test_handler.py::test_whatever_a_200_holds_reaches_the_client",
+        "exchange/test_handler.py::test_whatever_a_stream_holds_reaches_the_client",
     ],
-    "u11": ["exchange/test_converse.py::test_an_answer_cut_short_is_never_told_as_whole"],
-    "c1": ["web/test_completions.py::test_upstream_is_closed_when_the_client_leaves_mid_stream"],
-    "c2": ["web/test_completions.py::test_upstream_is_closed_when_the_client_leaves_before_the_first_byte"],
-    "c3": ["web/test_completions.py::test_the_next_requests_succeed_after_many_clients_have_left"],
-    "c5": ["web/test_completions.py::test_a_client_that_reads_slowly_holds_the_upstream_back"],
+    "u11": ["exchange/test_handler.py::test_an_answer_cut_short_is_never_told_as_whole"],
+    "c1": ["web/test_chat.py::test_upstream_is_closed_when_the_client_leaves_mid_stream"],
+    "c2": ["web/test_chat.py::test_upstream_is_closed_when_the_client_leaves_before_the_first_byte"],
+    "c3": ["web/test_chat.py::test_the_next_requests_succeed_after_many_clients_have_left"],
+    "c5": ["web/test_chat.py::test_a_client_that_reads_slowly_holds_the_upstream_back"],
     "j3": [
-        "web/test_completions.py::test_odd_bodies_go_on_untouched_and_upstream_decides",
-        "web/test_completions.py::test_no_body_makes_an_error_of_ours",
+        "web/test_chat.py::test_odd_bodies_go_on_untouched_and_upstream_decides",
+        "web/test_chat.py::test_no_body_makes_an_error_of_ours",
     ],
     "j4": [
-        "test_vocabulary.py::test_pathological_texts_are_counted_at_once",
-        "test_vocabulary.py::test_a_panic_becomes_an_estimate_and_an_interrupt_does_not",
+        "test_tokenizers.py::test_pathological_texts_are_counted_at_once",
+        "test_tokenizers.py::test_a_panic_becomes_an_estimate_and_an_interrupt_does_not",
     ],
     "j5": [
         "stream/test_sse.py::test_parsing_is_linear",
-        "stream/test_withhold.py::test_the_work_is_linear",
+        "stream/test_block_filter.py::test_the_work_is_linear",
         "stream/test_relay.py::test_a_long_stream_is_linear",
     ],
     "j7": [
@@ -93,18 +95,18 @@ SHOWN: dict[str, list[str]] = {
     ],
     "s4": ["exchange/test_isolation.py::test_one_name_under_two_credentials_shares_nothing"],
     "s5": [
-        "memory/test_memos.py::test_no_memo_can_end_its_block_or_begin_anything",
-        "memory/test_memos.py::test_a_memo_of_100_kb_is_shown_to_2_kb",
+        "notes/test_memo_matching.py::test_no_memo_can_end_its_block_or_begin_anything",
+        "notes/test_memo_matching.py::test_a_memo_of_100_kb_is_shown_to_2_kb",
     ],
-    "s6": ["memory/test_memos.py::test_what_is_no_block_of_memos_is_not_read_as_one"],
+    "s6": ["notes/test_memo_matching.py::test_what_is_no_block_of_memos_is_not_read_as_one"],
     "s7": [
-        "exchange/test_rounds_ends.py::test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools",
-        "exchange/test_rounds_ends.py::test_time_is_bounded_too_and_ends_a_tool_that_runs",
-        "exchange/test_rounds_ends.py::test_a_client_that_leaves_ends_it_all",
+        "exchange/test_tool_loop_ends.py::test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools",
+        "exchange/test_tool_loop_ends.py::test_time_is_bounded_too_and_ends_a_tool_that_runs",
+        "exchange/test_tool_loop_ends.py::test_a_client_that_leaves_ends_it_all",
     ],
     "s8": [
-        "exchange/test_rounds.py::test_the_clients_own_tool_of_a_name_is_the_clients_to_run",
-        "exchange/test_rounds.py::test_a_tool_that_was_not_offered_is_the_clients_business",
+        "exchange/test_tool_loop.py::test_the_clients_own_tool_of_a_name_is_the_clients_to_run",
+        "exchange/test_tool_loop.py::test_a_tool_that_was_not_offered_is_the_clients_business",
     ],
     "s9": [
         "upstream/test_client.py::test_the_environments_proxy_is_not_used_and_the_targets_own_is",
@@ -113,7 +115,7 @@ SHOWN: dict[str, list[str]] = {
     "s10": [
         "web/dashboard/test_hostile.py::test_there_are_two_hundred_of_them",
         "web/dashboard/test_hostile.py::test_names_of_sessions_and_models_in_the_list",
-        "web/dashboard/test_files.py::test_texts_never_become_markup_and_nothing_comes_from_elsewhere",
+        "web/dashboard/test_static_files.py::test_texts_never_become_markup_and_nothing_comes_from_elsewhere",
     ],
     "s15": ["test_house.py::test_locks_are_hashed_and_name_no_index"],
 }
