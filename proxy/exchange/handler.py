@@ -162,11 +162,7 @@ async def _send_and_relay(
     try:
         reply = await _send(services, turn, target, incoming)
     except UpstreamError as problem:
-        record_outcome.store_in_background(
-            services,
-            turn,
-            record_outcome.record_outcome(services, turn, None, (), "failed", problem.status, note=problem.code),
-        )
+        _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
     except (asyncio.CancelledError, ClientGone):
         _record_client_gone(services, turn, None, ())
@@ -310,11 +306,7 @@ async def _relay_stream(
         blocks = [block.body for block in grammar.find_blocks(answer.text)]
     if broken is not None or answer.is_truncated:
         code = broken.code if broken is not None else "upstream_broken"
-        record_outcome.store_in_background(
-            services,
-            turn,
-            record_outcome.record_outcome(services, turn, answer, blocks, "partial", reply.status, note=code),
-        )
+        _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
         _record_truncated(services, turn.upstream, code)
         message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
         await out.write((b"\n\n" if relay.is_unfinished else b"") + record_outcome.make_error_event(message, code))
@@ -328,8 +320,17 @@ async def _relay_stream(
     await out.end((b"" if stored else b": persist deferred\n\n") + relay.terminal)
 
 
-def _record_failure(services: Services, turn: Turn, status: ExchangeStatus, http_status: int, note: str) -> None:
-    rows = record_outcome.record_outcome(services, turn, None, (), status, http_status, note=note)
+def _record_unfinished(
+    services: Services,
+    turn: Turn,
+    status: ExchangeStatus,
+    http_status: int,
+    note: str | None,
+    answer: AssembledAnswer | None = None,
+    blocks: Sequence[str] = (),
+) -> None:
+    """Record an exchange whose answer did not come whole, or was not read, with nobody waiting for the write."""
+    rows = record_outcome.record_outcome(services, turn, answer, blocks, status, http_status, note=note)
     record_outcome.store_in_background(services, turn, rows)
 
 
@@ -346,13 +347,13 @@ async def _relay_body(
     try:
         body = await reply.read_body(services.settings.limits.body_mb << 20)
     except UpstreamTimeout:
-        _record_failure(services, turn, "failed", 504, "upstream_timeout")
+        _record_unfinished(services, turn, "failed", 504, "upstream_timeout")
         raise
     except AnswerTooLong:
         await _relay_unread(services, turn, reply, out)
         return
     except UpstreamBroken as problem:
-        _record_failure(services, turn, "partial", reply.status, problem.code)
+        _record_unfinished(services, turn, "partial", reply.status, problem.code)
         raise
     except (asyncio.CancelledError, ClientGone):
         _record_client_gone(services, turn, None, ())
@@ -422,11 +423,7 @@ async def _answer_with_original(
     try:
         reply = await tool_loop.send_original()
     except UpstreamError as problem:
-        record_outcome.store_in_background(
-            services,
-            turn,
-            record_outcome.record_outcome(services, turn, None, (), "failed", problem.status, note=problem.code),
-        )
+        _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
     except (asyncio.CancelledError, ClientGone):
         _record_client_gone(services, turn, None, ())
@@ -439,11 +436,7 @@ async def _answer_with_original(
 
 async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter) -> None:
     """Pass on an answer that is larger than the proxy holds: as it comes, without reading it."""
-    record_outcome.store_in_background(
-        services,
-        turn,
-        record_outcome.record_outcome(services, turn, None, (), "partial", reply.status, note="too long to be stored"),
-    )
+    _record_unfinished(services, turn, "partial", reply.status, "too long to be stored")
     await out.start(reply.status, _make_response_headers(turn, reply, changed=False))
     try:
         async for data in reply.iter_bytes():
@@ -456,6 +449,4 @@ async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: Respo
 
 def _record_client_gone(services: Services, turn: Turn, answer: AssembledAnswer | None, blocks: Sequence[str]) -> None:
     """Record the exchange of a client that left, with nobody waiting for the write."""
-    record_outcome.store_in_background(
-        services, turn, record_outcome.record_outcome(services, turn, answer, blocks, "client_gone", 499)
-    )
+    _record_unfinished(services, turn, "client_gone", 499, None, answer, blocks)

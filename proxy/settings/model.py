@@ -253,6 +253,8 @@ class StoreSettings(SettingsSection):
     """SQLite's synchronous setting. `full` survives power loss, `normal` a crash of the process."""
     persist: Literal["best_effort", "required"] = "best_effort"
     """Behaviour while the store is away. `best_effort`: requests are answered. `required`: they get a 503."""
+    read_s: Seconds = 2.0
+    """Time limit of one read, in seconds. A slower one is interrupted, and counts as a store that is away."""
     retention_days: Annotated[float, Field(ge=0, le=36_500)] = 0
     """Days after which an unused session is removed, and an unused thread on which no other depends. 0: nothing is ever
     removed."""

@@ -14,28 +14,30 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 
 
-def create_store(db: str, *, durability: Literal["full", "normal"] = "full", spool_mb: int = 64) -> Store:
+def create_store(
+    db: str, *, durability: Literal["full", "normal"] = "full", spool_mb: int = 64, read_s: float = 2.0
+) -> Store:
     """A store that is not open yet. `db`: a path, "sqlite:///path", "postgresql://..." or ":memory:". Raises
     StoreRefused if `db` names no store, or if the driver is not installed."""
     if db == ":memory:":
         return InMemoryStore()
     scheme, found, rest = db.partition("://")
     if not found:
-        return SqliteStore(db, durability=durability, spool_mb=spool_mb)
+        return SqliteStore(db, durability=durability, spool_mb=spool_mb, read_s=read_s)
     if scheme == "sqlite" and rest.startswith("/"):
-        return SqliteStore(rest[1:], durability=durability, spool_mb=spool_mb)
+        return SqliteStore(rest[1:], durability=durability, spool_mb=spool_mb, read_s=read_s)
     if scheme in ("postgresql", "postgres"):
-        return _postgres(db, durability, spool_mb)
+        return _postgres(db, durability, spool_mb, read_s)
     raise StoreRefused(
         f"there is no store for {scheme}://.", hint="Give a path, a postgresql:// URL or :memory: as --db."
     )
 
 
-def _postgres(db: str, durability: Literal["full", "normal"], spool_mb: int) -> Store:
+def _postgres(db: str, durability: Literal["full", "normal"], spool_mb: int, read_s: float) -> Store:
     """The PostgreSQL store. Its driver is an extra, since one process with SQLite does not need it. Raises StoreRefused
     if the driver is missing."""
     try:
         from proxy.store.postgres import PostgresStore  # noqa: PLC0415  only where it is asked for
     except ModuleNotFoundError as error:
         raise StoreRefused("PostgreSQL needs the package asyncpg.", hint="Install context-proxy[postgres].") from error
-    return PostgresStore(db, durability=durability, spool_mb=spool_mb)
+    return PostgresStore(db, durability=durability, spool_mb=spool_mb, read_s=read_s)

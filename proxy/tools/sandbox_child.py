@@ -1,4 +1,4 @@
-"""The process in which a model's SQL runs: started for one query as `python -I -S child.py`, without an environment.
+"""The process in which a model's SQL runs: `python -I -S sandbox_child.py` for one query, without an environment.
 
 It imports no module of the proxy. Its first line of output says that it is ready. It first reads a line with a JSON
 object; `search` in it is true if a word index is needed. Then it reads a JSON array for each row of the table, and an

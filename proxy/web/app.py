@@ -78,7 +78,10 @@ CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
 def make_store(settings: Settings) -> Store:
     """Return the store that `db` names. Raises ConfigError if there is no store of that kind."""
     try:
-        return create_store(settings.db, durability=settings.store.durability, spool_mb=settings.limits.spool_mb)
+        kept = settings.store
+        return create_store(
+            settings.db, durability=kept.durability, spool_mb=settings.limits.spool_mb, read_s=kept.read_s
+        )
     except StoreRefused as problem:
         # The value may hold a password, so the error gives only the allowed values.
         raise ConfigError("db", "***", f"a path, :memory: or a postgresql:// URL ({problem.message})") from problem

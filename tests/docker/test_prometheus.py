@@ -191,8 +191,8 @@ async def test_s8_prometheus_asks_for_the_password_that_the_first_start_made(tmp
             except OSError:
                 return 0  # it does not listen yet
 
-        async with asyncio.timeout(30):
-            while (found := await asyncio.to_thread(status, password)) == 0:
+        async with asyncio.timeout(60):
+            while (found := await asyncio.to_thread(status, password)) in (0, 503):  # 503: it is not ready yet
                 await asyncio.sleep(0.1)
         assert found == 200
         assert await asyncio.to_thread(status, None) == 401

@@ -1,4 +1,4 @@
-"""`connect`: the store that `db` names."""
+"""`create_store`: the store that `db` names."""
 
 from __future__ import annotations
 

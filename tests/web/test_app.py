@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, StoreUnavailable
 from proxy.settings.load import Settings
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
@@ -253,3 +253,13 @@ async def test_the_store_is_closed_whatever_else_fails_at_the_end(tmp_path: Path
     await again.open()
     assert (await again.count_rows())["messages"] == 2
     await again.close()
+
+
+@pytest.mark.timed
+async def test_the_settings_bound_a_read_of_the_store(tmp_path: Path) -> None:
+    store: Any = make_store(settings_for("demo", db=str(tmp_path / "a.sqlite3"), store={"read_s": 0.2}))
+    await store.open()
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
+    with pytest.raises(StoreUnavailable, match=r"longer than 0\.2 s"):
+        await store._fetch(endless, ())
+    await store.close()

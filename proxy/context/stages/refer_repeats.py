@@ -450,11 +450,13 @@ def mark_broken_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[b
             places = {public_id(key): at for at, key in enumerate(view.keys)}
         mark = partial(_mark_reference, view, n, edits, places)
         text = _POINTER.sub(partial(mark, "recall" in view.offered_tools), edit.text or "")
-        if count_edited_tokens(view, n, text) > edit.after:
-            # The prompt could pass its budget, for which the edits were chosen before.
+        if text == edit.text:
+            continue
+        after = count_edited_tokens(view, n, text)
+        if after > edit.after:  # the prompt could pass its budget, for which the edits were chosen before
             text = _POINTER.sub(partial(mark, False), edit.text or "")
-        if text != edit.text:
-            made[k] = replace(edit, text=text, after=count_edited_tokens(view, n, text))
+            after = count_edited_tokens(view, n, text)
+        made[k] = replace(edit, text=text, after=after)
     return {**edits, **made} if made else edits
 
 
