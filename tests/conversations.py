@@ -16,7 +16,7 @@ from proxy.chat.tokens import TokenCounter
 from proxy.context import view
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
-from proxy.context.plan import View
+from proxy.context.plan import RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.dialects.completions.request import read_message, read_request
 from proxy.notes.memo_matching import Memo
@@ -24,6 +24,8 @@ from proxy.notes.memo_matching import Memo
 Json = dict[str, Any]
 
 WEIGH = TokenCounter(len)
+INPUTS = RewriteInputs(WEIGH)
+"""The inputs of a rewrite of which nothing else is known."""
 PLAIN = Model("plain", w=1.25, r=0.1, min=0, block=1)
 """A model with Anthropic's price ratios, no window, and a cache that holds every prefix to the token."""
 
@@ -86,14 +88,9 @@ def look(
     """The View of a conversation."""
     asked = request(values, **more)
     keys = chain.compute_keys("", asked.messages)
-    return view.build(
-        asked,
-        keys,
-        session or BranchState(),
-        policy or Policy("test"),
-        model,
-        now,
+    inputs = RewriteInputs(
         WEIGH,
+        keys,
         strategy,
         strategies or [strategy] * len(keys),
         offered_tools=offered,
@@ -102,3 +99,4 @@ def look(
         scratchpad=scratchpad,
         memos=memos,
     )
+    return view.build(asked, session or BranchState(), policy or Policy("test"), model, now, inputs)

@@ -18,7 +18,7 @@ from proxy.context import repair, view
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.operator_edits import NAME, OperatorDecisions
-from proxy.context.plan import Edit, Note, Plan
+from proxy.context.plan import Edit, Note, Plan, RewriteInputs
 from proxy.context.policy import Policy
 
 T = TypeVar("T")
@@ -130,7 +130,8 @@ def _find_removed_edits(
             size = weigh(messages[n])
             edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
     lenient = _as_lenient(messages, model)
-    seen = view.build(request, keys, BranchState(), policy, lenient, 0.0, weigh, strategy, [strategy] * len(keys))
+    inputs = RewriteInputs(weigh, keys, strategy, [strategy] * len(keys))
+    seen = view.build(request, BranchState(), policy, lenient, 0.0, inputs)
     edits = repair.repair_order(seen, edits, {})
     return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}
 

@@ -12,19 +12,17 @@ from dataclasses import dataclass, replace
 
 from proxy.chat import chain
 from proxy.chat.message import Request
-from proxy.chat.tokens import PER_MESSAGE, TokenCounter
+from proxy.chat.tokens import PER_MESSAGE
 from proxy.context import fit, inserts, noting, operator_edits, outgoing, page_faults, proposals, schedule, view
 from proxy.context.branch_state import BranchState, count_cuts, count_losses
 from proxy.context.gap_remarks import add_gap_remarks
 from proxy.context.models import Model, without_cache
-from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RetrievedText, View
+from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
 from proxy.context.stage import Stage
 from proxy.context.stages.refer_repeats import find_dangling_edits, mark_broken_references
-from proxy.context.view import ViewExtras
 from proxy.errors import RuleBroken
-from proxy.notes.memo_matching import Memo
 
 MAX_FIT_PASSES = 3
 """Times that messages make room for inserts. Inserts report removed messages, so they may grow when more messages
@@ -32,65 +30,37 @@ leave."""
 
 
 def rewrite(
-    request: Request,
-    session: BranchState,
-    policy: Policy,
-    model: Model,
-    now: float,
-    *,
-    weigh: TokenCounter,
-    keys: Sequence[bytes] | None = None,
-    strategy: str = "openai",
-    strategies: Sequence[str] | None = None,
-    times: Sequence[float] | None = None,
-    retrieved_texts: Sequence[RetrievedText] = (),
-    relevance: Mapping[bytes, float] | None = None,
-    frozen: bool = False,
-    options: Mapping[str, str] | None = None,
-    offered_tools: frozenset[str] = frozenset(),
-    guarded_keys: frozenset[bytes] = frozenset(),
-    tool_tokens: int = 0,
-    scratchpad: str = "",
-    memos: Sequence[Memo] = (),
-    tenant_faults: Mapping[str, tuple[int, int]] | None = None,
+    request: Request, session: BranchState, policy: Policy, model: Model, now: float, inputs: RewriteInputs
 ) -> Plan:
     """Plan one request.
 
-    now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys, if the caller has them. strategy:
-    the wire format of the upstream that the request goes to. strategies: the wire format that each message was made
-    for. times: when each message was first seen. options: the values of the request's x-context-* headers.
-    retrieved_texts: results of a search of the store. relevance: of messages to the task, by form. frozen: make no new
-    edits (the store cannot take them). offered_tools: names of the proxy's tools that the model has, or will have if
-    the plan makes a first edit. tool_tokens: tokens of these tools that come in front of the messages then.
-    guarded_keys: chain keys of messages that stay as they are. scratchpad: the session's. memos: those that fit the
-    last user message. tenant_faults: page faults of the tenant's other sessions (`View.tenant_faults`). Raises nothing
-    on purpose: a plan that breaks a rule comes back as `refusal`, and the original goes out.
+    now: seconds, on the clock of `session.sent_at`. Raises nothing on purpose: a plan that breaks a rule comes back as
+    `refusal`, and the original goes out.
     """
-    keys = chain.compute_keys("", request.messages) if keys is None else keys
+    keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
+    inputs = replace(
+        inputs,
+        keys=keys,
+        strategies=inputs.strategies or [inputs.strategy] * len(keys),
+        times=inputs.times or [now] * len(keys),
+    )
     policy = apply_model_settings(policy, model)
     if session.stopped is not None:
         session, policy = _for_stopped(session, policy)
     if session.is_never_cached:
         model = without_cache(model)
     policy = operator_edits.apply_to_policy(policy, session.decisions)
-    strategies, times = strategies or [strategy] * len(keys), times or [now] * len(keys)
-    more = (policy, model, now, weigh, strategy, strategies)
-    extras: ViewExtras = {
-        "times": times, "retrieved_texts": retrieved_texts, "relevance": relevance or {}, "options": options or {},
-        "offered_tools": offered_tools, "guarded_keys": guarded_keys, "tool_tokens": tool_tokens,
-        "scratchpad": scratchpad, "memos": memos, "tenant_faults": tenant_faults or {},
-    }  # fmt: skip
-    seen = view.build(request, keys, session, *more, **extras)
+    seen = view.build(request, session, policy, model, now, inputs)
     if over := _find_expired_edits(seen, policy) | operator_edits.find_revoked_edits(seen.edits, session.decisions):
         session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
-        seen = view.build(request, keys, session, *more, **extras)
+        seen = view.build(request, session, policy, model, now, inputs)
     force = session.decisions.forced_action if session.decisions is not None else ""
     if force == "prune":
         seen = replace(seen, budget=operator_edits.compute_prune_budget(seen, policy))
     if session.stopped is not None and seen.budget is not None:
         seen = replace(seen, budget=max(seen.budget, seen.limit or 0))
     seen, refetched = _count_new_faults(seen, session)
-    return _rewrite_view(seen, session, policy, model, now, refetched, frozen=frozen)
+    return _rewrite_view(seen, session, policy, model, now, refetched, frozen=inputs.frozen)
 
 
 def _count_new_faults(seen: View, session: BranchState) -> tuple[View, list[Note]]:

@@ -224,6 +224,44 @@ class EditedHistory:
     memo_values: MemoValues
 
 
+@dataclass(frozen=True, slots=True)
+class RewriteInputs:
+    """Inputs of a rewrite beside the conversation, its branch, the policy and the model.
+
+    `times` and `strategies` have one entry for each message; if they are empty, `now` and `strategy` hold for all."""
+
+    weigh: TokenCounter
+    """The counter of tokens."""
+    keys: Sequence[bytes] | None = None
+    """The messages' chain keys, if the caller has them."""
+    strategy: str = "openai"
+    """The wire format of the upstream that the request goes to."""
+    strategies: Sequence[str] = ()
+    """The wire format that each message was made for."""
+    times: Sequence[float] = ()
+    """Time at which each message was first seen, in seconds."""
+    retrieved_texts: Sequence[RetrievedText] = ()
+    """Texts that a search of the store has found for this request."""
+    relevance: Mapping[bytes, float] = field(default_factory=dict)
+    """Nearness of messages to the current task, 0 to 1, by form."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Values of the request's x-context-* headers, by the rest of the header's name in small letters."""
+    offered_tools: frozenset[str] = frozenset()
+    """Names of the proxy's tools that the model has, or will have if the plan makes a first edit."""
+    tool_tokens: int = 0
+    """Tokens of these tools that come in front of the messages with a first edit."""
+    guarded_keys: frozenset[bytes] = frozenset()
+    """Chain keys of messages that stay as they are."""
+    scratchpad: str = ""
+    """The session's scratchpad."""
+    memos: Sequence[Memo] = ()
+    """The memos that fit the last user message."""
+    tenant_faults: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Page faults of the tenant's other sessions (`View.tenant_faults`)."""
+    frozen: bool = False
+    """True to make no new edits, because the store cannot take them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """The conversation as it would go out now, old edits applied.

@@ -6,50 +6,27 @@ The request and the memory of its thread are joined here. All later code only re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
 
+from proxy.chat import chain
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import PER_MESSAGE, TokenCounter
+from proxy.chat.tokens import PER_MESSAGE
 from proxy.context import history
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
-from proxy.context.plan import Edit, EditedHistory, History, RetrievedText, View
+from proxy.context.plan import Edit, EditedHistory, History, RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.context.system_texts import make_system_texts
 from proxy.context.token_budget import compute_token_budget
-from proxy.notes.memo_matching import Memo
 
 _NONE: Mapping[bytes, Edit] = {}
 
 
-class ViewExtras(TypedDict, total=False):
-    """Fields of a View that are neither in the request nor in the memory of the thread: see `View`."""
-
-    times: Sequence[float]
-    retrieved_texts: Sequence[RetrievedText]
-    relevance: Mapping[bytes, float]
-    options: Mapping[str, str]
-    offered_tools: frozenset[str]
-    guarded_keys: frozenset[bytes]
-    tool_tokens: int
-    scratchpad: str
-    memos: Sequence[Memo]
-    tenant_faults: Mapping[str, tuple[int, int]]
-
-
 def build(
-    request: Request,
-    keys: Sequence[bytes],
-    session: BranchState,
-    policy: Policy,
-    model: Model,
-    now: float,
-    weigh: TokenCounter,
-    strategy: str,
-    strategies: Sequence[str],
-    **extras: Unpack[ViewExtras],
+    request: Request, session: BranchState, policy: Policy, model: Model, now: float, inputs: RewriteInputs
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
+    keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
+    weigh = inputs.weigh
     messages = request.messages
     known = history.build(request, keys, weigh, policy.observation)
     applied = history.apply_edits(known, _NONE if policy.literal else session.edits)
@@ -75,8 +52,8 @@ def build(
         budget=room.budget if room is not None else None,
         limit=room.limit if room is not None else None,
         weigh=weigh,
-        strategies=strategies,
-        strategy=strategy,
+        strategies=inputs.strategies,
+        strategy=inputs.strategy,
         is_result=known.is_result,
         literal=policy.literal,
         history=known,
@@ -88,7 +65,16 @@ def build(
         pins=session.pins,
         refetched=session.refetched,
         exposed=session.exposed,
-        **extras,
+        times=inputs.times,
+        retrieved_texts=inputs.retrieved_texts,
+        relevance=inputs.relevance,
+        options=inputs.options,
+        offered_tools=inputs.offered_tools,
+        guarded_keys=inputs.guarded_keys,
+        tool_tokens=inputs.tool_tokens,
+        scratchpad=inputs.scratchpad,
+        memos=inputs.memos,
+        tenant_faults=inputs.tenant_faults,
     )
 
 

@@ -18,7 +18,7 @@ from proxy.context.apply_decisions import remove_dropped_messages
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model, find_model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Plan
+from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.token_budget import compute_token_budget
 from proxy.dialects.completions.request import write_request
@@ -29,7 +29,6 @@ from proxy.exchange import (
     header_warnings,
     history_lookups,
     learned_windows,
-    opening,
     prompt_notes,
     record_outcome,
     refresh_decisions,
@@ -292,17 +291,12 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
     told = prompt_notes.find_prompt_notes(turn)
-    question = opening.collect_plan_inputs(turn, state, hits, told) if not frozen else None
-    known = opening.find_known_plan(turn, question)
-    if known is not None:
-        return known
 
     def plan() -> Plan:
         left = remove_dropped_messages(
             woven.request, woven.keys, state, turn.policy, turn.model, turn.weigh, turn.strategy, hidden=woven.hidden_at
         )
-        made = rewrite(
-            left.request, left.session, turn.policy, turn.model, turn.started_at,
+        inputs = RewriteInputs(
             weigh=turn.weigh, keys=left.keys, strategy=turn.strategy,
             strategies=left.select_values(strategies), frozen=frozen,
             offered_tools=frozenset(coming.names), tool_tokens=toll,
@@ -311,11 +305,10 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
             tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state),
             **told,
         )  # fmt: skip
+        made = rewrite(left.request, left.session, turn.policy, turn.model, turn.started_at, inputs)
         return left.complete_plan(made)
 
-    made = await _plan_in_time(services, plan) if _takes_long(turn) else plan()
-    opening.remember_plan(turn, question, made)
-    return made
+    return await _plan_in_time(services, plan) if _takes_long(turn) else plan()
 
 
 def _is_as_it_came(turn: Turn) -> bool:

@@ -18,7 +18,7 @@ from proxy.chat.tokens import TokenCounter
 from proxy.context.branch_state import BranchState, count_cuts
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
+from proxy.context.plan import Plan, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.dialects.completions.request import read_message, read_request
 from proxy.replay.atoms import WireTokenCounter
@@ -249,8 +249,8 @@ class _Player:
         try:
             plan = rewrite(
                 request, self.session, policy, self.match.model, now,
-                weigh=table.weigh, keys=table.keys[:position], times=table.times[:position],
-                offered_tools=self.front.offered_names, tool_tokens=self.front.tool_tokens if self.late else 0,
+                RewriteInputs(table.weigh, keys=table.keys[:position], times=table.times[:position],
+                offered_tools=self.front.offered_names, tool_tokens=self.front.tool_tokens if self.late else 0),
             )  # fmt: skip
         except Exception as problem:  # noqa: BLE001  # as the server does: counted, and the history goes out as it is
             tally.failed += 1

@@ -17,6 +17,7 @@ from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
+from proxy.context.plan import RewriteInputs
 from proxy.context.policy import Policy
 from proxy.exchange.message_cache import MessageCache
 from proxy.settings.load import load_settings
@@ -55,7 +56,7 @@ def measure(policy: Policy, messages: int, runs: int) -> list[float]:
     taken = []
     for _ in range(runs):
         began = time.process_time()
-        rewrite(request, session, policy, model, 2.0, weigh=weigh, keys=keys)
+        rewrite(request, session, policy, model, 2.0, RewriteInputs(weigh, keys=keys))
         taken.append((time.process_time() - began) * 1000)
     return taken
 
@@ -65,7 +66,7 @@ def _step(
 ) -> tuple[Request, list[bytes], BranchState]:
     request, _ = cache.get_request(json.dumps({"model": "bench", "messages": values}).encode())
     keys = chain.compute_keys("bench", request.messages)
-    plan = rewrite(request, session, policy, model, 1.0, weigh=weigh, keys=keys)
+    plan = rewrite(request, session, policy, model, 1.0, RewriteInputs(weigh, keys=keys))
     return request, keys, session.after_sending(plan, 1.0)
 
 

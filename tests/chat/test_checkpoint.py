@@ -10,7 +10,7 @@ from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
+from proxy.context.plan import Plan, RewriteInputs
 from proxy.settings.load import load_settings
 from proxy.web.app import make_policies
 from tests.conversations import message, request, user
@@ -80,7 +80,7 @@ def test_every_policy_can_be_stopped_on_its_way_and_planned_again_to_the_same_en
                     raise Over
 
         with cancellation_check(check):
-            return rewrite(asked, BranchState(), policy, Model(window=4000), 2.0, weigh=weigh)
+            return rewrite(asked, BranchState(), policy, Model(window=4000), 2.0, RewriteInputs(weigh))
 
     weigh = TokenCounter(estimate_text_tokens)
     asked = request(hostile(300))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -18,12 +18,11 @@ from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import Model
 from proxy.context.operator_edits import OperatorDecisions
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
+from proxy.context.plan import Plan, RewriteInputs
 from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedule
 from proxy.context.stages import BUILT_IN_STAGES
-from proxy.context.view import ViewExtras
 from proxy.notes.memo_matching import Memo
-from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
+from tests.conversations import INPUTS, PLAIN, WEIGH, Json, assistant, request, result, system, user
 
 POLICIES = (
     "thrifty", "thrifty/over_budget", "rolling", "rolling/over_budget", "rolling/when_it_pays",
@@ -76,7 +75,7 @@ class Turn:
     session: BranchState
     plan: Plan
     now: float
-    beside: ViewExtras = field(default_factory=ViewExtras)
+    beside: RewriteInputs = INPUTS
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Story:
             values = self.values[:stop]
             asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
             beside = self._beside(n, asked, policy)
-            plan = rewrite(asked, session, policy, self.model, now, weigh=WEIGH, **beside)
+            plan = rewrite(asked, session, policy, self.model, now, beside)
             turns.append(Turn(values, asked, session, plan, now, beside))
             session = session.after_sending(plan, now)
             note = (
@@ -114,16 +113,17 @@ class Story:
             session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=note)
         return turns
 
-    def _beside(self, n: int, asked: Request, policy: Policy) -> ViewExtras:
+    def _beside(self, n: int, asked: Request, policy: Policy) -> RewriteInputs:
         if not self.told:
-            return {}
+            return INPUTS
         keys = chain.compute_keys("", asked.messages)
-        return {
-            "offered_tools": frozenset(policy.tools),
-            "scratchpad": f"- step {n // 3}" if n else "",
-            "memos": MEMOS[: n % 3],
-            "guarded_keys": frozenset(keys[-1:]) if asked.messages[-1].is_result else frozenset(),
-        }
+        return RewriteInputs(
+            WEIGH,
+            offered_tools=frozenset(policy.tools),
+            scratchpad=f"- step {n // 3}" if n else "",
+            memos=MEMOS[: n % 3],
+            guarded_keys=frozenset(keys[-1:]) if asked.messages[-1].is_result else frozenset(),
+        )
 
 
 MEMOS = tuple(Memo(f"m{n}", f"finding {n} of an earlier session", (), "s", 1e9, 1e9) for n in range(2))

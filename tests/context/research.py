@@ -13,7 +13,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
+from proxy.context.plan import Plan, RewriteInputs
 from proxy.context.policy import Policy, read_policy
 from proxy.context.stages import BUILT_IN_STAGES
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
@@ -69,7 +69,7 @@ def plan(
 ) -> Plan:
     """What is planned for this history. tools: the client sends one."""
     asked = request(values, **({"tools": [{"type": "function", "function": {"name": "search"}}]} if tools else {}))
-    return rewrite(asked, session or BranchState(), policy or progressive(), model, 0.0, weigh=WEIGH, **more)
+    return rewrite(asked, session or BranchState(), policy or progressive(), model, 0.0, RewriteInputs(WEIGH, **more))
 
 
 def out(values: list[Json], policy: Policy | None = None, **more: Any) -> list[Message]:

@@ -12,7 +12,7 @@ from proxy.context.apply_decisions import remove_dropped_messages
 from proxy.context.branch_state import BranchState
 from proxy.context.operator_edits import OperatorDecisions, OperatorNote
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Plan
+from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
 from tests.context.agent import POLICIES, TALK, load, told
 from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, user
@@ -26,7 +26,7 @@ def plan(policy: str | Policy, steering: OperatorDecisions | None, talk: list[Js
     chosen = load(policy) if isinstance(policy, str) else policy
     came = request(talk)
     left = remove_dropped_messages(came, chain.compute_keys("", came.messages), session, chosen, PLAIN, WEIGH)
-    made = rewrite(left.request, left.session, chosen, PLAIN, 0.0, weigh=WEIGH, keys=left.keys)
+    made = rewrite(left.request, left.session, chosen, PLAIN, 0.0, RewriteInputs(WEIGH, keys=left.keys))
     return left.complete_plan(made)
 
 
@@ -65,7 +65,7 @@ def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
     def edits(steering: OperatorDecisions) -> set[bytes]:
         session = BranchState(decisions=steering, **seen)  # type: ignore[arg-type]
         left = remove_dropped_messages(request(talk), keys, session, load("thrifty"), model, WEIGH)
-        made = rewrite(left.request, left.session, load("thrifty"), model, 1.0, weigh=WEIGH, keys=left.keys)
+        made = rewrite(left.request, left.session, load("thrifty"), model, 1.0, RewriteInputs(WEIGH, keys=left.keys))
         return set(left.complete_plan(made).edits)
 
     assert keys[7] not in edits(OperatorDecisions())
@@ -106,7 +106,7 @@ def test_a_plan_that_is_refused_still_leaves_out_what_the_operator_took() -> Non
     left = remove_dropped_messages(
         request(TALK), KEYS, BranchState(decisions=dropped(1, 2, 3, 4)), NOTHING, PLAIN, WEIGH
     )
-    made = rewrite(left.request, left.session, NOTHING, PLAIN, 0.0, weigh=WEIGH, keys=left.keys)
+    made = rewrite(left.request, left.session, NOTHING, PLAIN, 0.0, RewriteInputs(WEIGH, keys=left.keys))
     done = left.complete_plan(replace(made, refusal="W6", messages=None))
     assert len(told(done)) == 6
 

@@ -8,7 +8,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import Policy
-from tests.conversations import WEIGH, Json, assistant, look, request, result, system, user
+from tests.conversations import INPUTS, Json, assistant, look, request, result, system, user
 
 ANY = Model(min=0, block=1)
 ENDS = replace(ANY, cache="breakpoint")
@@ -24,7 +24,7 @@ def talk(rounds: int, **marked: Json) -> list[Json]:
 
 
 def sent(values: list[Json], model: Model, policy: Policy) -> BranchState:
-    plan = rewrite(request(values), BranchState(), policy, model, 0.0, weigh=WEIGH)
+    plan = rewrite(request(values), BranchState(), policy, model, 0.0, INPUTS)
     return BranchState().after_sending(plan, 0.0)
 
 
@@ -46,8 +46,8 @@ def test_g1_behind_an_edit_only_what_the_client_marked_is_found_again_where_a_ca
 
 
 def test_g1_a_text_that_leaves_again_is_not_put_behind_a_breakpoint() -> None:
-    assert rewrite(request(talk(1)), BranchState(), ASKING, ANY, 0.0, weigh=WEIGH).asks_for_state
-    plan = rewrite(request(talk(1)), BranchState(), ASKING, ENDS, 0.0, weigh=WEIGH)
+    assert rewrite(request(talk(1)), BranchState(), ASKING, ANY, 0.0, INPUTS).asks_for_state
+    plan = rewrite(request(talk(1)), BranchState(), ASKING, ENDS, 0.0, INPUTS)
     assert not plan.asks_for_state
     assert plan.messages is None
 
@@ -55,6 +55,6 @@ def test_g1_a_text_that_leaves_again_is_not_put_behind_a_breakpoint() -> None:
 def test_g1_cached_tokens_are_predicted_in_whole_units() -> None:
     never = Policy("p", ask="never")
     units = replace(ANY, cache="units", block=64)
-    plan = rewrite(request(talk(3)), sent(talk(2), units, never), never, units, 1.0, weigh=WEIGH)
+    plan = rewrite(request(talk(3)), sent(talk(2), units, never), never, units, 1.0, INPUTS)
     assert plan.predicted > 0
     assert plan.predicted % 64 == 0

@@ -22,7 +22,7 @@ from proxy.chat.tokens import TokenCounter
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
+from proxy.context.plan import Plan, RewriteInputs
 from proxy.dialects.completions.request import read_request, write_request
 from proxy.notes.memo_matching import Memo
 from tests.context.agent import LONG, load
@@ -93,10 +93,10 @@ class Talk:
             window = self.model.window or 0
             keys = chain.compute_keys("", asked.messages)
             plan = rewrite(
-                asked, session, chosen, self.model, float(n), weigh=weigh, keys=keys,
+                asked, session, chosen, self.model, float(n), RewriteInputs(weigh, keys=keys,
                 offered_tools=frozenset(chosen.tools),
                 scratchpad=f"- step {n}", memos=[Memo("m", "finding of an earlier session", (), "s", 1e9, 1e9)],
-                guarded_keys=frozenset(keys[-1:]) if asked.messages[-1].is_result and n % 3 == 0 else frozenset(),
+                guarded_keys=frozenset(keys[-1:]) if asked.messages[-1].is_result and n % 3 == 0 else frozenset()),
             )  # fmt: skip
             room = self.max_tokens if self.max_tokens is not None else min(self.model.answer, window // 5)
             turns.append(Asked(asked, plan, self.model, weigh, 0 if self.model.answer_apart else room))

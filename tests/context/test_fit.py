@@ -13,7 +13,7 @@ from proxy.chat.chain import public_id
 from proxy.context import fit
 from proxy.context.branch_state import CACHE_MISS_LIMIT, BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
+from proxy.context.plan import Plan, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.stages.fit_budget import FitBudget
 from tests.context.agent import LONG, load
@@ -29,7 +29,12 @@ def fitted(
 ) -> tuple[Plan, list[Json]]:
     """The plan, and the messages that go out."""
     made = rewrite(
-        request(values), session or BranchState(), policy, replace(PLAIN, window=window), 0.0, weigh=WEIGH, **more
+        request(values),
+        session or BranchState(),
+        policy,
+        replace(PLAIN, window=window),
+        0.0,
+        RewriteInputs(WEIGH, **more),
     )
     assert made.refusal is None, made.notes
     return made, list(values) if made.messages is None else [json.loads(raw) for raw in made.messages]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit
+from proxy.context.plan import Edit, RewriteInputs
 from proxy.context.policy import Policy, with_schedule
 from proxy.context.stages.compress_levels import CompressLevels
 from tests.context.agent import Story, Turn, load, stories
@@ -42,7 +42,7 @@ def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Tur
         values = story.values[:stop]
         asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
         times = [each * k for k in range(len(values))]
-        plan = rewrite(asked, session, policy, story.model, times[-1] + 1, weigh=WEIGH, times=times)
+        plan = rewrite(asked, session, policy, story.model, times[-1] + 1, RewriteInputs(WEIGH, times=times))
         turns.append(Turn(values, asked, session, plan, times[-1] + 1))
         keys = {plan.keys[p % len(values)] for p in pins} if n == 0 else set()
         session = replace(session.after_sending(plan, times[-1] + 1), pins=session.pins | keys)

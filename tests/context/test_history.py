@@ -16,7 +16,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, History, Plan
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
 from tests.context.agent import POLICIES, Story, load, stories
-from tests.conversations import WEIGH, Json, assistant, dump, result, system, user
+from tests.conversations import INPUTS, WEIGH, Json, assistant, dump, result, system, user
 
 TALK = [system(), user("a"), assistant("so", "1"), result("1", "x" * 90), assistant("done"), user("b")]
 
@@ -51,13 +51,18 @@ def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, sto
     for n, stop in enumerate(story.stops):
         now += story.pauses[n % len(story.pauses)]
         asked = read(story.values[:stop], before)
-        plan = rewrite(asked, session, load(policy), story.model, now, weigh=WEIGH)
-        fresh = rewrite(read(story.values[:stop]), session, load(policy), story.model, now, weigh=WEIGH)
+        plan = rewrite(asked, session, load(policy), story.model, now, INPUTS)
+        fresh = rewrite(read(story.values[:stop]), session, load(policy), story.model, now, INPUTS)
         assert told(plan) == told(fresh)
         if before is not None and again[n % len(again)]:
-            repeated = rewrite(before, session, load(policy), story.model, now, weigh=WEIGH)
+            repeated = rewrite(before, session, load(policy), story.model, now, INPUTS)
             fresh = rewrite(
-                read(story.values[: len(before.messages)]), session, load(policy), story.model, now, weigh=WEIGH
+                read(story.values[: len(before.messages)]),
+                session,
+                load(policy),
+                story.model,
+                now,
+                INPUTS,
             )
             assert told(repeated) == told(fresh)
         session = session.after_sending(plan, now)

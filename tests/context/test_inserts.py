@@ -17,7 +17,7 @@ from proxy.context.plan import Edit, Insert, Plan
 from proxy.context.policy import Policy
 from proxy.context.system_texts import may_ask
 from proxy.notes import state_block
-from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+from tests.conversations import INPUTS, PLAIN, Json, assistant, look, request, result, system, user
 
 ROLLING = Policy("rolling", schedule="always", ask="always", state_place="system")
 THRIFTY = Policy("thrifty")
@@ -39,7 +39,7 @@ def plan(
 ) -> tuple[Plan, list[Json]]:
     """The plan and the messages that go out."""
     asked = request(values, **more)
-    made = rewrite(asked, session, policy, model, 0.0, weigh=WEIGH)
+    made = rewrite(asked, session, policy, model, 0.0, INPUTS)
     assert made.refusal is None
     return made, [json.loads(raw) for raw in made.messages or [m.raw for m in asked.messages]]
 

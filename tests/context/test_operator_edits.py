@@ -15,7 +15,7 @@ from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.stages.close_window import CloseWindow
 from tests.context.agent import POLICIES, TALK, load, told
-from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, user
+from tests.conversations import INPUTS, PLAIN, Json, assistant, messages, request, result, user
 
 KEYS = chain.compute_keys("", messages(*TALK))
 
@@ -23,7 +23,7 @@ KEYS = chain.compute_keys("", messages(*TALK))
 def plan(policy: str | Policy, steering: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any) -> Plan:
     session = BranchState(decisions=steering, **more)
     chosen = load(policy) if isinstance(policy, str) else policy
-    return rewrite(request(talk), session, chosen, PLAIN, 0.0, weigh=WEIGH)
+    return rewrite(request(talk), session, chosen, PLAIN, 0.0, INPUTS)
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
@@ -105,6 +105,6 @@ def test_compress_now_takes_all_that_was_proposed() -> None:
 def test_where_a_cache_ends_at_marks_a_note_stays_where_it_was_put() -> None:
     marked = replace(PLAIN, cache="breakpoint")
     steering = OperatorDecisions(notes=(OperatorNote("n1", "Use tabs."),))
-    made = rewrite(request(TALK), BranchState(decisions=steering), load("thrifty"), marked, 0.0, weigh=WEIGH)
+    made = rewrite(request(TALK), BranchState(decisions=steering), load("thrifty"), marked, 0.0, INPUTS)
     assert made.edits[KEYS[-1]].stage == "operator"
     assert made.placed_inserts == ()

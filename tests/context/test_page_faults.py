@@ -14,7 +14,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stages.shorten_results import ShortenResults
-from tests.conversations import PLAIN, WEIGH, Json, assistant, call, look, request, result, user
+from tests.conversations import INPUTS, PLAIN, Json, assistant, call, look, request, result, user
 
 RECORD = json.dumps(
     {"customer": "C1001", "orders": [{"order": f"O-{n:04d}", "cents": n * 17} for n in range(60)]}, indent=1
@@ -122,7 +122,7 @@ POLICY = Policy("p", (ShortenResults(),), schedule="when_it_pays", ask="never")
 
 def played(values: list[Json], session: BranchState) -> tuple[BranchState, list[str], list[dict[str, float]]]:
     """The session after a request, which results it has cut, and the figures of its notes of page faults."""
-    plan = rewrite(request(values), session, POLICY, PLAIN, 0.0, weigh=WEIGH)
+    plan = rewrite(request(values), session, POLICY, PLAIN, 0.0, INPUTS)
     notes = [dict(note.figures) for note in plan.notes if note.kind == "refetch"]
     return session.after_sending(plan, 0.0), [e.stage for e in plan.new_edits], notes
 

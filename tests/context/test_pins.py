@@ -11,9 +11,10 @@ from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pins import has_pin_mark, is_pinned
 from proxy.context.pipeline import rewrite
+from proxy.context.plan import RewriteInputs
 from proxy.context.policy import Policy, compile_patterns
 from tests.context.agent import load
-from tests.conversations import PLAIN, WEIGH, assistant, look, message, request, result, system, user
+from tests.conversations import INPUTS, PLAIN, WEIGH, assistant, look, message, request, result, system, user
 
 
 @pytest.mark.parametrize("text", ["[pin] keep this", "keep [PIN]", "a\n[Pin]\nb"])
@@ -56,14 +57,14 @@ def test_e7_no_policy_edits_what_is_pinned(policy: str, by: str) -> None:
     keys = chain.compute_keys("", asked.messages)
     wanted = [9] if by == "mark" else [9, 11]
     pins = frozenset(keys[n] for n in wanted) if by == "key" else frozenset()
-    plan = rewrite(asked, BranchState(pins=pins), load(policy), replace(PLAIN, window=12_000), 0.0, weigh=WEIGH)
+    plan = rewrite(asked, BranchState(pins=pins), load(policy), replace(PLAIN, window=12_000), 0.0, INPUTS)
     assert plan.refusal is None
     assert plan.messages is not None
     for n in wanted:
         assert asked.messages[n].raw in plan.messages
     if by == "key":
         assert asked.messages[10].raw in plan.messages
-    plain = rewrite(asked, BranchState(), load(policy), replace(PLAIN, window=12_000), 0.0, weigh=WEIGH)
+    plain = rewrite(asked, BranchState(), load(policy), replace(PLAIN, window=12_000), 0.0, INPUTS)
     if by == "key":
         assert plain.messages is not None
         assert not all(asked.messages[n].raw in plain.messages for n in wanted)
@@ -71,7 +72,7 @@ def test_e7_no_policy_edits_what_is_pinned(policy: str, by: str) -> None:
 
 def test_e7_a_system_message_behind_a_pinned_one_is_no_matter() -> None:
     talk = [user("[pin] a"), system("late"), assistant("b"), user("c")]
-    plan = rewrite(request(talk), BranchState(), load("hierarchical"), Model(), 0.0, weigh=WEIGH)
+    plan = rewrite(request(talk), BranchState(), load("hierarchical"), Model(), 0.0, INPUTS)
     assert plan.messages is None
 
 
@@ -84,7 +85,9 @@ def test_what_is_guarded_stays_as_it_came_whatever_the_policy(name: str) -> None
     model = Model("m", window=40_000)
 
     def sent(guarded: frozenset[bytes]) -> bytes:
-        plan = rewrite(asked, BranchState(), load(name), model, 0.0, weigh=WEIGH, keys=keys, guarded_keys=guarded)
+        plan = rewrite(
+            asked, BranchState(), load(name), model, 0.0, RewriteInputs(WEIGH, keys=keys, guarded_keys=guarded)
+        )
         assert plan.refusal is None
         return b"".join(plan.messages or ())
 

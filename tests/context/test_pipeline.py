@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import pytest
 
 from proxy.chat import chain
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.branch_state import BranchState
+from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Action, Edit, Plan, Proposal, View
+from proxy.context.plan import Action, Edit, Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.context.stage import When
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.isolate_tools import IsolateTools
+from tests.context.agent import POLICIES, load
 from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, system, user
 
 TALK = [
@@ -82,7 +85,7 @@ def plan(
 ) -> tuple[Plan, list[Json]]:
     """The plan, and the messages that go out."""
     asked = request(values)
-    made = rewrite(asked, session or BranchState(), wanted, more.pop("model", LOOSE), 0.0, weigh=WEIGH, **more)
+    made = rewrite(asked, session or BranchState(), wanted, more.pop("model", LOOSE), 0.0, RewriteInputs(WEIGH, **more))
     return made, [json.loads(raw) for raw in made.messages or [m.raw for m in asked.messages]]
 
 
@@ -321,3 +324,26 @@ def test_what_is_broken_already_is_planned_all_the_same() -> None:
     talk = [user("go"), result("9", "x" * 96), assistant("ok"), user("on")]
     made, out = plan(policy(propose(1, text="short")), values=talk)
     assert (made.refusal, out[1]) == (None, result("9", "short"))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_plan_of_a_first_request_does_not_depend_on_when_it_is_made(name: str) -> None:
+    chosen = load(name)
+    lines = "\n".join(f"line {n} of a long result" for n in range(400))
+    said = [system(), user("Fix the build")]
+    for n in range(40):
+        said += [assistant(f"Step {n}: I will look", f"call_{n:09}"), result(f"call_{n:09}", f"{n} {lines}")]
+    made = [
+        rewrite(
+            request(said),
+            BranchState(),
+            chosen,
+            Model(window=60_000),
+            now,
+            RewriteInputs(TokenCounter(estimate_text_tokens)),
+        )
+        for now in (0.0, 1.8e9 + 0.123)
+    ]
+    one, other = ([getattr(plan, field.name) for field in fields(plan)] for plan in made)
+    assert one == other
+    assert made[0].new_edits or name in ("observe", "passthrough", "reflective"), "nothing was decided"

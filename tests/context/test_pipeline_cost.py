@@ -12,7 +12,7 @@ import pytest
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan, Proposal, View
+from proxy.context.plan import Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.context.stage import When
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, user
@@ -67,7 +67,7 @@ def cost(histories: list[list[Json]], model: Model, *, at: int | None = None, on
     for n, values in enumerate(histories):
         policy, limits = (ONLINE, model) if online else (ALL_NOW, replace(model, window=2))
         asked = request(values)
-        plan = rewrite(asked, session, policy, limits, float(n), weigh=WEIGH, frozen=not online and n != at)
+        plan = rewrite(asked, session, policy, limits, float(n), RewriteInputs(WEIGH, frozen=not online and n != at))
         total += paid(plan, before, model)
         session = session.after_sending(plan, float(n))
         before = plan

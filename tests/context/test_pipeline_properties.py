@@ -108,7 +108,7 @@ def test_untouched_messages_are_the_very_bytes_and_their_order_stays(policy: str
 def test_the_same_input_gives_the_same_bytes(policy: str, story: Story) -> None:
     for turn in story.play(load(policy)):
         came, chosen = read_request(turn.request.body), load(policy)
-        again = rewrite(came, turn.session, chosen, story.model, turn.now, weigh=WEIGH, **turn.beside)
+        again = rewrite(came, turn.session, chosen, story.model, turn.now, turn.beside)
         assert again.messages == turn.plan.messages
         fields = set(turn.plan.__slots__) - {"messages"}
         assert {f: getattr(again, f) for f in fields} == {f: getattr(turn.plan, f) for f in fields}

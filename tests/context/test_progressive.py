@@ -27,7 +27,7 @@ from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import ConfigError
 from tests.context.agent import Story, stories
 from tests.context.research import out, plan, progressive, texts, working
-from tests.conversations import PLAIN, WEIGH, request
+from tests.conversations import INPUTS, PLAIN, request
 
 SCHEDULES = ("always", "over_budget", "when_it_pays")
 EARLY = {"moderate": 2, "aggressive": 3, "emergency": 5, "since": 1, "max_iterations": 6}
@@ -172,11 +172,11 @@ def test_planning_is_quick_and_linear() -> None:
     took = {}
     for count in (400, 4000):
         asked = request(_long(count))
-        rewrite(asked, BranchState(), progressive(), PLAIN, 0.0, weigh=WEIGH)
+        rewrite(asked, BranchState(), progressive(), PLAIN, 0.0, INPUTS)
         best = 9.0
         for _ in range(5):
             began = time.process_time()
-            rewrite(asked, BranchState(), progressive(), PLAIN, 0.0, weigh=WEIGH)
+            rewrite(asked, BranchState(), progressive(), PLAIN, 0.0, INPUTS)
             best = min(best, time.process_time() - began)
         took[count] = best
     print(f"progressive: {took[400] * 1000:.1f} ms for 400 messages, {took[4000] * 1000:.1f} ms for 4,000")

@@ -16,7 +16,7 @@ from proxy.chat.chain import public_id
 from proxy.chat.tokens import TokenCounter
 from proxy.context.operator_edits import OperatorDecisions
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit
+from proxy.context.plan import Edit, RewriteInputs
 from proxy.dialects.completions.request import read_message, read_request, write_request
 from tests.context.agent import Story, Turn, load
 from tests.conversations import PLAIN, WEIGH, Json, assistant, call, result, user
@@ -179,7 +179,7 @@ def test_a_reference_to_what_has_left_says_so(window: int | None, groups: int) -
 def test_a_reference_to_what_has_left_names_the_call_that_brings_it_back() -> None:
     turn = repeats(None).play(load("thrifty"))[6]
     session, can = replace(turn.session, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
-    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, weigh=WEIGH, offered_tools=can)
+    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, RewriteInputs(WEIGH, offered_tools=can))
     (edit,) = [edit for edit in plan.new_edits if edit.stage == "refer_repeats"]
     name = public_id(plan.keys[2])
     assert edit.text == f'[90 lines: lines 1-90 of result {name}, which has left; recall("{name}")]'
@@ -190,7 +190,7 @@ def test_a_mark_that_would_make_the_message_longer_names_no_call_and_is_counted_
     dear = TokenCounter(lambda text: WEIGH.count_text(text) + 100 * text.count("recall("))
     turn = repeats(None).play(load("thrifty"))[6]
     session, can = replace(turn.session, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
-    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, weigh=dear, offered_tools=can)
+    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, RewriteInputs(dear, offered_tools=can))
     (edit,) = [edit for edit in plan.new_edits if edit.stage == "refer_repeats"]
     assert edit.text == f"[90 lines: lines 1-90 of result {public_id(plan.keys[2])}, which has left]"
     assert edit.after <= session.edits[edit.key].after

@@ -11,7 +11,7 @@ from proxy.context.policy import Policy
 from proxy.context.system_texts import has_appendable_system, make_system_inserts, make_system_texts
 from proxy.notes.state_block import build_prompt, get_guidelines, render_anchor
 from tests.context.agent import load
-from tests.conversations import WEIGH, assistant, look, request, system, user
+from tests.conversations import INPUTS, assistant, look, request, system, user
 
 ROLLING = Policy("rolling", state_place="system", ask="always", schedule="always")
 
@@ -40,7 +40,7 @@ def test_what_stands_in_front_does_not_make_the_cache_look_cold() -> None:
     session = BranchState()
     cached = []
     for n in range(3):
-        plan = rewrite(request(values), session, policy, Model(), float(n), weigh=WEIGH)
+        plan = rewrite(request(values), session, policy, Model(), float(n), INPUTS)
         seen = look(values, session=session, policy=policy, model=Model(), now=float(n))
         cached.append(seen.cached_tokens)
         session = session.after_sending(plan, float(n))

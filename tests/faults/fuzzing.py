@@ -29,7 +29,7 @@ from proxy.upstream.headers import build_request_headers, build_response_headers
 from proxy.web.cors import BrowserRules
 from proxy.web.head_limits import check_head
 from tests.context.agent import load
-from tests.conversations import PLAIN, WEIGH, assistant, dump, result, system, user
+from tests.conversations import INPUTS, PLAIN, assistant, dump, result, system, user
 from tests.faults.test_content import ODD
 from tests.stream.test_fuzz import PIECES, STREAMS
 
@@ -104,7 +104,7 @@ def plan_chat(data: bytes) -> None:
     policy = _policies()[len(data) % len(_policies())]
     session = BranchState()
     for now in (0.0, 1000.0):
-        plan = rewrite(found, session, policy, PLAIN, now, weigh=WEIGH)
+        plan = rewrite(found, session, policy, PLAIN, now, INPUTS)
         if plan.messages is not None:
             read_request(write_request(found, plan.messages))
         session = session.after_sending(plan, now)

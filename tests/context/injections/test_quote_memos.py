@@ -9,7 +9,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.injections.quote_memos import QuoteMemos
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Insert, Plan, View
+from proxy.context.plan import Edit, Insert, Plan, RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.notes.memo_matching import START, Memo, render_memos
 from tests.context.agent import load
@@ -26,7 +26,7 @@ def told(view: View, share: float = 0.1) -> list[Insert]:
 
 
 def plan_of(values: list[Json], session: BranchState, memos: tuple[Memo, ...], name: str = "thrifty") -> Plan:
-    plan = rewrite(request(values), session, load(name), PLAIN, 1.0, weigh=WEIGH, memos=memos)
+    plan = rewrite(request(values), session, load(name), PLAIN, 1.0, RewriteInputs(WEIGH, memos=memos))
     assert plan.refusal is None
     return plan
 
@@ -76,7 +76,7 @@ def test_a13_never_in_a_system_message_and_never_where_the_tail_takes_no_text() 
         assert START.encode() in messages[-1]
     values = [system("s"), user("a"), assistant(None, "1"), result("1", "x")]
     nowhere = Model("m", after_tool="none")
-    plan = rewrite(request(values), BranchState(), load("thrifty"), nowhere, 1.0, weigh=WEIGH, memos=MEMOS)
+    plan = rewrite(request(values), BranchState(), load("thrifty"), nowhere, 1.0, RewriteInputs(WEIGH, memos=MEMOS))
     assert plan.messages is None
 
 
@@ -87,7 +87,9 @@ def test_a9_the_layers_stand_in_their_order_and_only_guidelines_and_state_in_the
     keys = chain.compute_keys("", request(values).messages)
     cut = Edit(keys[3], "text", "[shortened: 1 of 9000 characters]\nx", "shorten_results", "stale", 9004, 40)
     session = BranchState(edits={keys[3]: cut}, states=((keys[4], "Goal: to see the order"),))
-    plan = rewrite(request(values), session, load(name), PLAIN, 1.0, weigh=WEIGH, scratchpad="- pad", memos=MEMOS[:1])
+    plan = rewrite(
+        request(values), session, load(name), PLAIN, 1.0, RewriteInputs(WEIGH, scratchpad="- pad", memos=MEMOS[:1])
+    )
     assert plan.refusal is None
     assert plan.messages is not None
     text = b"\n".join(plan.messages).decode()

@@ -22,7 +22,7 @@ from proxy.context.stages import BUILT_IN_STAGES
 from tests.context.agent import load
 from tests.context.research import plan, step, texts
 from tests.context.stages.test_distil_results import GOAL, lines, reflective, worked
-from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, system, user
+from tests.conversations import INPUTS, PLAIN, Json, assistant, look, request, system, user
 
 
 def reflected(values: list[Json], *said: dict[str, Any] | str) -> BranchState:
@@ -99,7 +99,7 @@ def test_c2_inline_the_model_is_asked_about_the_newest_calls_once() -> None:
 
 def test_c2_nothing_is_asked_that_would_break_the_form_of_the_answer() -> None:
     asked = request(worked(2), response_format={"type": "json_object"})
-    made = rewrite(asked, BranchState(), reflective(reflect="inline"), PLAIN, 0.0, weigh=WEIGH)
+    made = rewrite(asked, BranchState(), reflective(reflect="inline"), PLAIN, 0.0, INPUTS)
     assert made.placed_inserts == ()
 
 
@@ -190,7 +190,7 @@ def test_planning_is_quick_and_linear(reflect: str) -> None:
         best = 9.0
         for _ in range(6):
             began = time.process_time()
-            rewrite(asked, session, policy, PLAIN, 0.0, weigh=WEIGH)
+            rewrite(asked, session, policy, PLAIN, 0.0, INPUTS)
             best = min(best, time.process_time() - began)
         took[count] = best
     print(f"reflective {reflect}: {took[400] * 1000:.1f} ms for 400 messages, {took[4000] * 1000:.1f} ms for 4,000")

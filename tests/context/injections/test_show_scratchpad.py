@@ -6,7 +6,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.injections.show_scratchpad import ShowScratchpad
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Insert, Plan, View
+from proxy.context.plan import Edit, Insert, Plan, RewriteInputs, View
 from proxy.context.policy import Policy
 from proxy.notes.scratchpad import START, render_scratchpad
 from tests.context.agent import load
@@ -90,7 +90,7 @@ def test_a10_under_thrifty_it_moves_no_prefix() -> None:
     values: list[Json] = [system("s"), user("a")]
     other = PAD + "\n- more"
     for n, (pad, shown_so_far) in enumerate([("", 0), (PAD, 1), (PAD, 1), (other, 2), (other, 2)]):
-        plan = rewrite(request(values), session, load("thrifty"), PLAIN, float(n), weigh=WEIGH, scratchpad=pad)
+        plan = rewrite(request(values), session, load("thrifty"), PLAIN, float(n), RewriteInputs(WEIGH, scratchpad=pad))
         now = sent(plan) if plan.messages else [m.raw for m in request(values).messages]
         assert now[: len(before)] == before
         assert b"".join(now).decode().count(START) == shown_so_far
@@ -102,6 +102,6 @@ def test_a10_under_thrifty_it_moves_no_prefix() -> None:
 def test_a10_never_in_a_system_message() -> None:
     asked = request([system("s"), user("a")])
     for name in ("rolling", "thrifty"):
-        first, last = sent(rewrite(asked, BranchState(), load(name), PLAIN, 0.0, weigh=WEIGH, scratchpad=PAD))
+        first, last = sent(rewrite(asked, BranchState(), load(name), PLAIN, 0.0, RewriteInputs(WEIGH, scratchpad=PAD)))
         assert START.encode() not in first
         assert START.encode() in last

@@ -14,7 +14,7 @@ from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.analysis import bm25
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
+from proxy.context.plan import Plan, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.stage import make_stage
 from proxy.context.stages import BUILT_IN_STAGES
@@ -22,7 +22,7 @@ from proxy.context.stages.compress_levels import CompressLevels
 from proxy.errors import ConfigError
 from tests.context.agent import load
 from tests.context.ranking.test_memory_levels import step
-from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, system, user
+from tests.conversations import INPUTS, PLAIN, WEIGH, Json, assistant, look, request, system, user
 
 DEFAULT = CompressLevels()
 LONG = "line of text\n" * 40
@@ -39,7 +39,9 @@ def play(
     given = list(ages or [0.0])
     times = [10_000 - age for age in given + given[-1:] * (len(values) - len(given))]
     policy = Policy("p", (stage,), schedule=schedule, ask="never")
-    plan = rewrite(asked, BranchState(), policy, replace(PLAIN, window=None), 10_000.0, weigh=WEIGH, times=times)
+    plan = rewrite(
+        asked, BranchState(), policy, replace(PLAIN, window=None), 10_000.0, RewriteInputs(WEIGH, times=times)
+    )
     assert plan.refusal is None
     return plan
 
@@ -104,7 +106,7 @@ def test_e1_total_may_be_the_models_budget_and_the_levels_follow_in_proportion()
 
     def after(window: int | None) -> int:
         model = replace(PLAIN, window=window)
-        return rewrite(request(values), BranchState(), policy, model, 0.0, weigh=WEIGH).after
+        return rewrite(request(values), BranchState(), policy, model, 0.0, INPUTS).after
 
     whole = sum(map(WEIGH, request(values).messages))
     assert after(None) == whole
@@ -172,7 +174,7 @@ def test_e4_a_helper_is_asked_about_what_is_summarised_and_its_answer_is_used() 
     stage = CompressLevels(**{**SMALL, "total": 800})
     policy = Policy("p", (stage,), schedule="always", ask="never")
     session = BranchState(helper_answers={ask.id: "Ten runs, all fine."})
-    again = rewrite(request(values), session, policy, PLAIN, 0.0, weigh=WEIGH)
+    again = rewrite(request(values), session, policy, PLAIN, 0.0, INPUTS)
     assert any("Ten runs, all fine." in (e.text or "") for e in again.edits.values())
     assert again.asks == ()
     assert again.after < plan.after
@@ -184,12 +186,12 @@ def test_e4_other_schedules_make_the_same_edits_when_they_say_so_and_keep_them(s
     stage = CompressLevels(**{**SMALL, "total": 3000})
     policy = Policy("p", (stage,), schedule=schedule, ask="never")
     model = replace(PLAIN, window=5_000)
-    first = rewrite(request(values), BranchState(), policy, model, 0.0, weigh=WEIGH)
+    first = rewrite(request(values), BranchState(), policy, model, 0.0, INPUTS)
     assert [e.action for e in first.new_edits].count("text") == 1
     assert len(first.new_edits) == (15 if schedule == "over_budget" else 19)
     session = BranchState().after_sending(first, 0.0)
     more = [*values, *step(13, LONG)]
-    second = rewrite(request(more), session, policy, model, 1.0, weigh=WEIGH)
+    second = rewrite(request(more), session, policy, model, 1.0, INPUTS)
     assert all(second.edits[k] == e for k, e in first.edits.items())
 
 
@@ -282,7 +284,7 @@ def warm(count: int) -> float:
     spent = []
     for _ in range(5):
         began = time.process_time()
-        rewrite(asked, BranchState(), policy, PLAIN, times[-1], weigh=weigh, keys=keys, times=times)
+        rewrite(asked, BranchState(), policy, PLAIN, times[-1], RewriteInputs(weigh, keys=keys, times=times))
         spent.append(time.process_time() - began)
     return min(spent[1:])
 
@@ -306,7 +308,7 @@ def test_no_text_is_read_again_once_it_is_known(monkeypatch: pytest.MonkeyPatch)
 
     def plan() -> int:
         counted.clear()
-        rewrite(asked, BranchState(), policy, PLAIN, times[-1], weigh=weigh, keys=keys, times=times)
+        rewrite(asked, BranchState(), policy, PLAIN, times[-1], RewriteInputs(weigh, keys=keys, times=times))
         return sum(counted)
 
     assert plan() > sum(len(m.text) for m in asked.messages)

@@ -14,11 +14,11 @@ from proxy.chat.chain import compute_keys
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Plan, View
+from proxy.context.plan import Edit, Plan, RewriteInputs, View
 from proxy.context.policy import Policy, ScheduleName
 from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
-from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+from tests.conversations import INPUTS, PLAIN, WEIGH, Json, assistant, look, request, result, system, user
 
 STAGES = (DropUnimportant(), FitBudget())
 EXAMPLE = [system("s" * 6), user("b" * 6), assistant("c" * 6), user("d" * 6), assistant("e" * 6), user("f" * 6)]
@@ -44,7 +44,7 @@ def leave(view: View, stage: DropUnimportant = STAGES[0]) -> list[int]:
 
 def planned(talk: Sequence[Json], window: int, schedule: ScheduleName = "always", **more: Any) -> Plan:
     model = replace(PLAIN, window=window, **more)
-    return rewrite(request(talk), BranchState(), policy(schedule), model, 0.0, weigh=WEIGH)
+    return rewrite(request(talk), BranchState(), policy(schedule), model, 0.0, INPUTS)
 
 
 def test_d2_the_worked_example_keeps_system_user2_model2_user3() -> None:
@@ -151,7 +151,7 @@ def test_d6_a_note_says_what_has_left_when_it_has_become_more() -> None:
     assert note.figures == {"removed": 2, "tokens": 20}
     session = BranchState().after_sending(plan, 0.0)
     model = replace(PLAIN, window=50)
-    again = rewrite(request(EXAMPLE), session, policy(), model, 1.0, weigh=WEIGH)
+    again = rewrite(request(EXAMPLE), session, policy(), model, 1.0, INPUTS)
     assert again.messages == plan.messages
     assert not again.notes
 
@@ -165,7 +165,7 @@ def work(count: int) -> int:
     counts: Counter[str] = Counter()
 
     def plan() -> Plan:
-        return rewrite(asked, BranchState(), policy(), model, 0.0, weigh=WEIGH, keys=keys)
+        return rewrite(asked, BranchState(), policy(), model, 0.0, RewriteInputs(WEIGH, keys=keys))
 
     assert len(plan().messages or ()) < count
     sys.setprofile(lambda _, event, __: counts.update((event,)))

@@ -20,7 +20,7 @@ from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.summaries.summary import HEADING
 from proxy.dialects.completions.request import read_message
 from proxy.errors import ConfigError
-from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+from tests.conversations import INPUTS, PLAIN, Json, assistant, look, request, result, system, user
 
 STAGE = SummarizeOld(only_over=False)
 SENTENCE = "Previous 50 turns: 25 user messages, 25 model responses, 10 tool calls"
@@ -43,7 +43,7 @@ def planned(
     session: BranchState | None = None,
     model: Model = PLAIN,
 ) -> Plan:
-    return rewrite(request(talk), session or BranchState(), policy(stage, schedule), model, 0.0, weigh=WEIGH)
+    return rewrite(request(talk), session or BranchState(), policy(stage, schedule), model, 0.0, INPUTS)
 
 
 def out(plan: Plan) -> list[tuple[str, str]]:
