@@ -1,0 +1,100 @@
+"""The contract of a dialect: one wire format, read into chat-completions messages and written back.
+
+All rooms above work on canonical messages in the form of chat completions. A dialect reads a body of its wire format
+into these messages and writes the messages that a plan has changed back into the body. Every byte that no change
+concerns stays the client's.
+
+Some models bind their reasoning to the prompt in front of it: an opaque token records that prompt. A request that
+sends the token back behind another prompt is refused, or loses the reasoning. `Binding` is the prompt as hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+OutgoingMessage = tuple[int | None, bytes]
+"""One canonical message to send: the index of the canonical message that it is made from, and its bytes.
+
+The index is None for a message of the proxy's own.
+"""
+
+BOUND_SEPARATOR = " "
+"""Separator of the tokens in one entry of `WireRequest.bound`. Tokens are base64, so none contains it."""
+
+HASH_BYTES = 16
+"""Bytes of a hash in a binding. With 128 bits, neither chance nor search finds a collision."""
+
+
+class WireRequest(Protocol):
+    """A request in a wire format, with its canonical messages."""
+
+    @property
+    def body(self) -> bytes:
+        """The client's bytes."""
+
+    @property
+    def chat_body(self) -> bytes:
+        """The request as a chat-completions body. A wire body that has only grown gives `messages` that only grew."""
+
+    @property
+    def bound(self) -> tuple[str | None, ...]:
+        """For each canonical message the tokens that bind it, joined by `BOUND_SEPARATOR`; None without tokens."""
+
+    def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
+        """The wire body with these messages in place of its own, and with tools added behind the client's own.
+
+        tools: definitions in the form of chat completions, with commas between. A canonical message of the request that
+        no outgoing message is made from is removed. Raises ValueError for a change that the dialect does not allow.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The prompt that one piece of reasoning was made under."""
+
+    system_tools: bytes
+    """Hash of the parts of the prompt that stand outside of the messages."""
+    chain: bytes
+    """Hash of all messages before the reasoning."""
+    after: str
+    """The token of the reasoning before it in the same prompt; "" for the first."""
+
+
+def find_broken(outgoing: Mapping[str, Binding], known: Mapping[str, Binding]) -> list[str]:
+    """The tokens of an outgoing body, in order, that do not find the prompt they were made under (rule W15).
+
+    A token without a known binding is not judged.
+    """
+    return [token for token, binding in outgoing.items() if known.get(token, binding) != binding]
+
+
+def extend_to_newest(tokens: Iterable[str], broken: Iterable[str]) -> list[str]:
+    """The tokens from the first broken one to the newest. Removing a run at the end leaves no gap, which is legal."""
+    wanted, ordered = set(broken), list(tokens)
+    first = next((n for n, token in enumerate(ordered) if token in wanted), len(ordered))
+    return ordered[first:]
+
+
+class ChainHash:
+    """A rolling hash of JSON values. Key order and spacing do not count, values do."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=HASH_BYTES)
+
+    def add(self, value: Any) -> None:
+        """Add one value. Values are delimited: two of them never hash as one."""
+        piece = msgspec.json.encode(value, order="sorted")
+        self._hash.update(b"%d:" % len(piece))
+        self._hash.update(piece)
+
+    @property
+    def value(self) -> bytes:
+        """The hash of all values so far."""
+        return self._hash.digest()

@@ -1,0 +1,102 @@
+"""Changes of single values in a wire body, on its raw bytes. Every byte outside of a change is copied.
+
+Spans are (start, end) offsets in the body. An array is written again from its elements: elements that stay next to
+each other keep the bytes between them, also a client's spaces and line ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.chat import json_spans
+
+Span = tuple[int, int]
+Replacement = tuple[int, int, bytes]
+"""(start, end, new bytes). start == end inserts."""
+
+EMPTY_STAND_IN = "[removed]"
+"""Text that stands in for an empty one. Providers refuse texts without a visible character."""
+
+_ANY = msgspec.json.Decoder()
+
+
+def read_members(raw: bytes, span: Span | None = None) -> dict[str, Span]:
+    """The spans of the values of one object, by key. Raises ValueError if the object's members cannot be told apart."""
+    start, end = span or (0, len(raw))
+    members = json_spans.find_members(raw[start:end] if span else raw)
+    if members is None:
+        raise ValueError("the members of an object cannot be told apart")
+    return {one.key: (start + one.start, start + one.end) for one in members}
+
+
+def read_elements(raw: bytes, span: Span | None = None) -> list[Span]:
+    """The spans of the elements of one array. Raises ValueError if it is no array."""
+    start, end = span or (0, len(raw))
+    elements = json_spans.find_elements(raw[start:end] if span else raw)
+    if elements is None:
+        raise ValueError("a value that should be a list is none")
+    return [(start + one, start + other) for one, other in elements]
+
+
+def read_any(raw: bytes) -> Any:
+    """The value of a JSON text. Raises ValueError or RecursionError if it cannot be read."""
+    return _ANY.decode(raw)
+
+
+def encode_text(text: str) -> bytes:
+    """A JSON string as clients write it: quotes, backslashes and control characters are escaped, UTF-8 is kept."""
+    return msgspec.json.encode(text)
+
+
+def encode_visible(text: str) -> bytes:
+    """`encode_text` of a text that must not be empty: `EMPTY_STAND_IN` stands in for one without visible characters."""
+    return encode_text(text if text.strip() else EMPTY_STAND_IN)
+
+
+def apply_replacements(raw: bytes, replacements: Iterable[Replacement]) -> bytes:
+    """The bytes with these spans replaced. Raises ValueError if two spans overlap."""
+    pieces: list[bytes | memoryview] = []
+    view, at = memoryview(raw), 0
+    for start, end, new in sorted(replacements, key=lambda one: one[:2]):
+        if start < at:
+            raise ValueError("two changes overlap")
+        pieces += (view[at:start], new)
+        at = end
+    pieces.append(view[at:])
+    return b"".join(pieces)
+
+
+def rewrite_array(raw: bytes, span: Span, elements: Sequence[Span], items: Iterable[tuple[int | None, bytes]]) -> bytes:
+    """The bytes of one array with other elements.
+
+    span, elements: of the array and of its elements in `raw`. items: the new elements in order, each with the index of
+    the element that it stands for, or None for a new one. Elements that were neighbours keep the bytes between them.
+    """
+    pieces: list[bytes] = []
+    before: int | None = None
+    for place, (index, new) in enumerate(items):
+        if place:
+            follows = index is not None and before is not None and index == before + 1
+            pieces.append(raw[elements[index - 1][1] : elements[index][0]] if follows and index is not None else b",")
+        pieces.append(new)
+        before = index
+    if not elements or not pieces:
+        return b"[" + b"".join(pieces) + b"]"
+    return raw[span[0] : elements[0][0]] + b"".join(pieces) + raw[elements[-1][1] : span[1]]
+
+
+def append_element(raw: bytes, span: Span, new: bytes) -> Replacement:
+    """The replacement that puts elements behind the last one of an array. new: the elements with commas between."""
+    elements = read_elements(raw, span)
+    at = elements[-1][1] if elements else span[0] + 1
+    return at, at, (b"," if elements else b"") + new
+
+
+def append_member(raw: bytes, span: Span, key: str, value: bytes) -> Replacement:
+    """The replacement that adds a member at the end of an object. Raises ValueError as `read_members`."""
+    members = read_members(raw, span)
+    at = max((end for _, end in members.values()), default=raw.index(b"{", span[0]) + 1)
+    return at, at, (b"," if members else b"") + encode_text(key) + b":" + value
