@@ -227,10 +227,10 @@ MUTANTS = (
     ),
     Mutant(
         "a key opens its own plane alone",
-        "proxy/web/api_keys.py",
+        "proxy/web/auth.py",
         "if key.plane not in planes:",
         "if not planes:",
-        ("tests/web/test_api_keys.py::test_a_key_opens_its_own_plane_alone",),
+        ("tests/web/test_auth.py::test_a_key_opens_its_own_plane_alone",),
     ),
     Mutant(
         "a reader's key changes nothing",

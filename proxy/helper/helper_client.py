@@ -22,11 +22,7 @@ from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.models import Model
 from proxy.stream.assemble import AssembledAnswer
 from proxy.upstream.client import Target, UpstreamClient
-from proxy.upstream.headers import Headers
-
-CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
-"""Headers by which a client may authenticate itself. They are used for its own questions if the helper's upstream has
-no key."""
+from proxy.upstream.headers import CREDENTIAL_HEADERS, Headers
 
 ANSWER_LIMIT: Final = 4 << 20
 """Bytes of an answer that are read; a text of `max_tokens` is a thousandth of it."""

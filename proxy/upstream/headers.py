@@ -34,6 +34,9 @@ NOT_FORWARDED: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 """Also dropped from a request: Host names the proxy, the length is set again, and the server has already answered
 Expect."""
 
+CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
+"""Headers with a credential for the upstream. A client may send a key of the proxy in one of them."""
+
 PROXY_PREFIX: Final = b"x-context-"
 """Prefix of headers between the client and the proxy; x-context-key is a credential of the proxy."""
 

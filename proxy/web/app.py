@@ -39,9 +39,8 @@ from proxy.tokenizers import get_token_counter
 from proxy.upstream.client import UpstreamClient
 from proxy.web import unmanaged_paths
 from proxy.web.api.admin_app import create_api, limit_bodies
-from proxy.web.api_keys import Caller
 from proxy.web.asgi import App, Message, Receive, Scope, Send
-from proxy.web.auth import CALLER_KEY, ROUTE_KEY, require_access
+from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
 from proxy.web.body_budget import BodyBudget
 from proxy.web.chat import serve_chat
 from proxy.web.concurrency_limit import ConcurrencyLimit

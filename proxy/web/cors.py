@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from proxy.errors import Forbidden, WrongHost, WrongType
 from proxy.settings.load import Settings
-from proxy.upstream.headers import Headers, find_header
-from proxy.web.api_keys import CREDENTIAL_HEADERS
+from proxy.upstream.headers import CREDENTIAL_HEADERS, Headers, find_header
 from proxy.web.asgi import Scope, has_body
 
 JSON_TYPES: Final = ("application/json", "application/x-ndjson", "application/jsonl")

@@ -8,7 +8,7 @@ import pytest
 from proxy.cli import reference
 from proxy.cli.reference import FALLBACKS, LIMITS, REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS, list_limits
 from proxy.settings.load import Settings
-from proxy.web.api_keys import KEY_HEADER
+from proxy.web.auth import KEY_HEADER
 
 PROXY = Path(__file__).parents[2] / "proxy"
 SOURCES = {path: path.read_text("utf-8") for path in PROXY.rglob("*.py") if path.name != "reference.py"}

@@ -18,7 +18,7 @@ from proxy.web.error_responses import LINGER_S
 from tests.faults.test_content import ANSWER, fine
 from tests.faulty import HEAD, Connection, Request, abort_all, ask, faulty, post, until
 from tests.running import CHAT, Heard, Running, heard, running
-from tests.web.test_api_keys import entry
+from tests.web.test_auth import entry
 
 SLACK_S = 3.0
 """What an end may be late by on a machine that has other things to do."""

@@ -14,7 +14,7 @@ import pytest
 from tests.faults.test_content import ANSWER, fine
 from tests.faulty import HEAD, Connection, Request, ask, connect, faulty, post
 from tests.running import CHAT, Heard, Running, heard, running
-from tests.web.test_api_keys import entry
+from tests.web.test_auth import entry
 
 KEY = "sk-the/operators+own=key"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}]}).encode()

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from proxy.web.api_keys import CREDENTIAL_HEADERS
+from proxy.upstream.headers import CREDENTIAL_HEADERS
 from tests.exchange.asking import LONG, three
 from tests.faulty import Request, ask, faulty, post
 from tests.running import Running, heard, running
 from tests.scripted import Scripted
 from tests.web.api.calls import CALLS
-from tests.web.test_api_keys import entry
+from tests.web.test_auth import entry
 
 KEYS = [entry(f"cp-acme-{plane}", "acme", plane) for plane in ("data", "admin", "read", "metrics")]
 KEYS += [entry("cp-other-data", "other")]

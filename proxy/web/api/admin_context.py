@@ -17,8 +17,7 @@ from fastapi import Depends, Path, Query, Request
 from proxy.errors import BadRequest, Conflict, Forbidden, NotFound
 from proxy.exchange.services import Services
 from proxy.store.base import BranchRecord, SessionRecord, Store
-from proxy.web.api_keys import Caller
-from proxy.web.auth import CALLER_KEY
+from proxy.web.auth import CALLER_KEY, Caller
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
 """Names that stand in a path unchanged."""

@@ -16,7 +16,7 @@ from proxy.notes.memo_matching import Memo
 from proxy.tools import stored_memos
 from tests.postgres import drop_database, new_database
 from tests.running import Running, running_beside
-from tests.web.test_api_keys import entry
+from tests.web.test_auth import entry
 
 TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
 

@@ -15,7 +15,7 @@ from tests.faulty import ask, connect, faulty, until
 from tests.hearing import Stream, hearing
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted
-from tests.web.test_api_keys import entry
+from tests.web.test_auth import entry
 
 
 def tell(proxy: Running, kind: str = bus_module.FALLBACK, tenant: str = "t", session: str = "s", **data: Any) -> None:

@@ -20,7 +20,7 @@ from proxy.settings.load import Settings
 from proxy.web.app import create_app
 from tests.running import running_beside
 from tests.web.api.conftest import World
-from tests.web.test_api_keys import entry
+from tests.web.test_auth import entry
 
 SESSIONS, MESSAGES, LONG = 99_990, 10, 100_000
 """Sessions of ten messages; and ten sessions more, of which one has 100,000."""

@@ -17,7 +17,7 @@ from proxy.tools import stored_memos
 from tests.faulty import faulty
 from tests.running import Running, running_beside
 from tests.scripted import Scripted, calls
-from tests.web.test_api_keys import entry
+from tests.web.test_auth import entry
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

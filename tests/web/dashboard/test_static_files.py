@@ -11,7 +11,7 @@ import pytest
 
 from proxy.web.dashboard.static_files import CSP, DashboardFiles
 from tests.running import Running, running_beside
-from tests.web.test_api_keys import entry
+from tests.web.test_auth import entry
 
 ORIGIN = "http://pages.example"
 
