@@ -21,9 +21,8 @@ from proxy.store.long_writes import PIECE_BYTES, PIECE_ROWS
 from proxy.store.negative_cache import MAX_SESSIONS
 from proxy.store.sql import MAX_ANSWERS
 from proxy.store.write_queue import HOLD_S
-from proxy.web.body_budget import SLOW_S
-from proxy.web.connection_share import MAX_PIPELINED_BYTES, PROBE_PLACES
 from proxy.web.error_responses import LINGER_S
+from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PLACES, SLOW_S
 from proxy.web.server import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE
 
 REQUEST_HEADERS = (

@@ -41,12 +41,10 @@ from proxy.web import unmanaged_paths
 from proxy.web.api.admin_app import create_api, limit_bodies
 from proxy.web.asgi import App, Message, Receive, Scope, Send
 from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
-from proxy.web.body_budget import BodyBudget
 from proxy.web.chat import serve_chat
-from proxy.web.concurrency_limit import ConcurrencyLimit
 from proxy.web.dashboard.static_files import create_dashboard
 from proxy.web.error_responses import answer_errors
-from proxy.web.head_limits import limit_heads
+from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.path_rules import PathRules
 from proxy.web.probes import create_probes

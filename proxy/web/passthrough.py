@@ -28,7 +28,7 @@ from proxy.web.asgi import (
     run_while_connected,
     with_write_timeout,
 )
-from proxy.web.body_budget import BodyShare
+from proxy.web.limits import BodyShare
 from proxy.web.path_rules import PathRules
 
 PEEK_BYTES: Final = 4 << 20

@@ -33,9 +33,8 @@ from proxy.errors import ProxyError, Unavailable
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.web.asgi import DISCONNECT_KEY, Disconnect, has_body
-from proxy.web.connection_share import MAX_PIPELINED_BYTES, PROBE_PATHS, ConnectionLimit
 from proxy.web.error_responses import LINGER_S, render_error, send_error
-from proxy.web.half_open import HalfOpenConnections, find_client_address
+from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PATHS, ConnectionLimit, HalfOpenConnections, find_client_address
 
 log = logging.getLogger(__name__)
 

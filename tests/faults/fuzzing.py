@@ -27,7 +27,7 @@ from proxy.stream.relay import Relay
 from proxy.stream.sse import SseParser
 from proxy.upstream.headers import build_request_headers, build_response_headers
 from proxy.web.cors import BrowserRules
-from proxy.web.head_limits import check_head
+from proxy.web.limits import check_head
 from tests.context.agent import load
 from tests.conversations import INPUTS, PLAIN, assistant, dump, result, system, user
 from tests.faults.test_content import ODD

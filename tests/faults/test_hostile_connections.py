@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from proxy.web import body_budget
-from proxy.web.connection_share import MAX_PIPELINED_BYTES
+from proxy.web import limits
 from proxy.web.error_responses import LINGER_S
+from proxy.web.limits import MAX_PIPELINED_BYTES
 from tests.faults.test_content import ANSWER, fine
 from tests.faulty import HEAD, Connection, Request, abort_all, ask, faulty, post, until
 from tests.running import CHAT, Heard, Running, heard, running
@@ -164,7 +164,7 @@ async def test_s6_a_length_that_is_only_declared_buys_no_time() -> None:
 
 
 async def test_s6_a_body_without_an_end_gives_way_to_those_that_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_budget, "SLOW_S", 0.3)
+    monkeypatch.setattr(limits, "SLOW_S", 0.3)
     async with faulty(fine) as upstream, running(upstream.port, limits={"bodies_mb": 4}, **KEYED) as proxy:
         slow = [await connect(proxy.port) for _ in range(4)]
         for client in slow:

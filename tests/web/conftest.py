@@ -11,7 +11,7 @@ from proxy.settings.load import PoolSettings, Settings, TimeoutSettings
 from proxy.upstream.client import UpstreamClient
 from proxy.web.asgi import Receive, Scope, Send
 from proxy.web.error_responses import answer_errors
-from proxy.web.head_limits import limit_heads
+from proxy.web.limits import limit_heads
 from proxy.web.passthrough import serve_passthrough
 from tests.faulty import Script, Upstream, faulty, serving
 

@@ -1,0 +1,338 @@
+"""Limits that keep one client from taking all: heads, concurrent requests, memory for bodies, and connections.
+
+The fast HTTP parser accepts header blocks of megabytes and any number of Hosts (measured: 5 MB, 100,000 headers, two
+Hosts). The proxy must therefore refuse them (`limit_heads`). No code here or behind it decides on a URL built from the
+Host header: only `scope["path"]` gives the route of a request.
+
+A request beyond `ConcurrencyLimit` or `BodyBudget` gets 503 with Retry-After immediately. The server closes or refuses
+connections by `HalfOpenConnections` and `ConnectionLimit`, which count them by the address that they came from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from proxy.errors import BadRequest, HeadersTooLarge, Unavailable
+from proxy.metrics import Metrics
+from proxy.settings.load import Settings
+from proxy.web.asgi import App, Receive, Scope, Send
+
+LINE_OVERHEAD: Final = 4
+"""Bytes of a header line in addition to its name and value: colon, space, CR, LF."""
+
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.%A-Za-z0-9]+\])(?::[0-9]{0,5})?")
+
+SLOW_S: Final = 5.0
+"""Seconds after which an incomplete body is dropped if others need the room."""
+
+SHARE_THRESHOLD: Final = 7 / 8
+"""Fraction of all places above which an address's share counts."""
+PROBE_PLACES: Final = 16
+"""Places beyond the limit, for probes."""
+PROBE_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that are answered at once, without a key and without a body."""
+MAX_PIPELINED_BYTES: Final = 16 << 20
+"""Bytes of bodies that may wait behind the requests that are being answered, on all connections together."""
+
+GRACE_S: Final = 0.5
+"""Seconds for which a connection is not closed for its address's share. Clients may come in a burst, and their data may
+not have been read yet."""
+MAX_EVICTIONS: Final = 64
+"""Connections that are closed for one new connection, at most."""
+
+
+def limit_heads(app: App, settings: Settings) -> App:
+    """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest; `error_responses.answer_errors`
+    stands outside."""
+    limit = settings.limits.header_kb * 1024
+
+    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            check_head(scope, limit)
+        await app(scope, receive, send)
+
+    return guard
+
+
+def check_head(scope: Scope, limit: int) -> None:
+    """Raises HeadersTooLarge if request line and headers exceed `limit` bytes, BadRequest for a wrong Host."""
+    size = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+    hosts = []
+    for name, value in scope["headers"]:
+        size += len(name) + len(value) + LINE_OVERHEAD
+        if name == b"host":
+            hosts.append(value)
+    if size > limit:
+        raise HeadersTooLarge(
+            f"the request's head is {size} bytes long; {limit} are allowed", hint="See limits.header_kb."
+        )
+    if len(hosts) > 1:
+        raise BadRequest("the request has more than one Host header")
+    if not hosts and scope.get("http_version") != "1.0":  # RFC 9112 3.2; HTTP/1.0 had none
+        raise BadRequest("the request has no Host header")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        raise BadRequest("the request's Host header is not a host")
+
+
+class ConcurrencyLimit:
+    """A limit of `most` concurrent requests. An excess request gets 503 with Retry-After immediately.
+
+    More requests than the proxy can serve make all of them slow. A client that gets 503 with Retry-After tries again by
+    itself. The proxy's own pages are not counted: an operator gets in when the proxy is full.
+    """
+
+    __slots__ = ("_metrics", "_most", "broken_off", "taken")
+
+    def __init__(self, most: int, metrics: Metrics) -> None:
+        self.taken = 0
+        self.broken_off = 0
+        """Requests that the server cancelled, because it stops and no longer waits."""
+        self._most = most
+        self._metrics = metrics
+
+    @contextmanager
+    def hold_place(self) -> Iterator[None]:
+        """Hold a place for the time of a request. Raises Unavailable if there is none."""
+        if self.taken >= self._most:
+            self._metrics.refused_requests_total.inc()
+            raise Unavailable(f"{self._most} requests are being worked on", hint="Try again in a moment.")
+        self.taken += 1
+        try:
+            yield
+        except asyncio.CancelledError:
+            self.broken_off += 1
+            raise
+        finally:
+            self.taken -= 1
+
+
+class BodyBudget:
+    """Budget of memory for the bodies that requests hold: a body beyond it gets 503 with Retry-After.
+
+    A body is counted as it comes, not as it is declared: a client that only declares a length takes nothing from
+    others. Two rules keep one client from holding the whole budget. A tenant gets half, if there are several. If there
+    is no room, the body that has been arriving for longest is dropped, because a normal client sends its body at once.
+    most: bytes for all bodies together. several: True if the bodies may be of several tenants.
+    """
+
+    __slots__ = ("_by_tenant", "_coming", "_metrics", "_most", "_several", "held")
+
+    def __init__(self, most: int, metrics: Metrics, *, several: bool = False) -> None:
+        self.held = 0
+        self._by_tenant: Counter[str] = Counter()
+        self._several = several
+        self._most = most
+        self._metrics = metrics
+        self._coming: dict[BodyShare, float] = {}
+        """Bodies that are being read, with the start time of each, the oldest first."""
+
+    @contextmanager
+    def share(self, tenant: str = "") -> Iterator[BodyShare]:
+        """Yield the share of one request, and free it at the end."""
+        share = BodyShare(self, tenant)
+        try:
+            yield share
+        finally:
+            self.release(share)
+
+    def reserve(self, size: int, share: BodyShare) -> None:
+        """Reserve `size` more bytes for a body. Raises Unavailable if there is no room. A body that is alone here is
+        accepted at any length: another limit bounds it."""
+        own, of_tenant = share.size, self._by_tenant[share.tenant]
+        if self._several and of_tenant > own and of_tenant + size > self._most // 2:
+            self._metrics.refused_requests_total.inc()
+            raise Unavailable("the bodies of this tenant take half of the memory", hint="Try again in a moment.")
+        while self.held > own and self.held + size > self._most:
+            if not self._make_room(share):
+                self._metrics.refused_requests_total.inc()
+                raise Unavailable(
+                    "the bodies of other requests take all the memory there is", hint="Try again in a moment."
+                )
+        self.held += size
+        self._by_tenant[share.tenant] += size
+        share.size += size
+
+    def release(self, share: BodyShare) -> None:
+        """Free the bytes that a share holds. It may be called again."""
+        self.held -= share.size
+        self._by_tenant[share.tenant] -= share.size
+        if not self._by_tenant[share.tenant]:
+            del self._by_tenant[share.tenant]
+        share.size = 0
+
+    def begin_reading(self, share: BodyShare) -> None:
+        """Record that the body of this share is being read."""
+        self._coming[share] = asyncio.get_running_loop().time()
+
+    def end_reading(self, share: BodyShare) -> None:
+        """Record that the body of this share is read, or never will be."""
+        self._coming.pop(share, None)
+
+    def _make_room(self, wanted_by: BodyShare) -> bool:
+        """Drop the body that has been arriving for longest; return False if none is slow."""
+        slow = asyncio.get_running_loop().time() - SLOW_S
+        for share, since in self._coming.items():
+            if since > slow:
+                return False
+            if share.size and share is not wanted_by:
+                self._metrics.refused_requests_total.inc()
+                self.end_reading(share)
+                self.release(share)
+                share.give_way()
+                return True
+        return False
+
+
+class BodyShare:
+    """The part of the budget that one request holds."""
+
+    __slots__ = ("_budget", "_gave_way", "_reading", "size", "tenant")
+
+    def __init__(self, budget: BodyBudget, tenant: str) -> None:
+        self.size = 0
+        self.tenant = tenant
+        self._budget = budget
+        self._reading: asyncio.Task[Any] | None = None
+        self._gave_way = False
+
+    def reserve(self, size: int) -> None:
+        """Reserve so many more bytes, which have arrived. Raises Unavailable."""
+        self._budget.reserve(size, self)
+
+    def give_way(self) -> None:
+        """End the reading, because others need the room."""
+        self._gave_way = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def read_whole(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
+        """Return the body as `reading` reads it; `reading` calls `reserve`. Raises any error of `reading`, and
+        Unavailable if the body is dropped."""
+        task = self._reading = asyncio.current_task()
+        self._budget.begin_reading(self)
+        try:
+            return await reading
+        except asyncio.CancelledError as error:
+            if task is None or not self._gave_way:
+                raise  # the server cancels this request (shutdown)
+            task.uncancel()
+            raise Unavailable("the body came slowly, and others need its room", hint="Try again.") from error
+        finally:
+            self._reading = None
+            self._budget.end_reading(self)
+
+
+class ConnectionLimit:
+    """Counts of connections that have brought a request, by the address that they came from.
+
+    There are `most` places in all, and `share` of them for one address once nearly all are taken. While there is room,
+    no connection is refused. One client therefore cannot keep all others out. Probes have a few reserved places: an
+    orchestrator ends a process whose /healthz does not answer.
+    """
+
+    __slots__ = ("_by_address", "_most", "_share", "pipelined", "taken")
+
+    def __init__(self, most: int, share: float) -> None:
+        self._most = most
+        self._share = max(1, int(most * share))
+        self._by_address: Counter[str] = Counter()
+        self.taken = 0
+        self.pipelined = 0
+        """Bytes of bodies that wait."""
+
+    def has_room(self, address: str) -> bool:
+        """True if there is a place for one more connection of this address. "" is no address."""
+        if self.taken >= self._most:
+            return False
+        return not address or self.taken < SHARE_THRESHOLD * self._most or self._by_address[address] < self._share
+
+    def has_room_for_probe(self) -> bool:
+        """True if there is a place for a probe, whose connection ends with its answer."""
+        return self.taken < self._most + PROBE_PLACES
+
+    def add(self, address: str) -> None:
+        """Count one more connection that has brought a request."""
+        self.taken += 1
+        self._by_address[address] += 1
+
+    def remove(self, address: str) -> None:
+        """Uncount a connection: it is closed, or must bring another request's head."""
+        self.taken -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+class EvictableConnection(Protocol):
+    """The interface of a half-open connection."""
+
+    def evict(self) -> None:
+        """Close it at once."""
+
+
+class HalfOpenConnections:
+    """Half-open connections: those that have not brought the head of a request, by the address that they came from.
+
+    One address may hold `most` of them. If an address exceeds that, or the server exceeds its total, the oldest
+    connection is closed. A normal client sends its head at once, so the connection that has been silent for longest has
+    the least use.
+    """
+
+    __slots__ = ("_by_address", "_count", "_most")
+
+    def __init__(self, most: int) -> None:
+        """Start empty. most: connections of one address."""
+        self._most = most
+        self._count = 0
+        self._by_address: dict[str, dict[EvictableConnection, float]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, address: str, connection: EvictableConnection, now: float) -> None:
+        """Add a connection that has brought nothing yet. The address's oldest ones are closed if it has too many."""
+        held = self._by_address.setdefault(address, {})
+        if connection not in held:
+            held[connection] = now
+            self._count += 1
+        for _ in range(MAX_EVICTIONS):
+            oldest = next(iter(held))
+            if len(held) <= self._most or now - held[oldest] < GRACE_S:
+                break
+            self._close(address, oldest)
+
+    def remove(self, address: str, connection: EvictableConnection) -> None:
+        """Remove a connection that has brought a head, or is closed. It may be called again."""
+        held = self._by_address.get(address)
+        if held is not None and held.pop(connection, None) is not None:
+            self._count -= 1
+            if not held:
+                del self._by_address[address]
+
+    def make_room(self) -> bool:
+        """Close the oldest connection of the address that has most; return False if there is none."""
+        if not self._by_address:
+            return False
+        address = max(self._by_address, key=lambda each: len(self._by_address[each]))
+        self._close(address, next(iter(self._by_address[address])))
+        return True
+
+    def _close(self, address: str, connection: EvictableConnection) -> None:
+        self.remove(address, connection)
+        connection.evict()
+
+
+def find_client_address(client: tuple[str, int] | None) -> str:
+    """Return the address whose share a connection counts for. It is an IPv4 address, or the network of an IPv6 address,
+    because one host has 2^64 IPv6 addresses. A Unix socket has none."""
+    host = client[0] if client else ""
+    if ":" not in host:
+        return host
+    if "." in host:
+        return host.rpartition(":")[2]  # IPv4 within IPv6
+    return ":".join(host.partition("%")[0].partition("::")[0].split(":")[:4])
