@@ -37,7 +37,6 @@ from proxy.store import create_store
 from proxy.store.base import Store
 from proxy.tokenizers import get_token_counter
 from proxy.upstream.client import UpstreamClient
-from proxy.web import unmanaged_paths
 from proxy.web.api.admin_app import create_api, limit_bodies
 from proxy.web.asgi import App, Message, Receive, Scope, Send
 from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
@@ -46,10 +45,17 @@ from proxy.web.dashboard.static_files import create_dashboard
 from proxy.web.error_responses import answer_errors
 from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
-from proxy.web.path_rules import PathRules
 from proxy.web.probes import create_probes
 from proxy.web.request_log import log_requests
-from proxy.web.routes import Route, RouteTable
+from proxy.web.routes import (
+    MAX_LOGGED_PATHS,
+    MAX_PATH_CHARS,
+    UNMANAGED_HEADER,
+    PathRules,
+    Route,
+    RouteTable,
+    is_conversational,
+)
 
 log = logging.getLogger(__name__)
 
@@ -248,8 +254,8 @@ class ContextProxy:
             ):
                 await serve_chat(scope, receive, counted, self.services, raw, session, share)
             return
-        talks = unmanaged_paths.is_conversational(scope["method"], path)
-        shown = raw.partition("?")[0][: unmanaged_paths.MAX_PATH_CHARS] if talks else None
+        talks = is_conversational(scope["method"], path)
+        shown = raw.partition("?")[0][:MAX_PATH_CHARS] if talks else None
         telling = send if shown is None else _naming_path(send, shown)
         client, metrics = self.services.client, self.services.metrics
         with (
@@ -285,11 +291,7 @@ class ContextProxy:
         names it too (`_naming_path`)."""
         metrics = self.services.metrics
         metrics.unmanaged_total.labels(path=metrics.limit_label("path", path)).inc()
-        if (
-            shown is not None
-            and shown not in self._logged_paths
-            and len(self._logged_paths) < unmanaged_paths.MAX_LOGGED_PATHS
-        ):
+        if shown is not None and shown not in self._logged_paths and len(self._logged_paths) < MAX_LOGGED_PATHS:
             self._logged_paths.add(shown)
             log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", shown)
 
@@ -304,7 +306,7 @@ def _naming_path(send: Send, shown: str) -> Send:
 
     def telling(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            told = (unmanaged_paths.UNMANAGED_HEADER, shown.encode("ascii", "replace"))
+            told = (UNMANAGED_HEADER, shown.encode("ascii", "replace"))
             message = {**message, "headers": [*message["headers"], told]}
         return send(message)
 

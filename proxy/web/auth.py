@@ -33,8 +33,7 @@ from proxy.web.cors import (
     is_preflight,
 )
 from proxy.web.error_responses import send_error
-from proxy.web.path_rules import check_path
-from proxy.web.routes import Route, RouteTable
+from proxy.web.routes import Route, RouteTable, check_path
 
 KEY_HEADER: Final = b"x-context-key"
 """The header that is only for keys of the proxy."""

@@ -29,7 +29,7 @@ from proxy.web.asgi import (
     with_write_timeout,
 )
 from proxy.web.limits import BodyShare
-from proxy.web.path_rules import PathRules
+from proxy.web.routes import PathRules
 
 PEEK_BYTES: Final = 4 << 20
 """Bytes of a JSON body that are read whole to find its model; longer bodies go to the first upstream."""

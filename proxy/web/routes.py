@@ -3,6 +3,9 @@
 The access check and the dispatch use the same result. No spelling of a path can therefore pass the check as one thing
 and be served as another. The default is closed: a path of the proxy without a route needs an admin's key even for the
 answer that there is none.
+
+Rules for paths that go upstream stand here too: no dot segments (`check_path`), and only allowed paths with a key of
+the operator (`PathRules`). An upstream may resolve `..` behind the check of a path, in any spelling.
 """
 
 from __future__ import annotations
@@ -11,6 +14,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+from proxy.errors import BadRequest, Forbidden
+from proxy.web.asgi import Scope
 
 RouteKind = Literal["health", "metrics", "api", "pages", "data"]
 
@@ -18,6 +25,27 @@ PLANE_KEY: Final = "x-plane"
 """Key in a route's OpenAPI entry that names the keys that open it in addition to an admin's."""
 READ: Final[dict[str, Any]] = {PLANE_KEY: "read"}
 """For routes that a read key opens: `openapi_extra=READ`. Without it a route is for admins."""
+
+MAX_DECODINGS: Final = 4
+"""Rounds of percent-decoding in which a path is checked."""
+_SEPARATORS: Final = re.compile(r"[/\\]")
+_PLAIN: Final = re.compile(r"(?!\.\.|\.\Z)[A-Za-z0-9._~:@-]+")
+"""A segment that every server reads alike."""
+_VERSION: Final = re.compile(r"/v1(?=/|$)")
+
+UNMANAGED_HEADER: Final = b"x-context-unmanaged"
+"""The header that names the path."""
+MAX_LOGGED_PATHS: Final = 100
+"""Paths that are logged. There is a limit, because clients choose the paths."""
+MAX_PATH_CHARS: Final = 200
+"""Characters of a path that are shown."""
+_CONVERSATIONAL: Final = re.compile(
+    r"/(?:messages|responses|completions|complete|api/chat|api/generate|converse(?:-stream)?"
+    r"|invoke(?:-with-response-stream)?|[^/]+:(?:streamG|g)enerateContent)/?$"
+)
+"""Ends of paths: Anthropic, OpenAI, Ollama, Bedrock, Gemini."""
+_OTHER: Final = re.compile(r"/threads/[^/]+/messages/?")
+"""The end of a similar path that calls no model: OpenAI's assistants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +109,83 @@ def _planes(route: Any, method: str) -> frozenset[str]:
     extra = getattr(route, "openapi_extra", None) or {}
     reads = extra.get(PLANE_KEY) == "read" and method in ("GET", "HEAD")
     return frozenset({"admin", "read"}) if reads else frozenset({"admin"})
+
+
+def check_path(scope: Scope) -> None:
+    """Raises BadRequest if a path has a dot segment in any spelling."""
+    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+    if has_dot_segments(path):
+        raise BadRequest("the path has a dot segment (. or ..)", hint="Send the path without it.")
+
+
+def has_dot_segments(path: str) -> bool:
+    """True if a server might find `.` or `..` between two separators: percent-encoded once or often, with backslashes,
+    or with parameters (`..;x`). A path that is encoded more often than it is checked counts as well."""
+    for _ in range(MAX_DECODINGS):
+        if "." in path and any(part.partition(";")[0] in (".", "..") for part in _SEPARATORS.split(path)):
+            return True
+        decoded = unquote(path, "latin-1")
+        if decoded == path:
+            return False
+        path = decoded
+    return True
+
+
+class PathRules:
+    """The paths that are allowed with a key of the operator. With that key a client can reach everything that the key
+    opens: files, fine-tuned models and keys of the whole organization."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        """Compile the patterns. allowed: `METHOD /path`, as in the settings. `*` stands for characters of one segment,
+        `**` for any number of segments, `*` alone for every method and path."""
+        self._patterns = [_compile("**" if each == "*" else each) for each in allowed]
+
+    def check(self, method: str, path: str) -> None:
+        """Raises Forbidden if the request is not allowed. path: percent-encoded, with or without /v1 in front.
+
+        The path is decoded once. A result that is not plain is refused, whatever is allowed. An upstream that decodes
+        more (twice, overlong UTF-8, full-width letters, up to a NUL) must not find another path in it.
+        """
+        decoded = "/" + unquote(path.lstrip("/"), "latin-1")
+        if not _is_plain(decoded):
+            raise Forbidden(
+                "a segment of the path has characters that are not passed on with the operator's key",
+                hint="Between two slashes stand letters, digits and - . _ ~ : @, and not two dots in front.",
+            )
+        method = "GET" if method == "HEAD" else method
+        whole = f"{method} {decoded if _VERSION.match(decoded) else '/v1' + decoded}"
+        if not any(pattern.fullmatch(form) for form in (whole, f"{method} {decoded}") for pattern in self._patterns):
+            raise Forbidden(
+                f"{method} {decoded[:200]} is not passed on with the operator's key",
+                hint=f'The operator can put "{method} {decoded[:200]}" into passthrough.paths.',
+            )
+
+
+def _compile(allowed: str) -> re.Pattern[str]:
+    """Compile a pattern. `**` matches everything, `*` all except the ends of a segment and of the method. A whole
+    segment is never empty."""
+    return re.compile(".*".join(_compile_segments(part) for part in allowed.split("**")))
+
+
+def _compile_segments(allowed: str) -> str:
+    whole = re.sub(r"(?<=/)\\\*(?=/|\Z)", "[^/ ]+", re.escape(allowed))
+    return whole.replace(r"\*", "[^/ ]*")
+
+
+def _is_plain(path: str) -> bool:
+    """True if every segment consists of the plain characters; none is empty, except after a last slash."""
+    segments = path[1:].split("/")
+    if segments[-1] == "":
+        segments.pop()
+    return all(_PLAIN.fullmatch(segment) for segment in segments)
+
+
+def is_conversational(method: str, path: str) -> bool:
+    """True if a request to this path brings a conversation to a model. path: decoded, without the session's part.
+
+    A client whose requests pass unmanaged on such a path keeps its whole history and pays for all of it, without a sign
+    of that. The answer therefore says so in a header, and the log once for each path.
+    """
+    if method != "POST":
+        return False
+    return _CONVERSATIONAL.search(path) is not None and _OTHER.search(path) is None

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 import pytest
 from fastapi import APIRouter
 
-from proxy.web.routes import READ, RouteTable
+from proxy.errors import BadRequest, Forbidden
+from proxy.settings.model import PassthroughSettings
+from proxy.web.routes import READ, PathRules, RouteTable, check_path, has_dot_segments, is_conversational
+from tests.faulty import faulty
+from tests.running import CHAT, Agent, running
+from tests.scripted import Scripted
 
 router = APIRouter()
+
+
+HEADER = "x-context-unmanaged"
 
 
 @router.get("/api/sessions/{session}", openapi_extra=READ)
@@ -54,3 +65,127 @@ DOORS = RouteTable(router.routes)
 def test_every_path_has_one_door_and_it_is_closed(method: str, path: str, kind: str, planes: set[str]) -> None:
     found = DOORS.find_route(method, path)
     assert (found.kind, set(found.planes)) == (kind, planes)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/..", "/v1/../x", "/v1/./x", "/v1/x/..", "/v1/%2e%2e/x", "/v1/%2E./x", "/v1/.%2e/x", "/v1%2f..%2fx",
+        "/v1/..%5cx", "/v1\\..\\x", "/v1/%252e%252e/x", "/v1/%25252e./x", "/v1/..;a=b/x", "/v1/%2e%2e%3b/x",
+        "/v1/%2525252525252e%2525252525252e/x",
+    ],
+)  # fmt: skip
+def test_a_dot_segment_is_found_however_it_is_written(path: str) -> None:
+    assert has_dot_segments(path)
+    scope: dict[str, Any] = {"raw_path": path.encode(), "path": "/"}
+    with pytest.raises(BadRequest):
+        check_path(scope)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/v1/models/gpt-4.1", "/v1/models/a..b", "/v1/...", "/v1/.well-known/x", "/v1/a%20b", "/100%", "/v1/x.%2ex"],
+)
+def test_a_dot_in_a_name_is_none(path: str) -> None:
+    assert not has_dot_segments(path)
+
+
+RULES = PathRules(PassthroughSettings().paths)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/embeddings"), ("POST", "/embeddings"), ("POST", "//v1/embeddings"), ("GET", "/v1/models"),
+        ("HEAD", "/v1/models"), ("GET", "/v1/models/meta%2Fllama"), ("POST", "/v1/%65mbeddings"),
+        ("GET", "/v1/models/openai/gpt-5"), ("GET", "/v1/models/ft:gpt-4.1:org::a_b~1@2"),
+        ("GET", "/v1/models/ft%3Agpt-4%2e1"),
+    ],
+)  # fmt: skip
+def test_inference_is_allowed(method: str, path: str) -> None:
+    RULES.check(method, path)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/files"), ("DELETE", "/v1/files/a"), ("GET", "/v1/organization/api_keys"),
+        ("GET", "/v1/embeddings"), ("DELETE", "/v1/models/ft:mine"), ("GET", "/v1/responses/resp_1"),
+        ("POST", "/v1/embeddings/x"),
+        ("GET", "/v1/chat/completions"), ("POST", "/v1/EMBEDDINGS"), ("POST", "/v2/embeddings"), ("GET", "/"),
+    ],
+)  # fmt: skip
+def test_nothing_else_is(method: str, path: str) -> None:
+    with pytest.raises(Forbidden, match=r"passthrough\.paths"):
+        RULES.check(method, path)
+
+
+ODD = [
+    "%c0%ae%c0%ae/files", "%e0%80%ae%e0%80%ae/files", "..%c0%af../files", "%2e%2e%c0%affiles", "%uff0e%uff0e/files",
+    "%ef%bc%8e%ef%bc%8e/files", "..%00/files", "%00..%00/files", ".%00./files", "..%09/files", "..%20/files",
+    "..%23/files", "..%3f/files", "..%2500/files", "...", "..:/files", "/v1/files", "x//y", "x%2f%2fy", "x\\y",
+    "x%0d%0ay", "x;y", "%", "%zz", "x%252fy", "x?y", "x#y", "\xc0\xae\xc0\xae/files", "\xef\xbc\x8e/files",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_s3_segments_are_made_of_letters_digits_and_few_signs(path: str) -> None:
+    for allowed in ("GET /v1/models/*", "GET /v1/models/**", "*"):
+        with pytest.raises(Forbidden):
+            PathRules([allowed]).check("GET", "/v1/models/" + path)
+
+
+def test_the_operator_says_what_else() -> None:
+    PathRules(["*"]).check("DELETE", "/v1/files/a")
+    PathRules(["GET /**"]).check("GET", "/any/where/")
+    rules = PathRules(["* /v1/files**", "GET /status", "GET /v1/batches/*", "GET /v1/threads/*/runs"])
+    rules.check("DELETE", "/v1/files/a")
+    rules.check("DELETE", "/v1/files/a/b")
+    rules.check("GET", "/status")
+    rules.check("GET", "/v1/batches/a")
+    rules.check("GET", "/v1/threads/a/runs")
+    for path in ("/v1/models", "/v1/batches/", "/v1/batches/a/b", "/v1/batches/a%2Fb", "/v1/threads/a/b/runs"):
+        with pytest.raises(Forbidden):
+            rules.check("GET", path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/messages", "/v1/responses", "/v1/completions", "/anthropic/v1/messages/", "/v1beta/models/g:generateContent",
+     "/v1beta/models/g:streamGenerateContent", "/api/chat", "/api/generate", "/model/m/converse-stream",
+     "/model/m/invoke", "/openai/deployments/d/chat/completions", "/v1/complete"],
+)  # fmt: skip
+def test_these_bring_conversations(path: str) -> None:
+    assert is_conversational("POST", path)
+    assert not is_conversational("GET", path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/embeddings", "/v1/files", "/v1/messages/count_tokens", "/v1/messages/batches", "/v1/responses/resp_1/cancel",
+     "/v1/threads/t/messages", "/v1/models/m:embedContent", "/", "", "/v1/mymessages", "/x/chat"],
+)  # fmt: skip
+def test_these_do_not(path: str) -> None:
+    assert not is_conversational("POST", path)
+
+
+async def test_an_unmanaged_conversation_is_named_in_the_answer_and_once_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.web.app.MAX_LOGGED_PATHS", 3)
+    with caplog.at_level(logging.WARNING, "proxy.web.app"):
+        async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+            for path in ("/v1/messages", "/v1/responses", "/s/mine/v1/messages", "/v1/messages"):
+                found = await proxy.post({"model": "m", "messages": []}, path=path)
+                assert found.header(HEADER) == path.removeprefix("/s/mine")
+            for other in ("/v1/embeddings", "/v1/files"):
+                assert (await proxy.post({"model": "m"}, path=other)).header(HEADER) is None
+            managed = Agent(proxy, path=CHAT, messages=[{"role": "user", "content": "Hello"}])
+            assert (await managed.send()).header(HEADER) is None
+            strange = await proxy.post({}, path="/%0d%0ax:%20y/v1/messages")
+            assert strange.header(HEADER) == "/%0d%0ax:%20y/v1/messages"
+            await proxy.post({}, path="/one/more/v1/messages")
+    said = [record.getMessage() for record in caplog.records if "unmanaged" in record.getMessage()]
+    assert len(said) == 3, "a client cannot fill the log with paths of its own"
+    assert [text.split()[2] for text in said[:2]] == ["/v1/messages", "/v1/responses"]
+    assert "\n" not in said[2]
