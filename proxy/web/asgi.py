@@ -1,7 +1,7 @@
-"""Reads the request body and detects a client disconnect while a handler runs.
+"""ASGI: reads the request body, detects a client disconnect while a handler runs, and logs each request.
 
 ASGI reports a disconnect only to code that waits for it. A task must therefore always wait, from before the upstream is
-contacted to the last byte: it listens while another task works. The proxy's own connections (`connection.py`) report a
+contacted to the last byte: it listens while another task works. The proxy's own connections (`server.py`) report a
 disconnect by themselves (`Disconnect`), which saves both tasks.
 
 A half-closed connection counts as left: the server closes its side as well, so an answer could not be delivered. Work
@@ -11,6 +11,8 @@ is cancelled once and then awaited; a second cancellation would hit its clean-up
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, MutableMapping
 from functools import partial
@@ -28,9 +30,18 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
 DISCONNECT_KEY: Final = "context.leaving"
-"""Key of the scope for the Leaving of a connection of the proxy."""
+"""Key of the scope for the Disconnect of a connection of the proxy."""
 MAX_WAITING_BYTES: Final = 256 * 1024
 """Bytes of a request body that may wait for the upstream to take them."""
+
+log = logging.getLogger("proxy.requests")
+FACTS_KEY: Final = "context.facts"
+"""Key of a request's scope for the dictionary that the exchange fills."""
+MAX_PATH_CHARS: Final = 200
+"""Characters of a path that are logged."""
+QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+CLIENT_GONE_STATUS: Final = 499
+"""The status of a request whose client left before the answer began."""
 
 
 class Disconnect:
@@ -266,3 +277,51 @@ def _read_piece(message: Message) -> bytes:
         raise ClientGone("the client left before its request was complete")
     body: bytes = message.get("body", b"")
     return body
+
+
+def log_requests(app: App) -> App:
+    """Return the outermost layer: the request log, one line for each request that `app` has answered.
+
+    The line holds the method, the path without its query, the status and the milliseconds. For a managed request it
+    also holds the session, the policy, the prompt's tokens before and after, and the cached tokens. It never holds a
+    header, a body, a query or an error's text, because these may contain credentials and messages.
+
+    The exchange writes its facts into the scope; this layer adds the facts of the connection. Probes are logged at
+    debug level, because they come every few seconds.
+    """
+
+    async def logging_app(scope: Scope, receive: Receive, send: Send) -> None:
+        level = logging.DEBUG if scope.get("path") in QUIET_PATHS else logging.INFO
+        if scope["type"] != "http" or not log.isEnabledFor(level):
+            await app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        facts: dict[str, Any] = {}
+        scope[FACTS_KEY] = facts
+        status, whole = CLIENT_GONE_STATUS, False
+
+        def noting(message: Message) -> Awaitable[None]:
+            nonlocal status, whole
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                whole = not message.get("more_body", False)
+            return send(message)
+
+        try:
+            await app(scope, receive, noting)
+        finally:
+            line = {"method": scope["method"], "path": render_path(scope), "status": status, **facts}
+            if not whole:
+                line["broken_off"] = True
+            line["ms"] = round((time.perf_counter() - began) * 1000, 1)
+            log.log(level, "request", extra=line)
+
+    return logging_app
+
+
+def render_path(scope: Scope) -> str:
+    """Return the path as it came, without its query; cut, and without control characters that a terminal would obey."""
+    raw: bytes = scope.get("raw_path") or str(scope["path"]).encode("utf-8", "surrogateescape")
+    text = raw.partition(b"?")[0].decode("ascii", "replace")
+    return "".join(one if one.isprintable() else "?" for one in text[:MAX_PATH_CHARS])

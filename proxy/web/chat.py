@@ -9,11 +9,19 @@ from functools import partial
 
 from proxy.exchange.handler import handle_chat
 from proxy.exchange.services import Headers, Incoming, Services
-from proxy.web.asgi import Receive, Scope, Send, read_body, read_content_length, run_while_connected, with_write_timeout
+from proxy.web.asgi import (
+    FACTS_KEY,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    read_content_length,
+    run_while_connected,
+    with_write_timeout,
+)
 from proxy.web.auth import CALLER_KEY, Caller
 from proxy.web.content_encoding import NotDecodedError, decode_body, read_codings
 from proxy.web.limits import BodyShare
-from proxy.web.request_log import FACTS_KEY
 
 
 class AsgiResponse:
