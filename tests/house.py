@@ -57,7 +57,7 @@ IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "breakpoint", "now", "
 """Called by name or as a method (`datetime.now()`), these do what a pure floor does not."""
 
 ONLY_IN = {
-    "aiohttp": {"proxy/upstream/answer.py", "proxy/upstream/transport.py"},
+    "aiohttp": {"proxy/upstream/http1.py", "proxy/upstream/transport.py"},
     "aiosqlite": {"proxy/store/migrate.py", "proxy/store/sqlite.py"},
     "asyncpg": {"proxy/store/postgres.py", "proxy/store/postgres_writer.py"},
     "prometheus_client": {"proxy/metrics.py"},

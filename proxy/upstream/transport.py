@@ -2,7 +2,7 @@
 
 aiohttp's connector resolves names, connects (happy eyeballs), encrypts, tunnels through outbound proxies and keeps
 connections. It is called directly, because a session adds redirects, cookies and decompression. The answer is read by
-`answer.ResponseStream`. The head of that module names what aiohttp's own reader loses.
+`http1.ResponseStream`. The head of that module names what aiohttp's own reader loses.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from yarl import URL
 
 from proxy.errors import ConfigError
 from proxy.settings.load import DEMO, PoolSettings
-from proxy.upstream.answer import ResponseStream
 from proxy.upstream.demo import DemoTransport
-from proxy.upstream.framing import write_request_head
 from proxy.upstream.headers import Headers
+from proxy.upstream.http1 import ResponseStream, write_request_head
 from proxy.upstream.target import Target, parse_address
 from proxy.upstream.tls import create_client_context
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.upstream.framing import (
+from proxy.upstream.http1 import (
     CHUNK_LINE_LIMIT,
     TRAILER_LIMIT,
     ChunkedBody,

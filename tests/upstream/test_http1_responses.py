@@ -8,9 +8,8 @@ import pytest
 import uvloop
 
 from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstream.answer import HIGH_WATER, JOINED_BODY_BYTES
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.framing import HEAD_LIMIT
+from proxy.upstream.http1 import HEAD_LIMIT, HIGH_WATER, JOINED_BODY_BYTES
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
 from tests.upstream.conftest import (
     EVENTS,
