@@ -25,8 +25,7 @@ from proxy.settings.load import DEMO, PoolSettings
 from proxy.upstream.demo import DemoTransport
 from proxy.upstream.headers import Headers
 from proxy.upstream.http1 import ResponseStream, write_request_head
-from proxy.upstream.target import Target, parse_address
-from proxy.upstream.tls import create_client_context
+from proxy.upstream.target import Target, create_client_context, parse_address
 
 KEPT_S: Final = 4.0
 """Seconds for which an idle connection is kept. It is less than the 5 s after which uvicorn (so vLLM and LiteLLM) and
