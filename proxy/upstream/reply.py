@@ -10,8 +10,14 @@ import httpx2
 
 from proxy.errors import AnswerTooLong, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.metrics import Metrics
-from proxy.upstream.headers import MIN_SECRET_LENGTH, Headers, build_response_headers, remove_headers
-from proxy.upstream.redaction import Redactor, list_key_encodings
+from proxy.upstream.headers import (
+    MIN_SECRET_LENGTH,
+    Headers,
+    Redactor,
+    build_response_headers,
+    list_key_encodings,
+    remove_headers,
+)
 from proxy.upstream.target import Target
 
 log = logging.getLogger(__name__)

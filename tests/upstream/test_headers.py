@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import random
 import string
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.upstream.headers import (
     HOP_BY_HOP,
+    Redactor,
     build_request_headers,
     build_response_headers,
     find_header,
+    list_key_encodings,
     remove_headers,
 )
 
@@ -21,6 +25,8 @@ VALUES = st.one_of(
     st.binary(max_size=20), st.sampled_from([b"authorization", b"close, X-Twice", b" keep-alive ,accept", b","])
 )
 BLOCKS = st.lists(st.tuples(NAMES, VALUES), max_size=12)
+
+SECRET = b"sk-sk-operator"
 
 
 def listed(block: list[tuple[bytes, bytes]]) -> set[bytes]:
@@ -91,3 +97,43 @@ def test_lookups_do_not_mind_case() -> None:
     assert find_header(block, b"content-type") == "text/plain"
     assert find_header(block, b"none") == ""
     assert remove_headers(block, b"content-type", b"none") == [(b"X-A", b"1")]
+
+
+def fed(body: bytes, sizes: list[int]) -> bytes:
+    redactor, out = Redactor([SECRET]), b""
+    for size in sizes:
+        out += redactor.feed(body[:size])
+        body = body[size:]
+    return out + redactor.feed(body) + redactor.end()
+
+
+@pytest.mark.parametrize(
+    "body", [SECRET, b"a" + SECRET + b"b", SECRET * 3, b"sk-" + SECRET, b"sk-sk-sk-operator sk-op", b"sk-sk-operato"]
+)
+def test_however_a_body_is_cut_the_secret_is_not_in_it_and_its_length_stays(body: bytes) -> None:
+    chance = random.Random(3)
+    wanted = body.replace(SECRET, b"*" * len(SECRET))
+    for cut in range(len(body) + 1):
+        assert fed(body, [cut]) == wanted
+    for _ in range(50):
+        assert fed(body, [chance.randrange(4) for _ in range(30)]) == wanted
+
+
+def test_only_what_might_begin_the_secret_waits() -> None:
+    redactor = Redactor([SECRET])
+    assert redactor.feed(b"nothing of it") == b"nothing of it"
+    assert redactor.feed(b"but sk-sk") == b"but "
+    assert redactor.feed(b"ating") == b"sk-skating"
+
+
+def test_a_key_is_blanked_in_each_of_its_forms_however_the_body_is_cut() -> None:
+    key = "sk-a/b+c=d~e"
+    forms = list_key_encodings(key)
+    assert {b"sk-a/b+c=d~e", b"sk-a%2Fb%2Bc%3Dd~e", b"sk-a%2fb%2bc%3dd~e", b"c2stYS9iK2M9ZH5l"} <= set(forms)
+    assert list_key_encodings("sk-operator1") == (b"c2stb3BlcmF0b3Ix", b"sk-operator1"), "nothing twice"
+    body = b", ".join(form + form[:5] for form in forms) + b"; sk-a%2"
+    wanted = b", ".join(b"*" * len(form) + form[:5] for form in forms) + b"; sk-a%2"
+    for cut in range(len(body) + 1):
+        redactor = Redactor(forms)
+        got = redactor.feed(body[:cut]) + redactor.feed(body[cut:]) + redactor.end()
+        assert got == wanted
