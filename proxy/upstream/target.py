@@ -1,4 +1,4 @@
-"""The upstreams that can be asked, with their addresses and TLS settings: the configured ones, parsed once at the start.
+"""The upstreams that can be asked, with addresses and TLS settings: the configured ones, parsed once at the start.
 
 The authorities that a connection trusts are the system's or those of the target's own bundle. The environment names
 none: the settings alone decide which connection carries a request with somebody's key.

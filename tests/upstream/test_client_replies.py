@@ -7,7 +7,7 @@ import time
 import pytest
 
 from proxy.errors import AnswerTooLong, UpstreamBroken, UpstreamTimeout
-from proxy.upstream.reply import Reply
+from proxy.upstream.client import Reply
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty
 from tests.upstream.conftest import EVENTS, client_of, errors, gathered, send
 
