@@ -1,0 +1,240 @@
+"""One wire message as canonical messages, and a canonical message as wire blocks.
+
+A user message with tool results becomes one tool message for each result, and one user message for all its other
+blocks. An assistant message stays one message. The conversion sees one wire message alone, never its place, so the
+same message always gives the same bytes. Canonical parts are the wire's own blocks, byte for byte, where a chat part
+has the same form.
+
+Chat form has no place for signatures, for the order of an answer's blocks or for blocks of the provider's own tools.
+An assistant message with such blocks bears all its blocks in the member `wire`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.dialects import spans
+from proxy.dialects.base import BOUND_SEPARATOR
+from proxy.dialects.completions.request import CACHE_MARKS, read_message
+from proxy.errors import NotManaged
+
+WIRE = "wire"
+"""Member of a canonical assistant message: the blocks of its wire message."""
+
+_KNOWN = {"text": {"type", "text"}, "tool_use": {"type", "id", "name", "input"}}
+"""Members of the blocks that chat form can express in full. Cache marks are the client's and are not part of them."""
+_ROLES = frozenset({"user", "assistant", "system"})
+_RESULT_MEMBERS = ("content", "is_error", "cache_control")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageUnit:
+    """One canonical message, and the blocks of the wire message that it was read from."""
+
+    chat: bytes
+    """The canonical message."""
+    blocks: tuple[int, ...]
+    """Indices of its blocks; empty if the wire message's content is a string."""
+    is_result: bool = False
+    """True for the result of a tool call."""
+    bound: str | None = None
+    """The tokens that bind it, joined by `BOUND_SEPARATOR`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireMessage:
+    """A wire message: its role and its canonical messages, at least one."""
+
+    role: str
+    units: tuple[MessageUnit, ...]
+
+
+def convert_message(raw: bytes) -> WireMessage:
+    """The wire message in these bytes. Raises NotManaged if it is not understood."""
+    try:
+        members = spans.read_members(raw)
+        role = spans.read_any(_cut(raw, members["role"]))
+        content = _cut(raw, members["content"])
+        if role not in _ROLES:
+            raise NotManaged("shape", "a message of an unknown role")
+        if content[:1] == b'"':
+            return WireMessage(role, (MessageUnit(_make(role, content), ()),))
+        blocks = [_cut(content, one) for one in spans.read_elements(content)]
+        if role == "assistant":
+            return WireMessage(role, (convert_answer(blocks),))
+        if role == "system":
+            return WireMessage(role, (MessageUnit(_make(role, content), tuple(range(len(blocks)))),))
+        return WireMessage(role, _convert_user(blocks))
+    except (KeyError, ValueError, RecursionError) as problem:
+        raise NotManaged("shape", f"a message that cannot be read: {problem}") from problem
+
+
+def _cut(raw: bytes, span: spans.Span) -> bytes:
+    return raw[span[0] : span[1]]
+
+
+def _make(role: str, content: bytes, *more: tuple[str, bytes]) -> bytes:
+    """A canonical message. more: further members with their JSON."""
+    rest = b"".join(b',"' + name.encode() + b'":' + value for name, value in more)
+    return b'{"role":"' + role.encode() + b'","content":' + content + rest + b"}"
+
+
+def _convert_user(blocks: Sequence[bytes]) -> tuple[MessageUnit, ...]:
+    units, others = [], []
+    for n, block in enumerate(blocks):
+        if _type(block) == "tool_result":
+            units.append(MessageUnit(_convert_result(block), (n,), is_result=True))
+        else:
+            others.append(n)
+    if others or not units:
+        content = b"[" + b",".join(blocks[n] for n in others) + b"]"
+        units.append(MessageUnit(_make("user", content), tuple(others)))
+    return tuple(units)
+
+
+def _type(block: bytes) -> str:
+    value = json_spans.read_value(block, "type")
+    if value is None:
+        raise NotManaged("shape", "a content block without a type")
+    return json_spans.decode_string(value) or ""
+
+
+def _convert_result(block: bytes) -> bytes:
+    members = spans.read_members(block)
+    found = {name: _cut(block, members[name]) for name in _RESULT_MEMBERS if name in members}
+    content = found.pop("content", b'""')
+    made = b'{"role":"tool","tool_call_id":' + _cut(block, members["tool_use_id"]) + b',"content":' + content
+    return made + b"".join(b',"' + name.encode() + b'":' + value for name, value in found.items()) + b"}"
+
+
+def convert_answer(blocks: Sequence[bytes]) -> MessageUnit:
+    """The canonical message of an assistant message with these blocks.
+
+    Answers of upstream and answers that a client sends back are both read here, so both have the same digest. Raises
+    NotManaged or ValueError if a block is not understood.
+    """
+    parts: list[bytes] = []
+    calls: list[bytes] = []
+    reasoning: list[str] = []
+    tokens: list[str] = []
+    is_plain, texts, mark = True, 0, b""
+    for block in blocks:
+        value = spans.read_any(block)
+        kind = value.get("type") if isinstance(value, dict) else None
+        if not isinstance(kind, str):
+            raise NotManaged("shape", "a content block without a type")
+        known = _KNOWN.get(kind)
+        is_plain = is_plain and known is not None and not (kind == "text" and (calls or texts))
+        is_plain = is_plain and all(name in (known or ()) or name in CACHE_MARKS for name in value)
+        if "cache_control" in value:
+            mark = json_spans.read_value(block, "cache_control") or b""
+        if kind == "text" and isinstance(value.get("text"), str):
+            texts += 1
+            parts.append(block)
+        elif kind == "tool_use":
+            calls.append(_convert_call(block, value))
+        elif kind in ("thinking", "redacted_thinking"):
+            reasoning.append(value.get("thinking") or "")
+            tokens.append(read_token(value))
+        else:
+            parts.append(_canonicalize(value))
+    content: bytes | None = b"[" + b",".join(parts) + b"]"
+    if len(parts) <= texts <= 1:
+        content = json_spans.read_value(parts[0], "text") if texts else b"null"
+    more: list[tuple[str, bytes]] = []
+    if any(reasoning):
+        more.append(("reasoning_content", spans.encode_text("\n\n".join(filter(None, reasoning)))))
+    if calls:
+        more.append(("tool_calls", b"[" + b",".join(calls) + b"]"))
+    if mark and len(parts) <= texts <= 1:  # a list of parts shows the mark itself
+        more.append(("cache_control", mark))
+    if not is_plain:
+        more.append((WIRE, b"[" + b",".join(blocks) + b"]"))
+    bound = BOUND_SEPARATOR.join(filter(None, tokens))
+    return MessageUnit(_make("assistant", content or b'""', *more), tuple(range(len(blocks))), bound=bound or None)
+
+
+def read_token(block: dict[str, Any]) -> str:
+    """The token of a thinking block: its signature, or the data of a redacted one; "" if there is none."""
+    token = block.get("signature" if block.get("type") == "thinking" else "data")
+    return token if isinstance(token, str) else ""
+
+
+def _convert_call(block: bytes, value: dict[str, Any]) -> bytes:
+    call_id, name = value.get("id"), value.get("name")
+    raw = json_spans.read_value(block, "input")
+    if not isinstance(call_id, str) or not isinstance(name, str) or raw is None:
+        raise NotManaged("shape", "a tool call of an unknown kind")
+    function = b'{"name":' + spans.encode_text(name) + b',"arguments":' + spans.encode_text(raw.decode()) + b"}"
+    return b'{"id":' + spans.encode_text(call_id) + b',"type":"function","function":' + function + b"}"
+
+
+def _canonicalize(block: dict[str, Any]) -> bytes:
+    """An opaque block as it counts for the digest: clients send members that are null, or leave them out."""
+    plain = {name: value for name, value in block.items() if name not in CACHE_MARKS}
+    return msgspec.json.encode(_without_nulls(plain), order="sorted")
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def make_answer_blocks(chat: bytes) -> bytes:
+    """The wire blocks of a canonical assistant message, as a JSON array.
+
+    They are the message's `wire`, or are made from its text and calls if it has none. Raises ValueError if the text or
+    the calls say something else than `wire`: somebody has edited an answer.
+    """
+    wire = json_spans.read_value(chat, WIRE)
+    if wire is None or wire == b"null":
+        return _make_plain_blocks(chat)
+    blocks = [_cut(wire, one) for one in spans.read_elements(wire)]
+    if read_message(convert_answer(blocks).chat).digest != read_message(chat).digest:
+        raise ValueError("the blocks of an assistant message differ from its text and calls")
+    return wire
+
+
+def _make_plain_blocks(chat: bytes) -> bytes:
+    content = json_spans.read_value(chat, "content") or b"null"
+    made: list[bytes] = []
+    if content[:1] == b"[":
+        made += [_cut(content, one) for one in spans.read_elements(content)]
+    elif content != b"null" and (spans.read_any(content) or "").strip():
+        made.append(make_text_block(content))
+    for call in read_message(chat).calls:
+        value = spans.read_any(call.arguments.encode()) if call.arguments.strip() else {}
+        if not isinstance(value, dict):
+            raise ValueError("the arguments of a tool call are no object")
+        head = b'{"type":"tool_use","id":' + spans.encode_text(call.id) + b',"name":' + spans.encode_text(call.name)
+        made.append(head + b',"input":' + (call.arguments.strip() or "{}").encode() + b"}")
+    return b"[" + b",".join(made) + b"]"
+
+
+def make_text_block(literal: bytes) -> bytes:
+    """A text block. literal: the JSON string of its text."""
+    return b'{"type":"text","text":' + literal + b"}"
+
+
+def make_result_block(chat: bytes) -> bytes:
+    """The wire block of a canonical tool message. Raises ValueError or KeyError if it is none."""
+    members = spans.read_members(chat)
+    found = {name: _cut(chat, members[name]) for name in _RESULT_MEMBERS if name in members}
+    head = b'{"type":"tool_result","tool_use_id":' + _cut(chat, members["tool_call_id"])
+    return head + b"".join(b',"' + name.encode() + b'":' + value for name, value in found.items()) + b"}"
+
+
+def make_user_blocks(chat: bytes) -> list[bytes]:
+    """The wire blocks of a canonical user or system message. Raises ValueError if it has no content."""
+    content = json_spans.read_value(chat, "content")
+    if content is None or content[:1] not in (b'"', b"["):
+        raise ValueError("a message without content")
+    if content[:1] == b"[":
+        return [_cut(content, one) for one in spans.read_elements(content)]
+    return [make_text_block(spans.encode_visible(spans.read_any(content)))]

@@ -1,0 +1,206 @@
+"""Reading a Messages body into chat form.
+
+Only the fields named here are read; everything else travels in its bytes. The canonical messages stand in front of all
+values that change from request to request, so a body that has only grown gives a chat body that has only grown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.dialects import spans
+from proxy.dialects.base import OutgoingMessage
+from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
+from proxy.dialects.messages.write import SYSTEM_PLACE, write_body
+from proxy.errors import NotManaged
+
+MessageConverter = Callable[[bytes], WireMessage]
+"""Converter of one wire message; a cache in front of `convert_message` has the same signature."""
+
+_SESSION = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
+"""End of a user id in the older form of Claude Code."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesRequest:
+    """A Messages request. See `proxy.dialects.base.WireRequest`."""
+
+    body: bytes
+    chat_body: bytes
+    bound: tuple[str | None, ...]
+    members: dict[str, spans.Span]
+    """Spans of the top-level values."""
+    places: tuple[spans.Span, ...]
+    """Spans of the wire messages."""
+    units: tuple[tuple[int, MessageUnit], ...]
+    """The canonical messages, each with the index of its wire message, or `SYSTEM_PLACE`."""
+    user_id: str = ""
+    """`metadata.user_id`."""
+
+    def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
+        """The wire body with these messages. Raises ValueError for a change that may not be made (`write`)."""
+        return write_body(self.body, self.members, self.places, self.units, messages, tools)
+
+
+def read_messages_request(
+    body: bytes, limits: SizeLimits | None = None, convert: MessageConverter = convert_message
+) -> MessagesRequest:
+    """The request in this body. Raises NotManaged: `unreadable` or `shape` if it is not understood, `size` if it is
+    over the limits, `chain` if the history is at the provider, `compaction` if the request asks for one."""
+    if limits is not None:
+        limits.check_size(body)
+        limits.check_values(body)
+    found = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
+    if found is None:
+        raise NotManaged("unreadable", "the body's members cannot be told apart")
+    members = {one.key: (one.start, one.end) for one in found}
+    values = _TopLevel(body, members)
+    if values.get("thread") is not None:
+        raise NotManaged("chain", "the provider holds the history of this request")
+    if values.get("compaction") is not None:
+        raise NotManaged("compaction", "the request asks for a compaction")
+    span = members.get("messages")
+    if span is None:
+        raise NotManaged("shape", "no messages")
+    inside = json_spans.find_elements(body[span[0] : span[1]], None if limits is None else limits.messages)
+    if not inside:
+        raise NotManaged("shape", "messages is no list, or an empty one")
+    places = tuple((span[0] + start, span[0] + end) for start, end in inside)
+    units: list[tuple[int, MessageUnit]] = []
+    system = values.raw("system")
+    if system not in (None, b"null", b"[]", b'""'):
+        units.append((SYSTEM_PLACE, _convert_system(system or b"")))
+    for place, (start, end) in enumerate(places):
+        units += [(place, unit) for unit in convert(body[start:end]).units]
+    metadata = values.get("metadata")
+    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+    return MessagesRequest(
+        body,
+        _write_chat_body(values, [unit.chat for _, unit in units]),
+        tuple(unit.bound for _, unit in units),
+        members,
+        places,
+        tuple(units),
+        user_id if isinstance(user_id, str) else "",
+    )
+
+
+def _convert_system(system: bytes) -> MessageUnit:
+    if system[:1] not in (b'"', b"["):
+        raise NotManaged("shape", "a system prompt that is neither text nor a list")
+    blocks = range(len(json_spans.find_elements(system) or ())) if system[:1] == b"[" else ()
+    return MessageUnit(b'{"role":"system","content":' + system + b"}", tuple(blocks))
+
+
+class _TopLevel:
+    """Reader of top-level values, decoded one at a time."""
+
+    def __init__(self, body: bytes, members: dict[str, spans.Span]) -> None:
+        self._body = body
+        self._members = members
+
+    def raw(self, name: str) -> bytes | None:
+        span = self._members.get(name)
+        return self._body[span[0] : span[1]] if span else None
+
+    def get(self, name: str) -> Any:
+        raw = self.raw(name)
+        try:
+            return None if raw is None else spans.read_any(raw)
+        except (ValueError, RecursionError) as problem:
+            raise NotManaged("unreadable", f"{name} cannot be read: {problem}") from problem
+
+
+def _write_chat_body(values: _TopLevel, messages: Sequence[bytes]) -> bytes:
+    """The chat-completions body. The messages come before all values that change between requests."""
+    model = values.get("model")
+    pieces = [
+        b'{"model":' + spans.encode_text(model if isinstance(model, str) else ""),
+        b'"messages":[' + b",".join(messages) + b"]",
+    ]
+    if values.get("stream") is True:
+        pieces.append(b'"stream":true,"stream_options":{"include_usage":true}')
+    tools = values.raw("tools")
+    if tools not in (None, b"null", b"[]"):
+        pieces.append(b'"tools":[' + b",".join(_convert_definitions(tools or b"")) + b"]")
+    more: dict[str, Any] = {}
+    choice = values.get("tool_choice")
+    if isinstance(choice, dict):
+        more["tool_choice"] = _convert_choice(choice)
+    limit = values.get("max_tokens")
+    if isinstance(limit, int):
+        more["max_completion_tokens"] = limit
+    config = values.get("output_config")
+    config = config if isinstance(config, dict) else {}
+    if isinstance(config.get("format"), dict):
+        more["response_format"] = {"type": "json_schema", "json_schema": {"schema": config["format"].get("schema")}}
+    if isinstance(config.get("effort"), str):
+        more["reasoning_effort"] = config["effort"]
+    if messages[-1].startswith(b'{"role":"assistant"'):
+        more["continue_final_message"] = True
+    pieces += [msgspec.json.encode(name) + b":" + msgspec.json.encode(value) for name, value in more.items()]
+    return b",".join(pieces) + b"}"
+
+
+def _convert_definitions(tools: bytes) -> list[bytes]:
+    """The tools as chat definitions. A tool of the provider's with a name is a function without parameters."""
+    made = []
+    for start, end in spans.read_elements(tools):
+        raw = tools[start:end]
+        members = json_spans.find_members(raw)
+        if members is None:
+            raise NotManaged("shape", "a tool that cannot be read")
+        found = {one.key: raw[one.start : one.end] for one in members}
+        if "name" not in found:
+            made.append(raw)
+            continue
+        function = [b'"name":' + found["name"]]
+        if "description" in found:
+            function.append(b'"description":' + found["description"])
+        if "input_schema" in found:
+            function.append(b'"parameters":' + found["input_schema"])
+        made.append(b'{"type":"function","function":{' + b",".join(function) + b"}}")
+    return made
+
+
+def _convert_choice(choice: dict[str, Any]) -> Any:
+    kind = choice.get("type")
+    if kind == "tool":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return {"any": "required"}.get(str(kind), kind)
+
+
+def find_session_names(headers: Mapping[str, str], request: MessagesRequest) -> list[str]:
+    """The names that the client gives this conversation, most specific first. headers: with lower-case names.
+
+    Content decides later which messages belong together: side calls bear the same names.
+    """
+    names = []
+    session = headers.get("x-claude-code-session-id", "")
+    if session:
+        agent = headers.get("x-claude-code-agent-id", "")
+        names += [f"{session}/{agent}", session] if agent else [session]
+    found = _read_user_session(request.user_id)
+    if found and found not in names:
+        names.append(found)
+    return names
+
+
+def _read_user_session(user_id: str) -> str:
+    """The session in a user id: a JSON object with `session_id`, or `..._session_` and the session."""
+    if user_id.startswith("{"):
+        try:
+            value = msgspec.json.decode(user_id)
+        except (ValueError, RecursionError):
+            return ""
+        session = value.get("session_id") if isinstance(value, dict) else None
+        return session if isinstance(session, str) else ""
+    match = _SESSION.search(user_id)
+    return match[1] if match else ""

@@ -1,0 +1,421 @@
+"""Writing canonical messages back into a Messages body: client messages keep their bytes wherever nothing changed.
+
+Tool results of one step stand in one user message, in front of any text (rules M8 and M9 of `rules`). So a message of
+the proxy's joins the client's message at its place, and gets one of its own only where there is none to join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.dialects import spans
+from proxy.dialects.base import OutgoingMessage
+from proxy.dialects.messages.blocks import (
+    MessageUnit,
+    make_answer_blocks,
+    make_result_block,
+    make_text_block,
+    make_user_blocks,
+)
+
+SYSTEM_PLACE = -1
+"""Place of the canonical message that was read from `system`."""
+
+Units = Sequence[tuple[int, MessageUnit]]
+"""All canonical messages of a request, each with the index of the wire message that it was read from."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One wire message to send. place: the index of the client's message, None for one of the proxy's."""
+
+    place: int | None
+    role: str
+    kept: dict[int, bytes] = field(default_factory=dict)
+    """By index of the canonical message: its new bytes."""
+    results: list[tuple[int, bytes]] = field(default_factory=list)
+    """Result blocks to insert, each with the index of the block that it follows (-1: none)."""
+    texts: list[tuple[int, bytes]] = field(default_factory=list)
+    """Other blocks to insert, in the same way."""
+    content: bytes = b""
+    """The content of a message of the proxy's that cannot be joined."""
+    more: bytes = b""
+    """Further members of a message of the proxy's."""
+    last_result: int = -1
+    last_block: int = -1
+
+
+def write_body(
+    body: bytes,
+    members: dict[str, spans.Span],
+    places: Sequence[spans.Span],
+    units: Units,
+    outgoing: Sequence[OutgoingMessage],
+    tools: bytes = b"",
+) -> bytes:
+    """The body with these messages. members, places: spans of the top-level values and of the wire messages.
+
+    Raises ValueError for a change that may not be made: of `system`, of an answer, of anything but text.
+    """
+    replacements: list[spans.Replacement] = []
+    if tools:
+        replacements.append(_add_tools(body, members, tools))
+    same = len(outgoing) == len(units) and all(
+        source == n and raw == units[n][1].chat for n, (source, raw) in enumerate(outgoing)
+    )
+    if not same:
+        drafts, system = _draft(units, outgoing)
+        replacements += _write_system(body, members, units, system)
+        items = [(draft.place, _write_draft(body, places, units, draft)) for draft in drafts]
+        items = [one for one in items if one[1]]
+        if not items:
+            raise ValueError("no message is left")
+        start, end = members["messages"]
+        replacements.append((start, end, spans.rewrite_array(body, (start, end), places, items)))
+    return spans.apply_replacements(body, replacements) if replacements else body
+
+
+# The outgoing messages, sorted into wire messages.
+
+
+def _draft(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[list[_Draft], list[OutgoingMessage]]:
+    """(the wire messages to send, the changes of `system`)."""
+    drafts: list[_Draft] = []
+    system: list[OutgoingMessage] = []
+    newest = -1
+    for at, (source, raw) in enumerate(outgoing):
+        if source is None:
+            role = _read_role(raw)
+            if role in ("system", "developer") and not drafts:
+                system.append((None, raw))
+            else:
+                _draft_own(drafts, units, outgoing, at, role)
+            continue
+        if source <= newest:
+            raise ValueError("the client's messages are out of order")
+        newest = source
+        place, unit = units[source]
+        if raw != unit.chat and _read_names(raw) != _read_names(unit.chat):
+            raise ValueError("a message has another role or answers another call")
+        if place == SYSTEM_PLACE:
+            system.append((source, raw))
+            continue
+        if not drafts or drafts[-1].place != place:
+            drafts.append(_Draft(place, _read_role(unit.chat)))
+        draft = drafts[-1]
+        draft.role = "user" if draft.role == "tool" else draft.role
+        draft.kept[source] = raw
+        draft.last_block = max(draft.last_block, *unit.blocks, 0)
+        if unit.is_result:
+            draft.last_result = max(draft.last_result, *unit.blocks)
+    return drafts, system
+
+
+def _read_role(chat: bytes) -> str:
+    return json_spans.decode_string(json_spans.read_value(chat, "role") or b"") or ""
+
+
+def _read_names(chat: bytes) -> tuple[bytes | None, bytes | None]:
+    return json_spans.read_value(chat, "role"), json_spans.read_value(chat, "tool_call_id")
+
+
+def _draft_own(drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMessage], at: int, role: str) -> None:
+    """Give a message of the proxy's its place."""
+    raw = outgoing[at][1]
+    current = drafts[-1] if drafts else None
+    if role == "assistant":
+        drafts.append(_Draft(None, role, content=make_answer_blocks(raw)))
+    elif role == "tool":
+        if current is None or current.role != "user":
+            current = _Draft(_find_results_place(units, outgoing, at), "user")
+            drafts.append(current)
+        current.results.append((current.last_result, make_result_block(raw)))
+    elif role == "user":
+        if current is None or current.role not in ("user", "system"):
+            current = _Draft(None, "user")
+            drafts.append(current)
+        current.texts += [(current.last_block, block) for block in make_user_blocks(raw)]
+    elif role in ("system", "developer"):
+        mark = json_spans.read_value(raw, "clear_at")
+        more = b"" if mark is None else b',"clear_at":' + mark
+        drafts.append(_Draft(None, "system", content=b"[" + b",".join(make_user_blocks(raw)) + b"]", more=more))
+    else:
+        raise ValueError(f"a message of the role {role!r}")
+
+
+def _find_results_place(units: Units, outgoing: Sequence[OutgoingMessage], at: int) -> int | None:
+    """The place of the client's results message that a result of the proxy's comes before; None if none follows."""
+    for source, raw in outgoing[at + 1 :]:
+        if source is not None:
+            place, unit = units[source]
+            return place if unit.is_result else None
+        if _read_role(raw) != "tool":
+            return None
+    return None
+
+
+# One wire message.
+
+
+def _write_draft(body: bytes, places: Sequence[spans.Span], units: Units, draft: _Draft) -> bytes:
+    """The bytes of one wire message; b"" if nothing of it is left."""
+    if draft.place is None:
+        blocks = [block for _, block in (*draft.results, *draft.texts)]
+        content = draft.content or b"[" + b",".join(blocks) + b"]"
+        return b'{"role":"' + draft.role.encode() + b'","content":' + content + draft.more + b"}"
+    start, end = places[draft.place]
+    raw = body[start:end]
+    own = {n: unit for n, (place, unit) in _units_at(units, draft.place)}
+    if draft.kept == {n: unit.chat for n, unit in own.items()} and not draft.results and not draft.texts:
+        return raw
+    span = spans.read_members(raw)["content"]
+    content = raw[span[0] : span[1]]
+    if draft.role == "assistant":
+        new = _write_answer(draft, own, content)
+    elif content[:1] == b'"':
+        new = _write_string(draft, own, content)
+    else:
+        new = _write_blocks(draft, own, content)
+    return raw[: span[0]] + new + raw[span[1] :] if new else b""
+
+
+def _units_at(units: Units, place: int) -> list[tuple[int, tuple[int, MessageUnit]]]:
+    """The canonical messages of one wire message with their indices. Places only grow, so they are found by halving."""
+    low, high = 0, len(units)
+    while low < high:
+        middle = (low + high) // 2
+        if units[middle][0] < place:
+            low = middle + 1
+        else:
+            high = middle
+    found = []
+    while low < len(units) and units[low][0] == place:
+        found.append((low, units[low]))
+        low += 1
+    return found
+
+
+def _write_answer(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
+    ((n, new),) = draft.kept.items()
+    if new == own[n].chat:
+        return content
+    if json_spans.find_member(new, "wire") is None:
+        raise ValueError("an answer of the model is never edited")
+    return make_answer_blocks(new)
+
+
+def _write_string(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
+    """The content of a message that is a string: a list where blocks are inserted."""
+    ((n, unit),) = own.items()
+    made: list[bytes] = []
+    new = draft.kept.get(n)
+    if new is not None:
+        text = content if new == unit.chat else _read_new_string(new, is_appended=draft.role == "system", old=content)
+        if not draft.results and not draft.texts:
+            return text
+        made = [make_text_block(text)]
+    inserted = [block for _, block in draft.results], [block for _, block in draft.texts]
+    return b"[" + b",".join((*inserted[0], *made, *inserted[1])) + b"]" if made or any(inserted) else b""
+
+
+def _read_new_string(chat: bytes, *, is_appended: bool, old: bytes) -> bytes:
+    """The JSON string that takes the place of a string. is_appended: the text may only have become longer."""
+    content = json_spans.read_value(chat, "content") or b""
+    text = json_spans.decode_string(content) if content[:1] == b'"' else None
+    if text is None:
+        raise ValueError("text has become something else")
+    if is_appended and not text.startswith(json_spans.decode_string(old) or ""):
+        raise ValueError("a system message is never edited")
+    return content if text.strip() else spans.encode_visible(text)
+
+
+def _write_blocks(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
+    """The content of a message that is a list of blocks; b"" if no block is left."""
+    elements = spans.read_elements(content)
+    blocks: dict[int, bytes] = {n: content[start:end] for n, (start, end) in enumerate(elements)}
+    texts = list(draft.texts)
+    for n, unit in own.items():
+        new = draft.kept.get(n)
+        if new is None:
+            for index in unit.blocks:
+                del blocks[index]
+        elif new != unit.chat and unit.is_result:
+            blocks[unit.blocks[0]] = _edit_result(blocks[unit.blocks[0]], unit.chat, new)
+        elif new != unit.chat:
+            edited, appended = _edit_parts(
+                [blocks[index] for index in unit.blocks], new, is_appended=draft.role == "system"
+            )
+            for index, block in zip(unit.blocks, edited, strict=True):
+                if block is None:
+                    del blocks[index]
+                else:
+                    blocks[index] = block
+            texts[:0] = [(max(unit.blocks, default=-1), block) for block in appended]
+    items: list[tuple[int | None, bytes]] = []
+    for n in range(-1, len(elements)):
+        if n in blocks:
+            items.append((n, blocks[n]))
+        items += [(None, block) for after, block in draft.results if after == n]
+        items += [(None, block) for after, block in texts if after == n]
+    return spans.rewrite_array(content, (0, len(content)), elements, items) if items else b""
+
+
+def _edit_result(block: bytes, old: bytes, new: bytes) -> bytes:
+    """A result block with another text. The number of blocks in it stays, and so do its id, marks and images."""
+    members = spans.read_members(block)
+    content = json_spans.read_value(new, "content") or b""
+    if content[:1] == b'"':  # also in place of a list: the whole content was replaced
+        text = _read_new_string(new, is_appended=False, old=b"")
+    else:
+        parts = make_user_blocks(old) if "content" in members else []
+        edited, appended = _edit_parts(parts, new, is_appended=False)
+        kept = [_empty(part) if one is None else one for part, one in zip(parts, edited, strict=True)]
+        text = b"[" + b",".join((*kept, *appended)) + b"]"
+    if "content" not in members:
+        return spans.apply_replacements(block, [spans.append_member(block, (0, len(block)), "content", text)])
+    start, end = members["content"]
+    return block[:start] + text + block[end:]
+
+
+def _empty(part: bytes) -> bytes:
+    return json_spans.set_member(part, "text", spans.encode_visible(""))
+
+
+# Content parts before and after an edit.
+
+
+def _edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple[list[bytes | None], list[bytes]]:
+    """(for each old part its new bytes, None if it has left; the parts that were appended).
+
+    Only texts change or leave. is_appended: nothing may change, parts may only be appended. Raises ValueError for any
+    other change.
+    """
+    content = json_spans.read_value(chat, "content") or b""
+    if content[:1] == b'"':  # all parts became one text
+        if is_appended:
+            raise ValueError("a system message is never edited")
+        block = make_text_block(spans.encode_visible(spans.read_any(content)))
+        return [block if not n else None for n in range(len(old))], [] if old else [block]
+    new = make_user_blocks(chat)
+    taken = _match_equal(old, new)
+    found: list[bytes | None] = [None] * len(old)
+    appended: list[bytes] = []
+    low = 0
+    for j, part in enumerate(new):
+        i = taken.get(j)
+        if i is None:
+            high = next((taken[k] for k in range(j + 1, len(new)) if k in taken), len(old))
+            i = _find_changed(old, part, low, high)
+            if i is None and high < len(old):
+                raise ValueError("a part was inserted between two others")
+        if i is None:
+            appended.append(_visible(part))
+        else:
+            found[i] = old[i] if j in taken else _visible(part)
+            low = i + 1
+    if is_appended and (None in found or found != list(old)):
+        raise ValueError("a system message is never edited")
+    if any(one is None and _read_text(part) is None for one, part in zip(found, old, strict=True)):
+        raise ValueError("a part that is no text has left")
+    return found, appended
+
+
+def _match_equal(old: Sequence[bytes], new: Sequence[bytes]) -> dict[int, int]:
+    """For the new parts that are an old one unchanged: the index of that one."""
+    taken: dict[int, int] = {}
+    low = 0
+    for j, part in enumerate(new):
+        i = next((i for i in range(low, len(old)) if old[i] == part), None)
+        if i is not None:
+            taken[j] = i
+            low = i + 1
+    return taken
+
+
+def _find_changed(old: Sequence[bytes], part: bytes, low: int, high: int) -> int | None:
+    """The old part whose text a new part has replaced: the first with the same other members, or the first text."""
+    if _read_text(part) is None:
+        raise ValueError("a part that is no text has changed")
+    open_ = [i for i in range(low, high) if _read_text(old[i]) is not None]
+    same = [i for i in open_ if _other_members(old[i]) == _other_members(part)]
+    return next(iter(same or open_), None)
+
+
+def _read_text(part: bytes) -> str | None:
+    value = json_spans.read_value(part, "text")
+    return None if value is None else json_spans.decode_string(value)
+
+
+def _other_members(part: bytes) -> dict[str, Any]:
+    return {name: value for name, value in spans.read_any(part).items() if name != "text"}
+
+
+def _visible(part: bytes) -> bytes:
+    return part if (_read_text(part) or "").strip() else _empty(part)
+
+
+# `system` and `tools`.
+
+
+def _write_system(
+    body: bytes, members: dict[str, spans.Span], units: Units, system: Sequence[OutgoingMessage]
+) -> list[spans.Replacement]:
+    """The changes of `system`: text is appended, nothing else."""
+    had = bool(units) and units[0][0] == SYSTEM_PLACE
+    if had and not any(source is not None for source, _ in system):
+        raise ValueError("the system prompt is never removed")
+    span = members.get("system") if had else None
+    old = body[span[0] : span[1]] if span else b""
+    new = old
+    for source, raw in system:
+        if source is None:
+            added = b",".join(make_user_blocks(raw))
+            if not new:
+                new = b"[" + added + b"]"
+            elif new[:1] == b'"':
+                new = b"[" + make_text_block(new) + b"," + added + b"]"
+            else:
+                new = spans.apply_replacements(new, [spans.append_element(new, (0, len(new)), added)])
+        elif raw != units[0][1].chat:
+            new = _append_to_system(old, raw)
+    if new == old:
+        return []
+    if span is not None:
+        return [(*span, new)]
+    if "system" in members:  # null, or an empty list
+        return [(*members["system"], new)]
+    return [spans.append_member(body, (0, len(body)), "system", new)]
+
+
+def _append_to_system(old: bytes, chat: bytes) -> bytes:
+    if old[:1] == b'"':
+        return _read_new_string(chat, is_appended=True, old=old)
+    parts = [old[start:end] for start, end in spans.read_elements(old)]
+    _, appended = _edit_parts(parts, chat, is_appended=True)
+    return spans.apply_replacements(old, [spans.append_element(old, (0, len(old)), b",".join(appended))])
+
+
+def _add_tools(body: bytes, members: dict[str, spans.Span], tools: bytes) -> spans.Replacement:
+    made = b",".join(_convert_tool(one) for one in msgspec.json.decode(b"[" + tools + b"]"))
+    span = members.get("tools")
+    if span is None:
+        return spans.append_member(body, (0, len(body)), "tools", b"[" + made + b"]")
+    if body[span[0] : span[1]] == b"null":
+        return (*span, b"[" + made + b"]")
+    return spans.append_element(body, span, made)
+
+
+def _convert_tool(tool: Any) -> bytes:
+    """A chat definition as this wire format has it. Raises ValueError if it is none of a function."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ValueError("a tool that is no function")
+    made = {"name": function["name"]}
+    if "description" in function:
+        made["description"] = function["description"]
+    return msgspec.json.encode({**made, "input_schema": function.get("parameters") or {"type": "object"}})
