@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli import context, groups, memos, messages, notes, sessions
-from proxy.cli.build import build
+from proxy.cli import memos, messages, session_actions, sessions
 from proxy.cli.check import check
 from proxy.cli.docs import docs
 from proxy.cli.key import key
@@ -33,17 +32,12 @@ for command in (serve, check, key, replay):
     app.command(rich_help_panel="The proxy itself")(command)
 for command in (stats, shell, tail):
     app.command(rich_help_panel="Look on")(command)
-for name, several in (("sessions", sessions.app), ("groups", groups.app), ("messages", messages.app)):
-    app.add_typer(several, name=name, rich_help_panel="Look on")
-app.add_typer(context.app, name="context", rich_help_panel="Steer a session")
-for command in (context.undo, build):
-    app.command(rich_help_panel="Steer a session")(command)
-app.command(rich_help_panel="Steer a session", context_settings=notes.DASH_TEXT_SETTINGS)(notes.add)
-app.command("compress", rich_help_panel="Steer a session")(context.compress)
-for name, several in (("state", notes.state_app), ("scratchpad", notes.scratchpad_app), ("notes", notes.notes_app)):
-    app.add_typer(several, name=name, rich_help_panel="Steer a session")
-app.add_typer(notes.feedback_app, name="feedback", rich_help_panel="Steer a session")
-app.add_typer(memos.app, name="memos", rich_help_panel="Steer a session")
+groups = {**session_actions.GROUPS, "sessions": sessions.app, "messages": messages.app, "memos": memos.app}
+app.command(rich_help_panel="Steer a session")(session_actions.build)
+session_actions.add_commands(app, groups, "Steer a session")
+for name, several in groups.items():
+    looks = name in ("sessions", "groups", "messages")
+    app.add_typer(several, name=name, rich_help_panel="Look on" if looks else "Steer a session")
 app.command(rich_help_panel="What is stored")(export)
 app.command("import", rich_help_panel="What is stored")(import_files)
 app.command(rich_help_panel="What is stored")(migrate)

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.notes import read_text
 from proxy.cli.remote import quote_id
 from proxy.cli.remote_options import Limit, RemoteCommand, make_group, remote_command
-from proxy.cli.sessions import Yes
+from proxy.cli.session_actions import Yes, read_text
 from proxy.cli.terminal import TableColumn, edit_text, format_age, format_time, print_pairs, print_table, print_text
 from proxy.cli.transfer import Out, save_lines
 

@@ -8,10 +8,8 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.context import Ids, send_decision
 from proxy.cli.remote import quote_id
-from proxy.cli.remote_options import Limit, RemoteCommand, Session, Thread, make_group, remote_command
-from proxy.cli.sessions import Yes
+from proxy.cli.remote_options import Limit, RemoteCommand, Session, make_group, remote_command
 from proxy.cli.terminal import (
     ROLE_STYLES,
     TableColumn,
@@ -100,12 +98,3 @@ def _whole(found: Any) -> Text:
         )
     text.append(prompt.render_body(found["message"]))
     return text
-
-
-@app.command()
-@remote_command
-def remove(command: RemoteCommand, session: Session, ids: Ids, thread: Thread = None, yes: Yes = False) -> None:
-    """Remove groups or messages for good: their content leaves the store as well."""
-    if not yes:
-        typer.confirm(f"Remove {', '.join(ids)} for good?", abort=True, err=True)
-    send_decision(command, session, "remove", ids, thread)

@@ -16,14 +16,20 @@ from proxy.chat import chain
 from proxy.chat.message import Message, Request
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange.command_syntax import COMMAND_WORDS, REPLY_MARK, is_reply, parse_command
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.sessions import locate
 
+COMMAND_WORDS = ("/context", "/undo", "/message", "/messages", "/session")
+"""First words of the commands. proxy/operator/actions.py has the commands."""
+MAX_COMMAND_CHARS = 200
+"""Limit in characters on a command: a longer line is no command."""
+REPLY_MARK = "[context-proxy]"
+"""First characters of every reply, by which a reply is known when the client resends it."""
 LARGE_BYTES = 256 * 1024
 """Bytes of a body from which it is read in a worker thread."""
 PIECE_CHARS = 400
 """Characters of a streamed reply in one event."""
+_COMMAND_STARTS = tuple([head] for head in COMMAND_WORDS)
 _HEADS = tuple(head.encode() for head in COMMAND_WORDS)
 
 
@@ -78,11 +84,23 @@ def drop_commands(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _is_command(message: Message) -> bool:
-    return message.role == "user" and not message.media_count and message.derive(_parsed)
+    return message.role == "user" and not message.media_count and message.derive(_has_command_line)
 
 
-def _parsed(message: Message) -> bool:
-    return parse_command(message.text) is not None
+def _has_command_line(message: Message) -> bool:
+    return is_command_line(message.text)
+
+
+def is_command_line(text: str) -> bool:
+    """True if a message is nothing but a command: one line that begins with one of `COMMAND_WORDS`. An unknown command
+    after such a word is answered with help, and never goes upstream, since no other party knows its meaning."""
+    line = text.strip()
+    return "\n" not in line and len(line) <= MAX_COMMAND_CHARS and line.split(maxsplit=1)[:1] in _COMMAND_STARTS
+
+
+def is_reply(text: str) -> bool:
+    """True if an assistant message is a reply of ours."""
+    return text.startswith(REPLY_MARK)
 
 
 def _last(messages: Sequence[Message]) -> str | None:

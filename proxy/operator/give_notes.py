@@ -17,7 +17,7 @@ from proxy.notes import scratchpad as pad
 from proxy.notes import state_block as grammar
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
-from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails
+from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails, WithdrawnNote
 from proxy.sessions.locate import make_id
 from proxy.sessions.operator_decisions import WHOLE_SESSION, parse_settings
 from proxy.store.base import StateRow
@@ -136,7 +136,7 @@ async def list_notes(services: Services, tenant: str, session: str) -> list[Note
     return [NoteDetails(one.note, one.kind, one.text, one.created_at) for one in found if one.kind == "note"]
 
 
-async def withdraw_note(services: Services, tenant: str, session: str, note: str) -> None:
+async def withdraw_note(services: Services, tenant: str, session: str, note: str) -> WithdrawnNote:
     """Withdraw a note from the prompts. Raises NotFound."""
     record = await find_session.read_session(services, tenant, session)
     known = next(
@@ -150,6 +150,7 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
     await services.store.put([blank, refresh_decisions.make_settings_row(tenant, session, left)])
     await refresh_decisions.reload(services, tenant, session)
     publish_events.publish_decision(services, tenant, session, "withdraw", note=note)
+    return WithdrawnNote(note)
 
 
 async def add_feedback(

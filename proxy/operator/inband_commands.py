@@ -1,27 +1,90 @@
-"""Run in-band commands and write their replies."""
+"""In-band commands: lines that a user types into the conversation, read by the table of actions, run and answered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
 from proxy.errors import ProxyError
-from proxy.exchange.command_syntax import HELP, REPLY_MARK, InbandCommand, parse_command
+from proxy.exchange.inband import COMMAND_WORDS, REPLY_MARK, is_command_line
 from proxy.exchange.services import Services
-from proxy.operator import edit_messages, give_notes, rebuild_state, session_settings, show
-from proxy.operator.response_models import DecisionResult, GroupListItem, PromptDetails, PromptInsert, PromptMessage
+from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, Action
+from proxy.operator.response_models import (
+    DecisionResult,
+    GroupListItem,
+    PromptDetails,
+    PromptInsert,
+    PromptMessage,
+    RebuildResult,
+    ScratchpadDetails,
+)
+from proxy.sessions.operator_decisions import SessionSettings
 
 MAX_REPLY_CHARS = 200_000
 """Limit in characters on a reply."""
+DEFAULT_GROUPS: Final = 10
+"""Number that stands for [N] where none is given."""
+ALIASES: Final = {"/message": "/message list", "/messages": "/message list"}
+"""Lines that stand for others. In each other line, `/messages` stands for `/message`."""
+
+_HELP_LINES: Final = [
+    *((one.inband.words, one.inband.help) for one in ACTIONS if one.inband is not None),
+    ("/messages", "the same as /message"),
+]
+_HELP_LINES.sort(key=lambda line: COMMAND_WORDS.index(line[0].split()[0]))
+HELP: Final = "\n".join(["Commands:", *(f"{words:<22} {text}" for words, text in _HELP_LINES)])
+
+
+@dataclass(frozen=True, slots=True)
+class InbandCommand:
+    """A parsed command. name: the action, `help` for none. group: the id of a group, number: a count, where the command
+    has one."""
+
+    name: str
+    group: str = ""
+    number: int = 0
+
+
+def parse_command(text: str) -> InbandCommand | None:
+    """Return the command that a message is, None where it is none."""
+    if not is_command_line(text):
+        return None
+    words = ALIASES.get(text.strip(), text).split()
+    words[0] = "/message" if words[0] == "/messages" else words[0]
+    found = (_match(one.name, one.inband.words.split(), words) for one in ACTIONS if one.inband is not None)
+    return next((command for command in found if command is not None), InbandCommand("help"))
+
+
+def _match(name: str, form: Sequence[str], words: Sequence[str]) -> InbandCommand | None:
+    """Return the command where the words have this form."""
+    if form[-1] == "[N]" and len(words) == len(form) - 1:
+        words = [*words, str(DEFAULT_GROUPS)]
+    if len(words) != len(form):
+        return None
+    group, number = "", 0
+    for wanted, word in zip(form, words, strict=True):
+        if wanted == "GID":
+            group = word
+        elif wanted in ("N", "[N]"):
+            if not re.fullmatch("[0-9]{1,5}", word) or (wanted == "[N]" and not int(word)):
+                return None
+            number = int(word)
+        elif wanted != word:
+            return None
+    return InbandCommand(name, group, number)
 
 
 async def run_command(services: Services, tenant: str, session: str, line: str, *, thread: str | None = None) -> str:
     """Return the reply to a command; the help where the line is no command. Raises nothing of ours: the reply says why
     a command failed."""
     command = parse_command(line) or InbandCommand("help")
+    action = ACTIONS_BY_NAME.get(command.name)
     try:
-        text = await _run(services, tenant, session, command, thread)
+        text = HELP if action is None else await _run(services, (tenant, session), action, command, thread)
     except ProxyError as problem:
         text = str(problem)
     if len(text) > MAX_REPLY_CHARS:
@@ -29,38 +92,25 @@ async def run_command(services: Services, tenant: str, session: str, line: str, 
     return f"{REPLY_MARK} {text}"
 
 
-async def _run(services: Services, tenant: str, session: str, command: InbandCommand, thread: str | None) -> str:
-    place = (services, tenant, session)
-    match command.name:
-        case "window":
-            await session_settings.set_window(*place, command.number)
-            return "The whole history stays." if not command.number else f"The last {command.number} groups stay."
-        case "show":
-            shown = await show.preview_next_prompt(*place, thread=thread)
-            return f"{shown.tokens_after} of {shown.tokens_before} tokens\n\n" + _whole(shown)
-        case "rebuild":
-            rebuilt = await rebuild_state.rebuild(*place, thread=thread)
-            return rebuilt.text or f"The next answer is asked for a new state ({rebuilt.outcome})."
-        case "undo":
-            return _changed("Undone", await edit_messages.undo(*place, thread=thread))
-        case "drop":
-            return _changed("Dropped", await edit_messages.drop(*place, [command.group], thread=thread))
-        case "restore":
-            return _changed("Restored", await edit_messages.restore(*place, [command.group], thread=thread))
-        case "remove":
-            return _changed("Removed for good", await edit_messages.remove(*place, [command.group], thread=thread))
-        case "list":
-            return _listed((await show.list_groups(*place, thread=thread))[-command.number :])
-        case "show_group":
-            return _prompt(await show.read_group(*place, command.group, thread=thread))
-        case "scratchpad":
-            pad = await give_notes.read_scratchpad(*place)
-            return pad.text or "The scratchpad is empty."
-        case _:
-            return HELP
+async def _run(
+    services: Services, place: tuple[str, str], action: Action, command: InbandCommand, thread: str | None
+) -> str:
+    typed = {"ids": [command.group], "group": command.group, "groups": command.number, "last": command.number,
+             "thread": thread}  # fmt: skip
+    given = {name: typed[name] for name in action.arguments if name in typed}
+    return REPLIES[action.result](await action.function(services, *place, **given))
 
 
-def _changed(what: str, changed: DecisionResult) -> str:
+def _window(settings: SessionSettings) -> str:
+    return f"The last {settings.window} groups stay." if settings.window else "The whole history stays."
+
+
+def _rebuilt(rebuilt: RebuildResult) -> str:
+    return rebuilt.text or f"The next answer is asked for a new state ({rebuilt.outcome})."
+
+
+def _changed(changed: DecisionResult) -> str:
+    what = {"undo": "Undone", "drop": "Dropped", "restore": "Restored", "remove": "Removed for good"}[changed.action]
     note = f" ({changed.note})" if changed.note else ""
     return f"{what}: group {', '.join(changed.groups)}, {len(changed.messages)} messages, {changed.tokens} tokens{note}"
 
@@ -79,7 +129,10 @@ def _whole(shown: PromptDetails) -> str:
     behind = {n: [_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}}
     there = range(len(shown.messages))
     made = [text for n in there for text in (_message(shown.messages[n]), *behind.get(n, ()))]
-    return "\n\n".join([*made, *(text for n, texts in sorted(behind.items()) if n not in there for text in texts)])
+    head = f"{shown.tokens_after} of {shown.tokens_before} tokens"
+    return "\n\n".join(
+        [head, *made, *(text for n, texts in sorted(behind.items()) if n not in there for text in texts)]
+    )
 
 
 def _insert(insert: PromptInsert) -> str:
@@ -100,3 +153,15 @@ def _message(message: PromptMessage) -> str:
     text = content if isinstance(content, str) else "" if content is None else msgspec.json.encode(content).decode()
     calls = "".join(f"\n-> {msgspec.json.encode(call).decode()}" for call in said.get("tool_calls") or ())
     return f"{head}\n{text}{calls}"
+
+
+REPLIES: Final[Mapping[Any, Callable[[Any], str]]] = {
+    SessionSettings: _window,
+    PromptDetails: _whole,
+    RebuildResult: _rebuilt,
+    DecisionResult: _changed,
+    list[GroupListItem]: _listed,
+    list[PromptMessage]: _prompt,
+    ScratchpadDetails: lambda pad: pad.text or "The scratchpad is empty.",
+}
+"""Writers of the replies, by the type of an action's result."""

@@ -130,6 +130,12 @@ class NoteDetails(Struct, frozen=True):
     created_at: float
 
 
+class WithdrawnNote(Struct, frozen=True):
+    """The withdrawn note."""
+
+    note: str
+
+
 class ScratchpadDetails(Struct, frozen=True):
     """A session's scratchpad. number: its version, 0 for none yet."""
 

@@ -25,9 +25,7 @@ async def load_settings(services: Services, tenant: str, session: str) -> Sessio
     return parse_settings((await find_session.read_session(services, tenant, session)).settings)
 
 
-async def change_settings(
-    services: Services, tenant: str, session: str, changes: Mapping[str, object]
-) -> SessionSettings:
+async def change_settings(services: Services, tenant: str, session: str, **changes: object) -> SessionSettings:
     """Set policy, schedule, window, max_iterations or urgency; None takes a setting back. Raises NotFound, and
     Unprocessable for an unknown setting or value."""
     known = await load_settings(services, tenant, session)
@@ -72,7 +70,7 @@ def _allowed(services: Services) -> dict[str, tuple[Callable[[object], bool], st
 
 async def set_window(services: Services, tenant: str, session: str, groups: int) -> SessionSettings:
     """Keep only the last groups in the prompt, including the active group; 0: all."""
-    return await change_settings(services, tenant, session, {"window": groups})
+    return await change_settings(services, tenant, session, window=groups)
 
 
 async def request_prune(services: Services, tenant: str, session: str) -> SessionSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -121,22 +122,29 @@ def _placed_inserts(turn: Turn) -> list[PromptInsert]:
 
 
 async def list_groups(
-    services: Services, tenant: str, session: str, *, thread: str | None = None
+    services: Services,
+    tenant: str,
+    session: str,
+    *,
+    thread: str | None = None,
+    status: PromptStatus | Literal[""] = "",
+    last: int | None = None,
 ) -> list[GroupListItem]:
-    """Return the groups of a thread, oldest first, as they stand in the next prompt."""
+    """Return the groups of a thread, oldest first, as they stand in the next prompt. last: so many of the newest."""
     here = await find_branch(services, tenant, session, thread)
     seen, reported = await preview_prompt(services, here), await read_reported_tokens(services, here)
-    return await find_session.run_off_loop(len(here.keys), lambda: build_group_items(here, seen, reported))
+    found = await find_session.run_off_loop(len(here.keys), lambda: build_group_items(here, seen, reported))
+    return [one for one in found if not status or one.status == status][-last if last else 0 :]
 
 
 async def read_group(
-    services: Services, tenant: str, session: str, name: str, *, thread: str | None = None
+    services: Services, tenant: str, session: str, group: str, *, thread: str | None = None
 ) -> list[PromptMessage]:
     """Return a group's messages in full. Raises NotFound."""
     here = await find_branch(services, tenant, session, thread)
-    found = next((one for one in here.groups if one.id == name), None)
+    found = next((one for one in here.groups if one.id == group), None)
     if found is None:
-        raise NotFound(f"this thread has no group {name!r}", hint="List its groups.")
+        raise NotFound(f"this thread has no group {group!r}", hint="List its groups.")
     return await _between(services, here, found.start, found.end)
 
 

@@ -12,7 +12,7 @@ from tests.cli.conftest import Shop
 
 VALUES = {
     "session": "nonesuch", "ids": "nonesuch", "text": "words", "words": "words", "groups": "1", "message": "nonesuch",
-    "gid": "nonesuch", "memo": "nonesuch", "note": "nonesuch", "files": "-", "last": "3",
+    "group": "nonesuch", "memo": "nonesuch", "note": "nonesuch", "files": "-", "last": "3",
 }  # fmt: skip
 
 

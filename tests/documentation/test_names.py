@@ -17,8 +17,9 @@ from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADE
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.events.bus import EVENT_KINDS
-from proxy.exchange import command_syntax
 from proxy.metrics import Metrics
+from proxy.operator import inband_commands
+from proxy.operator.actions import ACTIONS
 from proxy.sessions.locate import Relation
 from proxy.settings.load import (
     ENV_PREFIX,
@@ -137,12 +138,12 @@ def test_the_commands_of_a_conversation_are_understood_and_all_are_listed() -> N
         found.name
         for code in listed
         if (
-            found := command_syntax.parse_command(
+            found := inband_commands.parse_command(
                 re.sub(r"[\[\]]", "", code).replace("GID", "k2f0vd7cpa").replace("N", "3")
             )
         )
     }
-    assert parsed == set(get_args(command_syntax.CommandName)) - {"help"}
+    assert parsed == {action.name for action in ACTIONS if action.inband is not None}
 
 
 def test_the_alerts_are_those_of_the_rules() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.exchange.command_syntax import HELP, is_reply
+from proxy.exchange.inband import is_reply
 from proxy.operator import inband_commands
+from proxy.operator.inband_commands import HELP
 from tests.operator.agent import talking
 
 

@@ -22,20 +22,20 @@ async def test_a_window_holds_in_every_policy_and_opens_again(policy: str) -> No
         assert of(0, 1) <= opened or policy == "progressive"  # which leaves prompts out by its own rule
         await session_settings.set_window(talk.parts, talk.tenant, "s", 1)
         assert not {"prompt 2", "answer 2"} & numbers(await talk.ask())
-        assert (await session_settings.change_settings(talk.parts, talk.tenant, "s", {"window": None})).window == -1
+        assert (await session_settings.change_settings(talk.parts, talk.tenant, "s", window=None)).window == -1
         assert numbers(await talk.ask()) or policy in ("rolling", "progressive")
 
 
 async def test_the_sessions_policy_counts_where_the_request_names_none() -> None:
     async with talking("passthrough") as talk:
-        await session_settings.change_settings(talk.parts, talk.tenant, "s", {"policy": "rolling"})
+        await session_settings.change_settings(talk.parts, talk.tenant, "s", policy="rolling")
         await talk.ask()
         (last,) = await talk.parts.store.read_exchanges(talk.tenant, "s", 1)
         assert last.policy == "rolling"
         await talk.agent.say("And?", b"x-context-policy: thrifty")
         (last,) = await talk.parts.store.read_exchanges(talk.tenant, "s", 1)
         assert last.policy == "thrifty"
-        await session_settings.change_settings(talk.parts, talk.tenant, "s", {"policy": None})
+        await session_settings.change_settings(talk.parts, talk.tenant, "s", policy=None)
         await talk.ask()
         (last,) = await talk.parts.store.read_exchanges(talk.tenant, "s", 1)
         assert last.policy == "passthrough"
@@ -43,7 +43,7 @@ async def test_the_sessions_policy_counts_where_the_request_names_none() -> None
 
 async def test_the_schedule_can_be_set() -> None:
     async with talking("rolling") as talk:
-        await session_settings.change_settings(talk.parts, talk.tenant, "s", {"schedule": "over_budget"})
+        await session_settings.change_settings(talk.parts, talk.tenant, "s", schedule="over_budget")
         await talk.ask()
         (last,) = await talk.parts.store.read_exchanges(talk.tenant, "s", 1)
         assert last.schedule == "over_budget"
@@ -54,7 +54,7 @@ async def test_limits_of_voices_can_be_set() -> None:
         for n in range(6):
             talk.agent.messages.append({"role": "assistant", "content": f"Thought {n}."})
         talk.agent.messages[-6:-6] = [{"role": "user", "content": "Work."}]
-        await session_settings.change_settings(talk.parts, talk.tenant, "s", {"max_iterations": 77})
+        await session_settings.change_settings(talk.parts, talk.tenant, "s", max_iterations=77)
         talk.agent.messages.append({"role": "tool", "tool_call_id": "x", "content": "r"})
         await talk.agent.send()
         assert any("6/77" in (text or "") for text in talk.upstream.texts())
@@ -91,7 +91,7 @@ async def test_a_policy_that_changes_nothing_cannot_prune() -> None:
 async def test_what_cannot_be_set_is_refused(changes: dict[str, object]) -> None:
     async with talking("thrifty") as talk:
         with pytest.raises(Unprocessable):
-            await session_settings.change_settings(talk.parts, talk.tenant, "s", changes)
+            await session_settings.change_settings(talk.parts, talk.tenant, "s", **changes)
         assert await session_settings.load_settings(talk.parts, talk.tenant, "s") == SessionSettings()
         with pytest.raises(NotFound):
-            await session_settings.change_settings(talk.parts, "stranger", "s", {"window": 1})
+            await session_settings.change_settings(talk.parts, "stranger", "s", window=1)

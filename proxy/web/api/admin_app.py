@@ -16,15 +16,13 @@ from proxy.web.api import (
     dashboard_data,
     events,
     exchanges,
-    groups,
     memos,
     messages,
-    notes,
     overview,
     records,
     replay,
+    session_actions,
     sessions,
-    settings,
     transfer,
 )
 from proxy.web.api.error_model import register_error_handlers
@@ -35,7 +33,7 @@ from proxy.web.routes import READ
 ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
     subject.router
     for subject in (
-        *(sessions, settings, replay, transfer, notes, messages, records, exchanges, groups),
+        *(sessions, session_actions, replay, transfer, messages, records, exchanges),
         *(memos, context, overview, dashboard_data, events),
     )
 )

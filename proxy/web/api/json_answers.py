@@ -19,15 +19,26 @@ from proxy.web.api.pagination import clean_json
 _MADE: dict[type, type[BaseModel]] = {}
 
 
-def describe(kind: type[msgspec.Struct]) -> type[BaseModel]:
-    """Return the model of a struct: its fields with their types and defaults, and its docstring. Nested structs are
-    converted too."""
+def describe(hint: Any) -> Any:
+    """Return a type with the model of each struct in its place: the struct's fields with their types and defaults, and
+    its docstring."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return _describe_struct(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if not args or origin is Literal:
+        return hint
+    inner = tuple(describe(arg) for arg in args)
+    if origin in (Union, types.UnionType):
+        return Union[inner]  # noqa: UP007  # of types that are known only now
+    return origin[inner] if origin is not None else hint
+
+
+def _describe_struct(kind: type[msgspec.Struct]) -> type[BaseModel]:
     if kind not in _MADE:
         hints = get_type_hints(kind)
-        fields: dict[str, Any] = {}
-        for field in msgspec.structs.fields(kind):
-            default = _default(field)
-            fields[field.name] = (_model(hints[field.name]), default)
+        fields: dict[str, Any] = {
+            field.name: (describe(hints[field.name]), _default(field)) for field in msgspec.structs.fields(kind)
+        }
         _MADE[kind] = create_model(
             kind.__name__, __config__=ConfigDict(protected_namespaces=()), __doc__=kind.__doc__, **fields
         )
@@ -41,19 +52,6 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
         made: Callable[[], Any] = field.default_factory
         return Field(default_factory=made)
     return ...
-
-
-def _model(hint: Any) -> Any:
-    """Return the hint with a model instead of each struct."""
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return describe(hint)
-    origin, args = get_origin(hint), get_args(hint)
-    if not args or origin is Literal:
-        return hint
-    inner = tuple(_model(arg) for arg in args)
-    if origin in (Union, types.UnionType):
-        return Union[inner]  # noqa: UP007  # of types that are known only now
-    return origin[inner] if origin is not None else hint
 
 
 def render(value: Any) -> Response:

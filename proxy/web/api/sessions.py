@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from proxy.operator import session_stats
-from proxy.operator.response_models import SessionStats
 from proxy.store.base import SessionRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
-from proxy.web.api import json_answers, pagination
+from proxy.web.api import pagination
 from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, write_address
 from proxy.web.api.error_model import ERROR_RESPONSES
 from proxy.web.api.pagination import Cursor, Limit, Page
@@ -132,15 +130,4 @@ async def delete_session(context: SessionContextDep) -> RemovalResult:
         parts.live_sessions.forget_session(memory)
     return RemovalResult(
         removed=removed, verified=await parts.store.read_session(context.tenant, context.session) is None
-    )
-
-
-@router.get("/{session}/stats", openapi_extra=READ, response_model=json_answers.describe(SessionStats))
-async def show_stats(
-    context: SessionContextDep,
-    thread: Annotated[str | None, Query(max_length=64, description="Without it the one last spoken in.")] = None,
-) -> Response:
-    """Show the state of a session: the size of its next prompt, its cost, and its cost without the proxy."""
-    return json_answers.render(
-        await session_stats.compute_stats(context.services, context.tenant, context.session, thread=thread)
     )

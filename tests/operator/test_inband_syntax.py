@@ -4,25 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.exchange.command_syntax import COMMAND_WORDS, DEFAULT_GROUPS, HELP, InbandCommand, is_reply, parse_command
+from proxy.exchange.inband import COMMAND_WORDS, is_reply
+from proxy.operator.inband_commands import DEFAULT_GROUPS, HELP, InbandCommand, parse_command
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("/context window 5", InbandCommand("window", number=5)),
-        ("/context window 0", InbandCommand("window", number=0)),
-        (" /context  show \n", InbandCommand("show")),
+        ("/context window 5", InbandCommand("set_window", number=5)),
+        ("/context window 0", InbandCommand("set_window", number=0)),
+        (" /context  show \n", InbandCommand("show_next_prompt")),
         ("/context rebuild", InbandCommand("rebuild")),
         ("/context drop abc", InbandCommand("drop", "abc")),
         ("/context restore abc", InbandCommand("restore", "abc")),
         ("/undo", InbandCommand("undo")),
-        ("/message", InbandCommand("list", number=DEFAULT_GROUPS)),
-        ("/message list", InbandCommand("list", number=DEFAULT_GROUPS)),
-        ("/messages list 3", InbandCommand("list", number=3)),
+        ("/message", InbandCommand("list_groups", number=DEFAULT_GROUPS)),
+        ("/message list", InbandCommand("list_groups", number=DEFAULT_GROUPS)),
+        ("/messages list 3", InbandCommand("list_groups", number=3)),
         ("/message show abc", InbandCommand("show_group", "abc")),
         ("/messages remove abc", InbandCommand("remove", "abc")),
-        ("/session scratchpad", InbandCommand("scratchpad")),
+        ("/session scratchpad", InbandCommand("show_scratchpad")),
     ],
 )
 def test_each_command_is_read(text: str, wanted: InbandCommand) -> None:

@@ -1,0 +1,287 @@
+"""Commands of the operator actions on a session: made from the table of actions, but for editors, pages and files."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+import typer
+from rich.text import Text
+
+from proxy.cli import prompt
+from proxy.cli.remote import quote_id
+from proxy.cli.remote_options import RemoteCommand, Session, Thread, make_group, remote_command
+from proxy.cli.terminal import (
+    TableColumn,
+    edit_text,
+    escape_controls,
+    format_age,
+    format_number,
+    print_paged,
+    print_table,
+    print_text,
+    style_word,
+)
+from proxy.operator.actions import ACTIONS, Action
+from proxy.operator.response_models import (
+    DecisionResult,
+    PromptMessage,
+    RebuildResult,
+    ScratchpadDetails,
+    StateDetails,
+)
+
+GROUPS: Final = {
+    "context": make_group("The next prompt of a session: show it, and say what is in it."),
+    "groups": make_group("Groups of a session, a user prompt with all that it caused each: list, show."),
+    "state": make_group("The state that the next prompt is told: show it, set it, edit it."),
+    "scratchpad": make_group("A session's scratchpad: show it, set it, edit it."),
+    "notes": make_group("An operator's notes in force: list them, withdraw one (`add` makes one)."),
+    "feedback": make_group("What users thought of the iterations: give it, list it."),
+}
+"""Groups of commands that are about a session's prompts."""
+DASH_TEXT_SETTINGS: Final = {"ignore_unknown_options": True}
+"""Settings of commands whose text may begin with a dash, as lists do."""
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Id = Annotated[str, typer.Argument(help="Its id.", show_default=False)]
+Ids = Annotated[
+    list[str], typer.Argument(help="Ids of groups or messages, as lists and prompts have them.", show_default=False)
+]
+GroupId = Annotated[str, typer.Argument(metavar="GID", help="Its id.", show_default=False)]
+Window = Annotated[int, typer.Argument(min=0, help="Groups that stay; 0: all.", show_default=False)]
+GivenText = Annotated[str, typer.Argument(metavar="TEXT", help="The text; - reads it from stdin.", show_default=False)]
+REQUIRED: Final = inspect.Parameter.empty
+ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
+    "ids": (Ids, REQUIRED),
+    "groups": (Window, REQUIRED),
+    "group": (GroupId, REQUIRED),
+    "note": (Id, REQUIRED),
+    "text": (GivenText, REQUIRED),
+    "thread": (Thread, None),
+}
+"""Arguments on the command line: their type, and their default."""
+
+
+def read_text(text: str) -> str:
+    """Return the text of the command line, or stdin if the text is `-`."""
+    return sys.stdin.read() if text == "-" else text
+
+
+def make_command(action: Action) -> Callable[..., None]:
+    """Return the command of an action, in the form that typer takes."""
+
+    def run(command: RemoteCommand, session: str, yes: bool = False, **given: Any) -> None:
+        if action.confirm and not yes:
+            words = {name: ", ".join(value) if isinstance(value, list) else value for name, value in given.items()}
+            typer.confirm(action.confirm.format(**words), abort=True, err=True)
+        if "text" in given:
+            given["text"] = read_text(given["text"])
+        found = send_action(command, session, action, given)
+        if callable(action.done):
+            command.report_done(found, action.done(**given))
+        elif action.done:
+            command.report_done(found, action.done.format(**{**given, **found}))
+        else:
+            command.show(found, PRINTERS.get(action.name) or PRINTERS[action.result])
+
+    parameters: dict[str, tuple[Any, Any]] = {"command": (RemoteCommand, REQUIRED), "session": (Session, REQUIRED)}
+    parameters |= {name: ARGUMENTS[name] for name in action.arguments}
+    if action.confirm:
+        parameters["yes"] = (Yes, False)
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inspect reads it
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for name, (kind, default) in parameters.items()
+        ]
+    )
+    run.__annotations__ = {name: kind for name, (kind, _) in parameters.items()}
+    run.__name__ = action.name
+    return remote_command(run)
+
+
+def send_action(command: RemoteCommand, session: str, action: Action, given: Mapping[str, Any]) -> Any:
+    """Send an action with its arguments, and return its result."""
+    in_body = action.body.model_fields if action.body is not None else {}
+    in_path = {name: quote_id(value) for name, value in given.items() if f"{{{name}}}" in action.path}
+    path = command.client.find_session_path(session) + action.path.format(action=action.name, **in_path)
+    body = {name: value for name, value in given.items() if name in in_body} if action.body is not None else None
+    query = {name: value for name, value in given.items() if name not in in_body and name not in in_path}
+    return command.client.request(action.method, path, body, **query)
+
+
+def add_commands(to: typer.Typer, groups: Mapping[str, typer.Typer], panel: str) -> None:
+    """Add each command of the table that is not written by hand. to: the commands without a group. panel: the place of
+    the added ones in its help."""
+    for action in ACTIONS:
+        for words in action.commands:
+            group, _, name = words.rpartition(" ")
+            app = groups[group] if group else to
+            if name not in list_names(app):
+                app.command(
+                    name,
+                    help=action.summary,
+                    rich_help_panel=panel if not group else None,
+                    context_settings=DASH_TEXT_SETTINGS if "text" in action.arguments else None,
+                )(make_command(action))
+
+
+def list_names(app: typer.Typer) -> set[str]:
+    """Return the names of the commands in a group."""
+    return {one.name or str(getattr(one.callback, "__name__", "")) for one in app.registered_commands}
+
+
+@GROUPS["context"].command("show")
+@remote_command
+def show_prompt(
+    command: RemoteCommand,
+    session: Session,
+    request: Annotated[str | None, typer.Option("--request", help="That of a past request, by its id.")] = None,
+    thread: Thread = None,
+    brief: Annotated[bool, typer.Option("--brief", help="A line a message.")] = False,
+    body: Annotated[bool, typer.Option("--body", help="The exact bytes, and nothing else.")] = False,
+) -> None:
+    """Show the exact prompt, with the reason for each message left out or shortened. A long prompt opens in $PAGER."""
+    path = command.client.find_session_path(session)
+    place = f"/exchanges/{request}/prompt" if request else "/prompt"
+    found = command.client.request("GET", path + place, thread=None if request else thread)
+    if body:
+        typer.echo(found["body"], nl=False)
+        return
+    command.show(found, prompt.print_outline if brief else lambda shown: print_paged(prompt.render_prompt(shown)))
+
+
+@remote_command
+def build(
+    command: RemoteCommand,
+    session: Session,
+    text: Annotated[bool, typer.Option("--text", help="To be read, in place of the request's JSON.")] = False,
+    thread: Thread = None,
+) -> None:
+    """Print the body of the next request as it would be sent, for a file or a pipe."""
+    found = command.client.request("GET", command.client.find_session_path(session) + "/prompt", thread=thread)
+    if command.json:
+        command.show(found, typer.echo)
+    elif text:
+        typer.echo(escape_controls(prompt.render_prompt(found).plain), nl=False)
+    else:
+        typer.echo(found["body"])
+
+
+GROUP_COLUMNS: Final = (
+    TableColumn("id", lambda g: g["id"], style="cyan", is_never_cut=True),
+    TableColumn("status", lambda g: style_word(g["status"])),
+    TableColumn("msgs", lambda g: g["messages"], is_number=True),
+    TableColumn("tokens", lambda g: g["tokens"], is_number=True),
+    TableColumn("sent", lambda g: g["sent"], is_number=True),
+    TableColumn("weight", lambda g: g["snapshot"], is_number=True),
+    TableColumn(
+        "prompt",
+        lambda g: Text.assemble(("pinned ", "blue") if g["pinned"] else "", prompt.join_lines(g["title"])),
+        takes_rest=True,
+    ),
+)
+
+
+@GROUPS["groups"].command("list")
+@remote_command
+def list_groups(
+    command: RemoteCommand,
+    session: Session,
+    last: Annotated[int | None, typer.Argument(min=1, help="The last so many; without it all.")] = None,
+    status: Annotated[str, typer.Option(help="in, changed, out, dropped or removed.")] = "",
+    thread: Thread = None,
+) -> None:
+    """List groups, oldest first: their tokens as received and as sent, and the size of the whole prompt at their
+    end."""
+    path = command.client.find_session_path(session) + "/groups"
+    found = list(command.client.list_items(path, thread=thread, status=status))
+    command.show(found[-last:] if last else found, lambda rows: print_table(rows, GROUP_COLUMNS, empty="no group"))
+
+
+TextKind = Literal["state", "scratchpad"]
+
+
+@GROUPS["state"].command("edit")
+@remote_command
+def edit_state(command: RemoteCommand, session: Session, thread: Thread = None) -> None:
+    """Open the state in $EDITOR, and set the saved text."""
+    _edit(command, session, "state", {"thread": thread})
+
+
+@GROUPS["scratchpad"].command("edit")
+@remote_command
+def edit_scratchpad(command: RemoteCommand, session: Session) -> None:
+    """Open the scratchpad in $EDITOR, and set the saved text."""
+    _edit(command, session, "scratchpad", {})
+
+
+def _edit(command: RemoteCommand, session: str, kind: TextKind, query: Mapping[str, str | None]) -> None:
+    path = f"{command.client.find_session_path(session)}/{kind}"
+    before = command.client.request("GET", path, **query)
+    new = edit_text(before["text"] or "")
+    if new is None:
+        command.report_done(before, "nothing was changed")
+        return
+    command.report_done(
+        command.client.request("PUT", path, {"text": new}, **query), f"{kind} set: it stands in the next prompt"
+    )
+
+
+ACTION_WORDS: Final = {
+    "drop": "dropped, and still in the store", "restore": "restored", "remove": "removed for good",
+    "pin": "pinned", "unpin": "no longer pinned", "undo": "undone",
+}  # fmt: skip
+
+
+def print_decision(found: Any) -> None:
+    """Print a decision on one line: its messages, groups, tokens and action. Then print its note, if it has one."""
+    count = len(found["messages"])
+    groups = f" of {', '.join(found['groups'])}" if found["groups"] else ""
+    what = f"{count} message{'' if count == 1 else 's'}{groups}, {format_number(found['tokens'])} tokens"
+    print_text(f"{what}: {ACTION_WORDS.get(found['action'], found['action'])}")
+    if found.get("note"):
+        print_text(escape_controls(found["note"]))
+
+
+def _print_rebuilt(found: Any) -> None:
+    by = {"helper": "by the helper", "upstream": "by the upstream", "next_request": "with the next request"}
+    print_text(f"state: {found['outcome']}, {by.get(found['how'], found['how'])}")
+    if found.get("text"):
+        print_text("\n" + found["text"])
+
+
+def _print_text_of(kind: TextKind, found: Any) -> None:
+    if not found["text"]:
+        print_paged(Text(f"no {kind} yet", "dim"))
+        return
+    who = f"by the {found['by']}, version {found['versions']}" if kind == "state" else f"by {found['author']}"
+    print_paged(Text.assemble((escape_controls(who) + "\n", "bright_black"), escape_controls(found["text"])))
+
+
+def _print_notes(found: Any, empty: str) -> None:
+    columns = (
+        TableColumn("id", lambda n: n["id"], style="cyan", is_never_cut=True),
+        TableColumn("when", lambda n: format_age(n["created_at"]), is_number=True),
+        TableColumn("text", lambda n: n["text"], takes_rest=True),
+    )
+    print_table(found, columns, empty=empty)
+
+
+def _print_messages(found: Any) -> None:
+    print_paged(Text("\n").join(prompt.render_message(one) for one in found))
+
+
+PRINTERS: Final[Mapping[Any, Callable[[Any], object]]] = {
+    DecisionResult: print_decision,
+    RebuildResult: _print_rebuilt,
+    StateDetails: partial(_print_text_of, "state"),
+    ScratchpadDetails: partial(_print_text_of, "scratchpad"),
+    list[PromptMessage]: _print_messages,
+    "list_notes": partial(_print_notes, empty="no note"),
+    "list_feedback": partial(_print_notes, empty="no feedback"),
+}
+"""Printers of results, by the name of the action or the type of its result."""
