@@ -163,7 +163,7 @@ class PrefixCache:
     messages: tuple[Message, ...]
     memo_values: dict[Hashable, Any] = field(default_factory=dict)
     value_count: int = 0
-    """Upper bound of the number of JSON values in `text`; 0: not counted (`size_limits`)."""
+    """Upper bound of the number of JSON values in `text`; 0: not counted (`json_spans.SizeLimits`)."""
     keys_tenant: str | None = None
     keys: tuple[bytes, ...] = ()
     separator: bytes | None = None

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from proxy.chat.embedded_json import MAX_CHARS, MAX_VALUES
-from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS
+from proxy.chat.json_spans import MAX_CHARS, MAX_TOP_LEVEL_KEYS, MAX_VALUES
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
 from proxy.store.gap_file import FILE_SIZE

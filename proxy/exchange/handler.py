@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from proxy.chat.size_limits import find_model
+from proxy.chat.json_spans import find_model
 from proxy.errors import (
     AnswerTooLong,
     ClientGone,

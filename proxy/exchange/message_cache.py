@@ -10,8 +10,8 @@ import threading
 from collections import OrderedDict
 from weakref import WeakValueDictionary
 
+from proxy.chat.json_spans import SizeLimits, count_marks
 from proxy.chat.message import Message, PrefixCache, Request
-from proxy.chat.size_limits import SizeLimits, count_marks
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
 
 OVERHEAD = 1200

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message
 
 Outcome = Literal["success", "failure", "timeout", "error", "unknown"]

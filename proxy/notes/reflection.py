@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message
 from proxy.notes import call_summaries
 from proxy.notes.call_summaries import Outcome, QuotedOutcome, shorten_to_line

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
-from proxy.chat.size_limits import SizeLimits
+from proxy.chat.json_spans import SizeLimits
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import Model

@@ -16,7 +16,7 @@ from itertools import chain, filterfalse
 from typing import Any
 
 from proxy.chat.checkpoint import checkpoint
-from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from proxy.chat.checkpoint import checkpoint
-from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message
 from proxy.context.analysis import runners
 from proxy.context.analysis.shell_commands import MAX_STORED_CHARS, PLAIN_CALL, ShellCommand

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import identifiers, lexicon, moved_files, outcome, refetch, runners, shell_commands
 from proxy.context.analysis.refetch import ResultSource

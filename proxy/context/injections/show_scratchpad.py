@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.json_spans import decode_embedded
 from proxy.context.plan import Insert, View
 from proxy.notes import scratchpad
 

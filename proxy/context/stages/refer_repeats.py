@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from proxy.chat.chain import public_id
 from proxy.chat.checkpoint import checkpoint
-from proxy.chat.embedded_json import decode_embedded
+from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message
 from proxy.chat.tokens import PER_MESSAGE
 from proxy.context.analysis import line_numbers, refetch

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from proxy.chat import chain, json_spans
+from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
 from proxy.chat.message import Call, ContentShape, Message, PrefixCache, Request
-from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS, SizeLimits
 from proxy.errors import NotManaged
 
 CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
