@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from proxy.chat import chain, group
-from proxy.chat.group import Group
+from proxy.chat.group import Group, is_observation
 from proxy.chat.message import Message, Request
-from proxy.chat.observation import is_observation
 from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Edit, EditedHistory, History
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from proxy.chat import chain
+from proxy.chat.group import is_observation
 from proxy.chat.message import Message, Request
-from proxy.chat.observation import is_observation
 from proxy.context.analysis import bm25, identifiers
 from proxy.context.plan import Plan, RetrievedText
 from proxy.errors import StoreUnavailable
