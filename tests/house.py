@@ -50,7 +50,7 @@ PURE_IMPORTS = {
 """Modules that pure floors may import: computing, and nothing that reads a clock, a file, a socket or chance.
 
 importlib is among them for stages of a user's own (`module:Class`); io for StringIO and BytesIO; contextvars for the
-check that a caller hands in (`chat.checkpoint`).
+check that a caller hands in (`chat.message.checkpoint`).
 """
 
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "breakpoint", "now", "utcnow", "today"}

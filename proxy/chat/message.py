@@ -3,20 +3,24 @@
 The layers above ask a Message for its role, its text, its calls and, for a result, the call that it answers. Only
 `dialects` knows the wire fields of these. Facts derived from a message (its size in tokens, its lines, its identifiers)
 are computed once and stored with the message. So the work of a request grows with the number of its new messages.
+
+Long work on messages can be stopped at each `checkpoint`, past a deadline that the caller sets (`cancellation_check`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
-
-from proxy.chat.checkpoint import checkpoint
 
 T = TypeVar("T")
 
 ContentShape = Literal["string", "parts", "mixed", "none"]
 """Form of the content: a string; a list of text parts only; a list with images or the like; no text at all."""
+
+_CHECK: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +171,25 @@ class PrefixCache:
     keys_tenant: str | None = None
     keys: tuple[bytes, ...] = ()
     separator: bytes | None = None
+
+
+@contextmanager
+def cancellation_check(check: Callable[[], None]) -> Iterator[None]:
+    """Cancellation of pure work past its deadline. `check` is called at every checkpoint inside the block, in this
+    thread or task alone, and raises where work is to stop.
+
+    A thread cannot be ended from outside. So long work passes a checkpoint before each piece: a fact of a message, a
+    proposal of a stage. Results computed before the stop stay remembered, and the next attempt goes on from there.
+    """
+    token = _CHECK.set(check)
+    try:
+        yield
+    finally:
+        _CHECK.reset(token)
+
+
+def checkpoint() -> None:
+    """Call the current check, if there is one. Raises what the check raises."""
+    check = _CHECK.get()
+    if check is not None:
+        check()

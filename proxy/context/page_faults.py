@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from proxy.chat.checkpoint import checkpoint
-from proxy.chat.message import Call
+from proxy.chat.message import Call, checkpoint
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import Refetch, find_refetches, find_source, pair_results
 from proxy.context.plan import ContentKind, Edit, Proposal, View

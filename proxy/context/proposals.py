@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from proxy.chat.checkpoint import checkpoint
 from proxy.chat.group import Group, Step
+from proxy.chat.message import checkpoint
 from proxy.context import repair, view
 from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import is_pinned

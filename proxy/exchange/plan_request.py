@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.chat import chain
-from proxy.chat.checkpoint import cancellation_check
-from proxy.chat.message import PrefixCache, Request
+from proxy.chat.message import PrefixCache, Request, cancellation_check
 from proxy.chat.tokens import TokenCounter
 from proxy.context.apply_decisions import remove_dropped_messages
 from proxy.context.branch_state import BranchState

@@ -15,9 +15,8 @@ from functools import lru_cache
 from itertools import chain, filterfalse
 from typing import Any
 
-from proxy.chat.checkpoint import checkpoint
 from proxy.chat.json_spans import decode_embedded
-from proxy.chat.message import Message
+from proxy.chat.message import Message, checkpoint
 from proxy.context.plan import Edit, View
 
 NAME_PATTERN = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")

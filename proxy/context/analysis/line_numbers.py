@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from proxy.chat.checkpoint import checkpoint
-from proxy.chat.message import Message
+from proxy.chat.message import Message, checkpoint
 
 NUMBER_INTERVAL = 10
 """Consecutive line numbers that are multiples of this number stay."""

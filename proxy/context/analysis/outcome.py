@@ -16,9 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from proxy.chat.checkpoint import checkpoint
 from proxy.chat.json_spans import decode_embedded
-from proxy.chat.message import Message
+from proxy.chat.message import Message, checkpoint
 from proxy.context.analysis import runners
 from proxy.context.analysis.shell_commands import MAX_STORED_CHARS, PLAIN_CALL, ShellCommand
 

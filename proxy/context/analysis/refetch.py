@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxy.chat.chain import canonicalize_arguments, public_id
-from proxy.chat.checkpoint import checkpoint
-from proxy.chat.message import Call, Message
+from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
 from proxy.context.plan import View
 

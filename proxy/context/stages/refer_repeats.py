@@ -10,9 +10,8 @@ from functools import partial
 from typing import ClassVar, NamedTuple
 
 from proxy.chat.chain import public_id
-from proxy.chat.checkpoint import checkpoint
 from proxy.chat.json_spans import decode_embedded
-from proxy.chat.message import Call, Message
+from proxy.chat.message import Call, Message, checkpoint
 from proxy.chat.tokens import PER_MESSAGE
 from proxy.context.analysis import line_numbers, refetch
 from proxy.context.analysis.line_numbers import NumberedLines

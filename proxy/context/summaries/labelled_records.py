@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from proxy.chat.checkpoint import checkpoint
-from proxy.chat.message import Message
+from proxy.chat.message import Message, checkpoint
 from proxy.context.analysis.shell_commands import ShellCommand
 
 MIN_LABELLED_SHARE = 0.6

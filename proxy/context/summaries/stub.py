@@ -11,8 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from proxy.chat.checkpoint import checkpoint
-from proxy.chat.message import Message
+from proxy.chat.message import Message, checkpoint
 from proxy.context.analysis import identifiers, outcome
 from proxy.context.analysis.identifiers import PromptIndex, TextHashes
 from proxy.context.analysis.outcome import ToolOutcome
