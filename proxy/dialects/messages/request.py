@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
 from proxy.dialects import spans
 from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
 from proxy.dialects import spans
 from proxy.dialects.base import BOUND_SEPARATOR, OutgoingMessage
 from proxy.dialects.responses import items as wire

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat.size_limits import SizeLimits
+from proxy.chat.json_spans import SizeLimits
 from proxy.dialects.completions.request import build_prefix_cache, read_request
 from proxy.dialects.messages.request import MessagesRequest, find_session_names, read_messages_request
 from proxy.errors import NotManaged

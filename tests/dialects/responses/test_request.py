@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Message
-from proxy.chat.size_limits import SizeLimits
 from proxy.dialects.completions import request as completions
 from proxy.dialects.responses.request import (
     ResponsesRequest,
