@@ -99,4 +99,4 @@ def look(
         scratchpad=scratchpad,
         memos=memos,
     )
-    return view.build(asked, session or BranchState(), policy or Policy("test"), model, now, inputs)
+    return view.build_view(asked, session or BranchState(), policy or Policy("test"), model, now, inputs)

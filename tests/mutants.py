@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "a text is exchanged for a shorter one alone",
-        "proxy/context/proposals.py",
+        "proxy/context/schedule.py",
         "proposal.after < edit.after",
         "proposal.after <= edit.after",
         ("tests/context/test_proposals.py",),
@@ -196,7 +196,7 @@ MUTANTS = (
     # The budget.
     Mutant(
         "the answer's room is kept free",
-        "proxy/context/token_budget.py",
+        "proxy/context/view.py",
         "limit = window - count_answer_tokens(request, model, window)",
         "limit = window",
         ("tests/context/test_token_budget.py",),

@@ -18,6 +18,7 @@ from proxy.context import repair, view
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.operator_edits import NAME, OperatorDecisions
+from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Note, Plan, RewriteInputs
 from proxy.context.policy import Policy
 
@@ -68,6 +69,28 @@ class RemainingMessages:
             before=plan.before + sum(edit.before for edit in gone.values()),
             refusal=None,
         )
+
+
+def rewrite_remaining(
+    request: Request,
+    session: BranchState,
+    policy: Policy,
+    model: Model,
+    now: float,
+    inputs: RewriteInputs,
+    hidden: Collection[bytes] = (),
+) -> Plan:
+    """`rewrite` of a conversation without the messages that the operator has taken out. inputs: of all its messages.
+    hidden: as `remove_dropped_messages`."""
+    keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
+    left = remove_dropped_messages(request, keys, session, policy, model, inputs.weigh, inputs.strategy, hidden)
+    rest = replace(
+        inputs,
+        keys=left.keys,
+        strategies=left.select_values(inputs.strategies),
+        times=left.select_values(inputs.times),
+    )
+    return left.complete_plan(rewrite(left.request, left.session, policy, model, now, rest))
 
 
 def remove_dropped_messages(
@@ -131,7 +154,7 @@ def _find_removed_edits(
             edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
     lenient = _as_lenient(messages, model)
     inputs = RewriteInputs(weigh, keys, strategy, [strategy] * len(keys))
-    seen = view.build(request, BranchState(), policy, lenient, 0.0, inputs)
+    seen = view.build_view(request, BranchState(), policy, lenient, 0.0, inputs)
     edits = repair.repair_order(seen, edits, {})
     return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}
 

@@ -4,6 +4,8 @@ Each measure acts only while the prompt is still over its budget. First the poli
 groups, then old steps. Then the largest results are cut to their beginning and end. Then all steps but the newest
 leave. Then results are cut again and shorter. Last, the texts of older messages are cut. System messages, the last user
 message and pinned messages stay as they are.
+
+A remark says where messages have left.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.chat.chain import public_id
-from proxy.context import proposals, schedule, view
+from proxy.context import schedule, view
 from proxy.context.branch_state import count_cuts
 from proxy.context.injections.activity_record import find_newest_record
-from proxy.context.pins import has_pin_mark
+from proxy.context.pins import has_pin_mark, is_pinned
 from proxy.context.plan import Edit, Note, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.stage import Stage, apply_settings
@@ -32,7 +34,7 @@ MIN_TEXT_TOKENS = 60
 def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:
     """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.insert_tokens`."""
     toll = seen.tool_tokens if count_cuts(edits) else 0
-    return seen.prefix_tokens + toll + seen.insert_tokens + sum(proposals.count_message_tokens(seen, edits))
+    return seen.prefix_tokens + toll + seen.insert_tokens + sum(schedule.count_message_tokens(seen, edits))
 
 
 def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
@@ -80,17 +82,17 @@ def _remove_units(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edi
     Removals are taken oldest first, in whole groups or steps.
     """
     over = count_total_tokens(seen, edits) - low
-    now = replace(seen, edits=edits, tokens=proposals.count_message_tokens(seen, edits))
-    ends = [unit.end for unit in proposals.list_units(now) for _ in range(unit.start, unit.end)]
+    now = replace(seen, edits=edits, tokens=schedule.count_message_tokens(seen, edits))
+    ends = [unit.end for unit in schedule.list_units(now) for _ in range(unit.start, unit.end)]
     chosen: list[Proposal] = []
     end = 0
-    for proposal in proposals.collect(now, stages):
+    for proposal in schedule.collect(now, stages):
         if over <= 0 and proposal.index >= end:
             break
         end = end if proposal.index < end else ends[proposal.index]
         chosen.append(proposal)
         over -= schedule.count_saved_tokens(now, proposal)
-    return proposals.apply(now, chosen, edits, literal=False)
+    return schedule.apply(now, chosen, edits, literal=False)
 
 
 def _results(seen: View, *, guarded: bool) -> Iterator[int]:
@@ -123,7 +125,7 @@ def _cut(
     The prompt comes down to `goal` tokens, or each message to `least` tokens.
     """
     over = count_total_tokens(seen, edits) - goal
-    sizes = proposals.count_message_tokens(seen, edits)
+    sizes = schedule.count_message_tokens(seen, edits)
     found = [n for n in places if sizes[n] > least and not _is_gone(seen, n, edits)]
     if not found:
         return edits
@@ -178,3 +180,77 @@ def _shortened(seen: View, policy: Policy, n: int, old: Edit | None, level: int)
     after = view.count_edited_tokens(seen, n, short)
     reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"
     return Edit(key, "text", short, NAME, reason, seen.original_tokens[n], after)
+
+
+# One short remark at each gap in a prompt, so that the two sides of the gap do not read as consecutive messages.
+#
+# The remark is appended to the message before the gap: a user message or a tool result. It stays there byte for
+# byte. It has no number, so a larger gap does not change it. No answer of the model's is changed, and no message of
+# ours is added. Where an answer stands right before the gap, the remark stands in front of that answer, and is also
+# true there. Messages that are reported elsewhere (by a summary, or a line at the tail) get no remark.
+
+
+REMARK_NAME = "remark"
+"""The stage name of edits that hold a remark alone."""
+SILENT_STAGES = frozenset({"close_window", "fit_budget", "operator"})
+"""Stages that remove whole groups or steps and do not report the removal themselves."""
+
+
+def add_gap_remarks(
+    seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit], text: str
+) -> Mapping[bytes, Edit]:
+    """The edits with a remark for each gap that is new or has grown.
+
+    old: the edits that were in force before. text: the remark; no remark is made if it is empty.
+    """
+    if edits is old or not text:
+        return edits
+    made = dict(edits)
+    for bearer, is_new in _gaps(seen, edits, old):
+        k = seen.keys[bearer]
+        edit = made.get(k)
+        if edit is not None and text in (edit.text or ""):
+            continue
+        before = old.get(k)
+        if is_new or (before is not None and text in (before.text or "")):
+            made[k] = _with_remark(seen, bearer, edit, text)
+    return made
+
+
+def _gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
+    """Yield (index of the message that bears the remark, True if this request has removed something from the gap) for
+    each gap."""
+    bearer, told, is_new = -1, False, False
+    for n, message in enumerate(seen.messages):
+        if message.is_system:
+            continue
+        edit = edits.get(seen.keys[n])
+        if edit is not None and edit.action == "gone":
+            if edit.stage in SILENT_STAGES:
+                told = True
+                is_new = is_new or old.get(seen.keys[n]) != edit
+            continue
+        if told and bearer >= 0:
+            yield bearer, is_new
+        told = is_new = False
+        if _may_bear(seen, n, edit):
+            bearer = n
+    if told and bearer >= 0:
+        yield bearer, is_new
+
+
+def _may_bear(seen: View, n: int, edit: Edit | None) -> bool:
+    message = seen.messages[n]
+    if message.role == "assistant" or message.shape == "none" or is_pinned(seen, n):
+        return False
+    return edit is None or edit.text is not None
+
+
+def _with_remark(seen: View, n: int, edit: Edit | None, text: str) -> Edit:
+    size = seen.weigh.count_text(text)
+    if edit is None:
+        whole = seen.original_tokens[n]
+        return Edit(
+            seen.keys[n], "append", text, REMARK_NAME, "says that messages behind it have left", whole, whole + size
+        )
+    return replace(edit, text=(edit.text or "") + text, after=edit.after + size)

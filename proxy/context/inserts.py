@@ -7,11 +7,14 @@ to itself) is written at the tail once and kept there. An insert that moves is p
 
 from __future__ import annotations
 
-from proxy.chat.message import Message
-from proxy.context import system_texts
+from collections.abc import Iterator, Mapping, Sequence
+
+from proxy.chat.chain import public_id
+from proxy.chat.message import Message, Request
 from proxy.context.branch_state import BranchState, count_losses
-from proxy.context.plan import Insert, View
+from proxy.context.plan import Edit, Insert, Note, View
 from proxy.context.policy import Policy
+from proxy.context.stage import Stage
 from proxy.notes import state_block
 
 
@@ -21,10 +24,10 @@ def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: 
     lossy_edits: how many edits in force have taken something out. A state that is written again with every answer is
     not kept: otherwise the prompt would grow by one note for each answer."""
     if policy.state_place == "system":
-        return system_texts.make_system_inserts(view.request, session, policy, lossy_edits)
+        return make_system_inserts(view.request, session, policy, lossy_edits)
     found: list[Insert] = []
     always = policy.ask == "always"
-    asked = system_texts.may_ask(view.request) and system_texts.is_state_wanted(policy, session, lossy_edits)
+    asked = may_ask(view.request) and is_state_wanted(policy, session, lossy_edits)
     asked = asked and (always or lossy_edits > count_losses(session.edits) or _is_worth_asking(view))
     if (
         (lossy_edits or session.is_state_external or always)
@@ -82,7 +85,7 @@ def _takes_text(message: Message) -> bool:
 def find_system_target(view: View) -> int | None:
     """The index of the leading system message, or None if the client sent none. Without it all inserts go to the tail
     (FEATURES.md A9)."""
-    return 0 if system_texts.has_appendable_system(view.request) else None
+    return 0 if has_appendable_system(view.request) else None
 
 
 def may_add_user_message(view: View) -> bool:
@@ -97,3 +100,94 @@ def may_add_user_message(view: View) -> bool:
         and not view.request.is_continuation
         and view.strategy != "anthropic"
     )
+
+
+# Texts that literal policies put behind the system prompt: guidelines, the Global Anchor, the request for a new
+# one.
+#
+# These texts stand in front of all messages, so they are made before anything else. They are needed to write the
+# prompt, and also to predict how much of it the provider's cache holds.
+
+
+MIN_ANSWER_TOKENS = 400
+"""Tokens of an answer below which no note is requested: the note would be cut off, and the answer with it."""
+
+
+def make_system_inserts(
+    request: Request, session: BranchState, policy: Policy, lossy_edits: int
+) -> tuple[list[Insert], bool]:
+    """Return (the inserts behind the system prompt, True if the model is asked for its state).
+
+    lossy_edits: how many edits in force have taken something out.
+    """
+    found: list[Insert] = []
+    asked = may_ask(request) and is_state_wanted(policy, session, lossy_edits)
+    if asked or policy.ask == "always":
+        found.append(Insert("system", "guidelines", "\n\n" + (policy.guidelines or state_block.get_guidelines())))
+    if session.state:
+        found.append(Insert("system", "state", "\n\n" + state_block.render_anchor(session.state)))
+    if asked:
+        found.append(Insert("system", "ask", "\n\n" + state_block.build_prompt()))
+    return found, asked
+
+
+def make_system_texts(request: Request, session: BranchState, policy: Policy) -> list[str]:
+    """The texts that will stand behind the system prompt of this request; none if there is no system prompt."""
+    if policy.state_place != "system" or session.stopped is not None or not has_appendable_system(request):
+        return []
+    return [insert.text for insert in make_system_inserts(request, session, policy, count_losses(session.edits))[0]]
+
+
+def has_appendable_system(request: Request) -> bool:
+    """True if the client sent a leading system message that a text can be appended to (FEATURES.md A9)."""
+    first = request.messages[0]
+    return first.is_system and first.shape in ("string", "parts")
+
+
+def may_ask(request: Request) -> bool:
+    """True if the model can be asked for a STATE block.
+
+    The answer has to be one free text with room for a note behind it, and it has to be the model's turn.
+    """
+    last = request.messages[-1]
+    if request.max_tokens is not None and request.max_tokens < MIN_ANSWER_TOKENS:
+        return False
+    return request.is_free_text and (last.role == "user" or last.is_result)
+
+
+def is_state_wanted(policy: Policy, session: BranchState, lossy_edits: int) -> bool:
+    """True if the policy asks for a state with this request.
+
+    `when_needed`: more has left the prompt since an answer with text last came to a request that asked.
+    """
+    if policy.ask == "when_needed":
+        return lossy_edits > session.last_state_request.lossy_edits
+    return policy.ask == "always"
+
+
+# Notes of a plan for the record: notes of the stages about their edits, and the messages that inserts quote.
+
+
+def collect_stage_notes(
+    stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]
+) -> Iterator[Note]:
+    """Yield the notes of those stages that have a method `notes`. edits: all edits in force. new: the edits of this
+    request."""
+    for stage in stages:
+        notes = getattr(stage, "notes", None)
+        if notes is not None:
+            yield from notes(seen, edits, new)
+
+
+def make_quote_notes(
+    wanted: Sequence[Insert], placed: Sequence[tuple[int, Insert]], edits: Mapping[bytes, Edit]
+) -> list[Note]:
+    """Notes of the messages that inserts quote. An insert that found no place in the prompt quotes nothing."""
+    if not any(insert.quoted_keys for insert in wanted):
+        return []
+    there = [i.text for _, i in placed] + [e.text for e in edits.values() if e.text]
+    return [
+        Note(insert.source, " ".join(map(public_id, insert.quoted_keys)), {"items": len(insert.quoted_keys)})
+        for insert in wanted
+        if insert.quoted_keys and any(insert.text in text for text in there)
+    ]

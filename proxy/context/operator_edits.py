@@ -108,10 +108,8 @@ def allow_rewrite(policy: Policy, decisions: OperatorDecisions | None) -> Policy
     return replace(policy, mode="rewrite", schedule="when_it_pays", stages=(), injections=(), ask="never")
 
 
-def apply_to_policy(policy: Policy, decisions: OperatorDecisions | None) -> Policy:
+def apply_to_policy(policy: Policy, decisions: OperatorDecisions) -> Policy:
     """The policy with the operator's decisions in force."""
-    if decisions is None:
-        return policy
     stages = policy.stages
     if decisions.window is not None and decisions.window >= 0:
         stages = tuple(_unlimited(stage) for stage in stages)
@@ -144,13 +142,11 @@ def compute_prune_budget(view: View, policy: Policy) -> int:
     return int(policy.low * min(window, view.total))
 
 
-def find_revoked_edits(edits: Mapping[bytes, Edit], decisions: OperatorDecisions | None) -> set[bytes]:
+def find_revoked_edits(edits: Mapping[bytes, Edit], decisions: OperatorDecisions) -> set[bytes]:
     """Keys of edits that the operator has taken back.
 
     These are edits of restored messages, of withdrawn notes, and of references to messages that are out.
     """
-    if decisions is None:
-        return set()
     found = {k for k in decisions.restored if k in edits and edits[k].action != "append"}
     if decisions.dropped_ids:
         found |= {

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from proxy.chat import chain
 from proxy.chat.message import Request
 from proxy.chat.tokens import PER_MESSAGE
-from proxy.context import fit, inserts, noting, operator_edits, outgoing, page_faults, proposals, schedule, view
+from proxy.context import fit, inserts, operator_edits, page_faults, render, schedule, view
 from proxy.context.branch_state import BranchState, count_cuts, count_losses
-from proxy.context.gap_remarks import add_gap_remarks
+from proxy.context.fit import add_gap_remarks
 from proxy.context.models import Model, without_cache
 from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy, apply_model_settings
@@ -49,11 +49,15 @@ def rewrite(
         session, policy = _for_stopped(session, policy)
     if session.is_never_cached:
         model = without_cache(model)
-    policy = operator_edits.apply_to_policy(policy, session.decisions)
-    seen = view.build(request, session, policy, model, now, inputs)
-    if over := _find_expired_edits(seen, policy) | operator_edits.find_revoked_edits(seen.edits, session.decisions):
+    if session.decisions is not None:
+        policy = operator_edits.apply_to_policy(policy, session.decisions)
+    seen = view.build_view(request, session, policy, model, now, inputs)
+    over = _find_expired_edits(seen, policy)
+    if session.decisions is not None:
+        over |= operator_edits.find_revoked_edits(seen.edits, session.decisions)
+    if over:
         session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
-        seen = view.build(request, session, policy, model, now, inputs)
+        seen = view.build_view(request, session, policy, model, now, inputs)
     force = session.decisions.forced_action if session.decisions is not None else ""
     if force == "prune":
         seen = replace(seen, budget=operator_edits.compute_prune_budget(seen, policy))
@@ -117,7 +121,7 @@ def _rewrite_view(
     if seen.limit is not None and drawn.tokens > seen.limit and drawn.extra:
         drawn = _without_inserts(seen, drawn, seen.limit, notes)
     try:
-        made = outgoing.render_prompt(seen, drawn.edits, drawn.by_index, drawn.after, model)
+        made = render.render_prompt(seen, drawn.edits, drawn.by_index, drawn.after, model)
     except RuleBroken as broken:
         return _refused(seen, session, policy, broken.rule, broken.message)
     except ValueError as problem:
@@ -137,7 +141,7 @@ def _draft(seen: View, session: BranchState, policy: Policy, *, frozen: bool) ->
             told = (
                 seen
                 if edits is seen.edits
-                else replace(seen, edits=edits, tokens=proposals.count_message_tokens(seen, edits))
+                else replace(seen, edits=edits, tokens=schedule.count_message_tokens(seen, edits))
             )
             wanted += [insert for injection in policy.injections for insert in injection(told)]
             owed = {insert.source for insert in session.deferred_inserts}  # an injection gives one note at a time
@@ -175,11 +179,11 @@ def _edits(seen: View, session: BranchState, policy: Policy, *, frozen: bool) ->
     force = session.decisions.forced_action if session.decisions is not None else ""
     if frozen and not policy.literal:
         return _update_references(
-            seen, proposals.apply(seen, proposals.collect(seen, _at_once(policy)), seen.edits, literal=False)
+            seen, schedule.apply(seen, schedule.collect(seen, _at_once(policy)), seen.edits, literal=False)
         )
     low = _find_low_mark(seen, policy, force)
     chosen = _choose(seen, policy, force, low, for_money=session.may_edit or bool(force))
-    edits = proposals.apply(seen, chosen, seen.edits, literal=policy.literal)
+    edits = schedule.apply(seen, chosen, seen.edits, literal=policy.literal)
     return _update_references(seen, _fitted(seen, policy, add_gap_remarks(seen, edits, seen.edits, policy.remark), low))
 
 
@@ -233,7 +237,7 @@ def _find_expired_edits(seen: View, policy: Policy) -> set[bytes]:
         return set()
     held = {k for k, e in seen.edits.items() if e.stage in made}
     plain = replace(seen, edits={k: e for k, e in seen.edits.items() if k not in held})
-    return held - {seen.keys[p.index] for p in proposals.collect(plain, _at_once(policy))}
+    return held - {seen.keys[p.index] for p in schedule.collect(plain, _at_once(policy))}
 
 
 def _find_stage_name(stage: Stage) -> str:
@@ -260,8 +264,8 @@ def _choose(
 
     for_money: True if edits may be made because they pay, and not for the budget alone.
     """
-    at_once = proposals.collect(seen, _at_once(policy))
-    open_ = proposals.collect(seen, (stage for stage in policy.stages if stage.when == "schedule"))
+    at_once = schedule.collect(seen, _at_once(policy))
+    open_ = schedule.collect(seen, (stage for stage in policy.stages if stage.when == "schedule"))
     taken = {p.index for p in at_once}
     open_ = [p for p in open_ if p.index not in taken]
     if policy.schedule == "always" or force == "compress":
@@ -271,6 +275,8 @@ def _choose(
     high = seen.budget
     if policy.schedule == "over_budget" or not for_money:
         chosen = schedule.over_budget(seen, open_, high, low) if high else []
+    elif not open_:
+        chosen = []
     else:
         chosen = schedule.when_it_pays(seen, open_, policy.rent, policy.payback, page_faults.make_fault_cost(seen))
         if high and seen.total > high and sum(schedule.count_saved_tokens(seen, p) for p in chosen) < seen.total - high:
@@ -339,12 +345,12 @@ def _plan(
     seen: View, session: BranchState, policy: Policy, drawn: _Draft, notes: list[Note], made: Rendering, now: float
 ) -> Plan:
     old = session.edits
-    edits = proposals.keep_first_reasons(drawn.edits, old) if policy.literal else drawn.edits
+    edits = schedule.keep_first_reasons(drawn.edits, old) if policy.literal else drawn.edits
     placed = [(n, i) for n, found in sorted(drawn.by_index.items()) for i in found] + [(-1, i) for i in drawn.after]
     same = edits is seen.edits and not policy.literal  # then all of them are the session's
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
-    notes += noting.make_quote_notes(drawn.wanted, placed, edits)
-    notes += noting.collect_stage_notes(policy.stages, seen, edits, new)
+    notes += inserts.make_quote_notes(drawn.wanted, placed, edits)
+    notes += inserts.collect_stage_notes(policy.stages, seen, edits, new)
     limit = fit.find_budget_limit(seen, policy)
     notes += fit.make_over_budget_notes(limit, drawn.tokens)
     return Plan(
@@ -361,7 +367,7 @@ def _plan(
         keys=seen.keys,
         before=seen.prefix_tokens + sum(seen.original_tokens),
         after=drawn.tokens,
-        predicted=outgoing.predict_cached_tokens(
+        predicted=render.predict_cached_tokens(
             seen, session, made, now, tools_added=bool(seen.tool_tokens and count_cuts(edits))
         ),
         asks_for_state=drawn.asked and any(i.source == "ask" for _, i in placed),
@@ -369,7 +375,7 @@ def _plan(
         literal=policy.literal,
         limit=limit,
         refetched=seen.refetched,
-        exposed=page_faults.count_exposed_results(seen),
+        exposed=page_faults.count_exposed_results(seen) if edits else seen.exposed,
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
-from proxy.context import gap_remarks
 from proxy.context.models import Model
 from proxy.context.stage import Injection, Stage, apply_settings, make_injection, make_stage
 from proxy.errors import ConfigError
@@ -23,6 +22,10 @@ OfferTime = Literal["first_request", "first_edit", "when_needed", "never"]
 
 TOOLS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos")
 """The tools that the proxy runs, by name, in the order in which they are offered."""
+
+
+GAP_REMARK = "\n\n[Messages that followed this one have left the conversation. They are stored.]"
+"""The remark behind the message after which others have left (`fit.add_gap_remarks`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Policy:
     """Place of guidelines and state: behind the system prompt (literal), or at the tail."""
     guidelines: str = ""
     """Text in place of our own history guidelines; empty: our own."""
-    remark: str = gap_remarks.TEXT
+    remark: str = GAP_REMARK
     """Text behind the message after which groups or steps have left; empty: none."""
     observation: re.Pattern[str] | None = None
     """Patterns of user messages that are really tool output."""
@@ -82,6 +85,11 @@ class Policy:
         return min(
             (total for stage in self.stages if isinstance(total := getattr(stage, "total", None), int)), default=None
         )
+
+    @property
+    def idle_ages(self) -> list[int]:
+        """Ages in seconds, in order, at which a stage of the policy wants an idle conversation to be compressed."""
+        return sorted({age for stage in self.stages for age in getattr(stage, "ages", ())}) if self.stages else []
 
     def find_limit(self, model: Model, learned_window: int | None = None) -> int | None:
         """Tokens at which a prompt of this policy is full: its own budget, or the window if that is less."""

@@ -5,31 +5,32 @@ The request and the memory of its thread are joined here. All later code only re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from proxy.chat import chain
+from proxy.chat import chain, group
+from proxy.chat.group import Group, is_observation
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import PER_MESSAGE
-from proxy.context import history
+from proxy.chat.tokens import PER_MESSAGE, TokenCounter
 from proxy.context.branch_state import BranchState
+from proxy.context.inserts import make_system_texts
 from proxy.context.models import Model
 from proxy.context.plan import Edit, EditedHistory, History, RewriteInputs, View
 from proxy.context.policy import Policy
-from proxy.context.system_texts import make_system_texts
-from proxy.context.token_budget import compute_token_budget
 
 _NONE: Mapping[bytes, Edit] = {}
 
 
-def build(
+def build_view(
     request: Request, session: BranchState, policy: Policy, model: Model, now: float, inputs: RewriteInputs
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
     weigh = inputs.weigh
     messages = request.messages
-    known = history.build(request, keys, weigh, policy.observation)
-    applied = history.apply_edits(known, _NONE if policy.literal else session.edits)
+    known = build_history(request, keys, weigh, policy.observation)
+    applied = apply_edits(known, _NONE if policy.literal else session.edits)
     front = make_system_texts(request, session, policy)
     head = weigh.count_tools(request.tools)
     room = compute_token_budget(request, policy, model, session.learned_window)
@@ -117,8 +118,8 @@ def _count_cached_tokens(
     if session.sent_marks:
         marks = tuple(applied.marks)
         if front:  # our texts stand behind the system prompt, which no edit removes
-            marks = (history.add_texts_to_mark(marks[0], front), *marks[1:])
-        count = history.count_common_marks(marks, session.sent_marks)
+            marks = (add_texts_to_mark(marks[0], front), *marks[1:])
+        count = count_common_marks(marks, session.sent_marks)
         whole = count == len(session.sent_marks) < len(marks)
         same += sum(applied.sizes[:count])
         if known.marked_indexes:
@@ -146,3 +147,213 @@ def _count_marked_tokens(known: History, applied: EditedHistory, head: int, coun
         if message.has_cache_mark:
             found = same
     return found
+
+
+# Tokens that a prompt may have: the model's window, less the room that the answer needs.
+#
+# A policy fills only a share of the window, which leaves room for an answer and for the error of our own count.
+# That share is not enough if the window has to hold a long answer too. An upstream refuses a prompt that leaves no
+# room for the answer.
+
+
+MIN_PROMPT_DIVISOR = 4
+"""Divisor of the window: a prompt is brought down to this part at most, however long an answer the client allows. A
+client that allows an answer as long as the window hardly wants an empty prompt."""
+USUAL_ANSWER_DIVISOR = 5
+"""Divisor of a small window: a usual answer is taken to need this part at most. Policies leave this part free
+anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """The room of a prompt."""
+
+    budget: int
+    """Tokens that a prompt is brought down to."""
+    limit: int
+    """Tokens that a prompt must not pass."""
+
+
+def compute_token_budget(
+    request: Request, policy: Policy, model: Model, learned_window: int | None = None
+) -> TokenBudget | None:
+    """The room for the prompt of this request, None if no window is known. learned_window: the window that the upstream
+    has named."""
+    window = policy.find_window(model, learned_window)
+    if not window:
+        return None
+    limit = window - count_answer_tokens(request, model, window)
+    return TokenBudget(min(int(window * policy.budget), max(limit, window // MIN_PROMPT_DIVISOR)), limit)
+
+
+def count_answer_tokens(request: Request, model: Model, window: int) -> int:
+    """Tokens of the window that the answer needs: as many as the client allows, else those of a usual answer."""
+    if model.answer_apart:
+        return 0
+    if request.max_tokens is not None:
+        return request.max_tokens
+    return min(model.answer, model.max_output or model.answer, window // USUAL_ANSWER_DIVISOR)
+
+
+# Facts about a conversation, kept from its last request and extended by the new messages of this one.
+#
+# An agent sends its whole history again, with two messages more. The work of a request must not grow with the
+# history. So the facts of the last request are kept with it (`Request.memo_values`, which the next request of the
+# history carries) and are extended. A value is copied before it is extended. So two requests that continue the same
+# prefix do not disturb each other, even in two threads.
+
+
+_NOTE = "ground"
+
+
+def build_history(
+    request: Request, keys: Sequence[bytes], weigh: TokenCounter, observation: re.Pattern[str] | None
+) -> History:
+    """The facts that the request's messages give by themselves. observation: see `Policy`."""
+    messages, keys = request.messages, tuple(keys)
+    known: History | None = request.memo_values.get(_NOTE)
+    if known is None or not (
+        known.weigh is weigh
+        and known.observation is observation
+        and messages[: len(known.messages)] == known.messages
+        and keys[: len(known.keys)] == known.keys
+    ):
+        known = None
+    elif len(messages) == len(known.messages):
+        return known
+    grown = request.memo_values[_NOTE] = _extend_history(request, keys, weigh, observation, known)
+    return grown
+
+
+def _extend_history(
+    request: Request,
+    keys: tuple[bytes, ...],
+    weigh: TokenCounter,
+    observation: re.Pattern[str] | None,
+    known: History | None,
+) -> History:
+    messages = request.messages
+    begin = len(known.messages) if known else 0
+    new = messages[begin:]
+    requests = [*known.request_counts] if known else []
+    answers = [*known.assistant_indexes] if known else []
+    marked = [*known.marked_indexes] if known else []
+    prompt = known.last_user_index if known else -1
+    count = len(answers)
+    for n, message in enumerate(new, begin):
+        if message.role == "assistant":
+            count += 1
+            answers.append(n)
+        elif message.role == "user":
+            prompt = n
+        if message.has_cache_mark:
+            marked.append(n)
+        requests.append(count)
+    results = [m.is_result or is_observation(messages, n, observation) for n, m in enumerate(new, begin)]
+    return History(
+        messages=messages,
+        keys=keys,
+        weigh=weigh,
+        observation=observation,
+        original_tokens=[*(known.original_tokens if known else ()), *map(weigh, new)],
+        request_counts=requests,
+        is_result=[*(known.is_result if known else ()), *results],
+        assistant_indexes=answers,
+        marked_indexes=marked,
+        last_user_index=prompt,
+        steps=group.split_steps(messages, known.steps if known else ()),
+        groups=_groups(request, keys, observation, known),
+        memo_values=dict(known.memo_values) if known else {},
+        edited_history=known.edited_history if known else None,
+    )
+
+
+def _groups(
+    request: Request, keys: tuple[bytes, ...], observation: re.Pattern[str] | None, known: History | None
+) -> list[Group]:
+    """The groups of the client's request if no message was added or left out. Its own note of groups is not changed."""
+    count, found = request.read_memo(group.GROUPS_MEMO, (keys[0], observation))
+    if found is not None and count == len(request.messages):
+        groups: list[Group] = found
+        return groups
+    return group.split_groups(request.messages, keys, observation, known.groups if known else ())
+
+
+def apply_edits(history: History, edits: Mapping[bytes, Edit]) -> EditedHistory:
+    """The messages with those of the thread's edits that concern them."""
+    known = history.edited_history
+    if known is not None and not (
+        (known.branch_edits is edits or not (known.branch_edits or edits)) and known.branch_edit_count == len(edits)
+    ):
+        known = None
+    if known is not None and known.message_count == len(history.messages):
+        return known
+    grown = history.edited_history = _extend_edited_history(history, edits, known)
+    return grown
+
+
+def _extend_edited_history(ground: History, given: Mapping[bytes, Edit], known: EditedHistory | None) -> EditedHistory:
+    begin = known.message_count if known else 0
+    tokens = [*known.tokens] if known else []
+    marks = [*known.marks] if known else []
+    sizes = [*known.sizes] if known else []
+    new: dict[bytes, Edit] = {}
+    messages, keys, whole = ground.messages, ground.keys, ground.original_tokens
+    for n in range(begin, len(messages)):
+        message, size = messages[n], whole[n]
+        edit = given.get(keys[n]) if given and not message.is_system else None
+        if edit is not None:
+            new[keys[n]] = edit
+            size = edit.after
+        tokens.append(size)
+        if edit is None or edit.action != "gone":
+            marks.append(compute_mark(message, edit))
+            sizes.append(size)
+    stages = known.stages if known else frozenset()
+    return EditedHistory(
+        message_count=len(messages),
+        branch_edits=given,
+        branch_edit_count=len(given),
+        edits={**known.edits, **new} if known and new else known.edits if known else new,
+        tokens=tokens,
+        marks=marks,
+        sizes=sizes,
+        lossy_edit_count=(known.lossy_edit_count if known else 0) + sum(edit.is_lossy for edit in new.values()),
+        is_complete=(not known or known.is_complete)
+        and not any(e.action in ("gone", "text_only") for e in new.values()),
+        stages=stages.union(edit.stage for edit in new.values()) if new else stages,
+        memo_values=dict(known.memo_values) if known and not new else {},
+    )
+
+
+def compute_mark(message: Message, edit: Edit | None) -> bytes:
+    """16 bytes that change whenever the message's outgoing bytes change."""
+    if edit is None:
+        return message.form
+    return message.derive(
+        lambda m: chain.compute_form(
+            m.form + edit.action.encode() + (edit.text or "").encode("utf-8", "surrogatepass")
+        ),
+        ("mark", edit),
+    )
+
+
+def add_texts_to_mark(mark: bytes, texts: Sequence[str]) -> bytes:
+    """The mark of a message that has these texts behind it. The system prompt of literal policies has such texts."""
+    for text in texts:
+        mark = chain.compute_form(mark + text.encode("utf-8", "surrogatepass"))
+    return mark
+
+
+def count_common_marks(marks: tuple[bytes, ...], other_marks: tuple[bytes, ...]) -> int:
+    """Number of marks at the front that are the same in both."""
+    low, high = 0, min(len(marks), len(other_marks))
+    if marks[:high] == other_marks[:high]:
+        return high
+    while high - low > 1:  # one[:low] is the same, one[:high] is not
+        middle = (low + high) // 2
+        if marks[low:middle] == other_marks[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -5,19 +5,20 @@ Rows are made here, with the ids and times that the caller gave; the store inser
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from proxy.chat import chain
+from proxy.chat import chain, json_spans
 from proxy.chat.message import Message
 from proxy.context.plan import Edit
+from proxy.dialects.completions.request import erase_content, read_message
 from proxy.exchange import cost
 from proxy.exchange.turn import Turn
-from proxy.sessions import side_calls
+from proxy.sessions import locate
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.branch import Node
 from proxy.sessions.hidden_rounds import encode_round
@@ -90,8 +91,8 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
         thread.stored = True
         if thread.tool_offer is not None:
             add_offer_row(turn, thread.tool_offer)
-    elif turn.located.relation == "continuation" and side_calls.is_first_continuation(turn.request, thread):
-        rows += side_calls.mark_working(thread)
+    elif turn.located.relation == "continuation" and locate.is_first_continuation(turn.request, thread):
+        rows += locate.mark_working(thread)
     if thread.tip_key is None and not memory.explicit:
         live_sessions.record_first_tip(thread, turn.tip_key)
     thread.tip_key = turn.tip_key
@@ -410,3 +411,41 @@ def _edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
         exchange=turn.id,
         created_at=now,
     )
+
+
+# Rows of messages that an operator has removed for good: the client resends the text, and the rows do not store it.
+
+
+ERASED_TEXT = "[removed by the operator]"
+
+
+def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
+    """Blank the forms of removed messages in the turn's rows, so that a client that resends the messages in other bytes
+    does not restore them."""
+    if not removed or not any(k in removed for k in turn.keys):
+        return
+    messages = turn.request.messages
+    raws = {m.form: m.raw for m, k in zip(messages, turn.keys, strict=True) if k in removed and not m.is_system}
+    start, end = turn.request.spans["messages"]
+    whole = chain.compute_form(turn.request.body[start:end])
+    open_ = [m for m in messages if not m.is_system]
+    positions = {at: m.raw for at, m in enumerate(open_) if m.form in raws}
+    for n, row in enumerate(turn.rows):
+        if isinstance(row, FormRow) and row.form in raws:
+            turn.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form], ERASED_TEXT))
+        elif isinstance(row, FormRow) and row.form == whole:
+            turn.rows[n] = msgspec.structs.replace(row, body=erase_in_array(row.body, positions))
+
+
+def erase_in_array(array: bytes, positions: dict[int, bytes]) -> bytes:
+    """Return an array of messages with these positions blanked; system messages are not counted."""
+    raws: list[bytes] = []
+    at = 0
+    for start, end in json_spans.find_elements(array) or []:
+        raw = array[start:end]
+        if read_message(raw).is_system:
+            raws.append(raw)
+            continue
+        raws.append(erase_content(raw, ERASED_TEXT) if at in positions else raw)
+        at += 1
+    return b"[" + b",".join(raws) + b"]"

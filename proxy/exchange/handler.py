@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.chat.json_spans import find_model
+from proxy.context.injections.reflect import Reflect
 from proxy.errors import (
     AnswerTooLong,
     ClientGone,
@@ -23,15 +24,7 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import (
-    idle,
-    inband,
-    iteration_records,
-    learned_windows,
-    publish_events,
-    record_outcome,
-    splice_rounds,
-)
+from proxy.exchange import idle, inband, iteration_records, lookups, record_outcome, splice_rounds
 from proxy.exchange.plan_request import LARGE, find_simulated_state, prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
@@ -39,7 +32,7 @@ from proxy.exchange.turn import Turn
 from proxy.notes import state_block as grammar
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
-from proxy.store.base import ExchangeStatus, GapRow
+from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import remove_blocks
 from proxy.stream.relay import Relay
@@ -100,7 +93,8 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
     own = services.now() - began
     await _send_and_relay(services, turn, target, incoming, out)
     services.metrics.request_seconds.labels(route="chat").observe(own)
-    idle.schedule_compression(services, turn, incoming.headers)
+    if turn.policy.idle_ages or services.idle_compressions:
+        idle.schedule_compression(services, turn, incoming.headers)
 
 
 def _record_gap(services: Services, incoming: Incoming) -> None:
@@ -117,7 +111,7 @@ async def forward_original(services: Services, incoming: Incoming, out: Response
     """Send the client's bytes upstream and upstream's bytes back, with the reason in a header."""
     services.metrics.fallbacks_total.labels(reason=reason).inc()
     incoming.log_fields["fallback"] = reason
-    publish_events.publish_fallback(services, incoming, reason)
+    record_outcome.publish_fallback(services, incoming, reason)
     target = services.client.select_target(await _read_model(services, incoming.body) or None)
     headers, body = incoming.encoded or (incoming.headers, incoming.body)
     reply = await services.client.send(
@@ -168,7 +162,7 @@ async def _send_and_relay(
         _record_client_gone(services, turn, None, ())
         raise
     waited = services.now() - sent_at
-    publish_events.publish_plan(services, turn)
+    record_outcome.publish_plan(services, turn)
     services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
         waited
     )
@@ -240,7 +234,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
         if turn.sent_body == incoming.body:
             raise
         return False  # the status alone decides what is done next
-    return learned_windows.learn_window(services, turn, body)
+    return lookups.learn_window(services, turn, body)
 
 
 async def _replan_too_long(services: Services, turn: Turn) -> bool:
@@ -272,7 +266,7 @@ async def _relay_stream(
 ) -> None:
     """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
     frame waits for the store."""
-    kept = iteration_records.find_withheld_headings(services, turn)
+    kept = record_outcome.find_withheld_headings(services, turn)
 
     def make(after: Relay | None) -> Relay:
         limit, names = (
@@ -315,9 +309,15 @@ async def _relay_stream(
     rows = record_outcome.record_outcome(
         services, turn, answer, blocks, "complete", reply.status, first_byte_ms=first_byte_ms
     )
-    rows += iteration_records.make_iteration_rows(services, turn, relay.other_blocks)
+    rows += _make_iteration_rows(services, turn, relay.other_blocks)
     stored = await record_outcome.store_and_wait(services, turn, rows)
     await out.end((b"" if stored else b": persist deferred\n\n") + relay.terminal)
+
+
+def _make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:
+    """Return the rows of the iteration that this exchange ends; none for policies that do not reflect."""
+    reflect = next((one for one in turn.policy.injections if isinstance(one, Reflect)), None)
+    return iteration_records.make_iteration_rows(services, turn, reflect, reflections) if reflect is not None else []
 
 
 def _record_unfinished(
@@ -359,8 +359,8 @@ async def _relay_body(
         _record_client_gone(services, turn, None, ())
         raise
     readable = reply.status == 200 and not reply.encoding
-    kept = iteration_records.find_withheld_headings(services, turn) if readable else ()
-    visible, found = remove_blocks(body, kept)
+    kept = record_outcome.find_withheld_headings(services, turn) if readable else ()
+    visible, found = remove_blocks(body, kept) if kept else (body, [])
     if tool_loop is not None and readable:
         joined = await _join_rounds(services, turn, tool_loop, visible, kept)
         if joined is None:
@@ -385,7 +385,7 @@ async def _relay_body(
     )
     if complete:
         reflections = [block.body for block in found if block.heading != grammar.HEADING]
-        rows += iteration_records.make_iteration_rows(services, turn, reflections)
+        rows += _make_iteration_rows(services, turn, reflections)
     stored = await record_outcome.store_and_wait(services, turn, rows)
     headers = _make_response_headers(turn, reply, changed=changed)
     if changed:
@@ -404,7 +404,7 @@ async def _join_rounds(
     found: list[NoteBlock] = []
 
     def clean(one: bytes) -> bytes:
-        visible, blocks = remove_blocks(one, kept)
+        visible, blocks = remove_blocks(one, kept) if kept else (one, [])
         found.extend(blocks)
         return visible
 

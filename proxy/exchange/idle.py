@@ -35,7 +35,7 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
     name = turn.located.thread.id
     if (old := services.idle_compressions.pop(name, None)) is not None:
         old.task.cancel()
-    ages = sorted({age for stage in turn.policy.stages for age in getattr(stage, "ages", ())})
+    ages = turn.policy.idle_ages
     if turn.policy.mode != "rewrite" or not ages:
         return
     size = len(turn.spliced.request.body)

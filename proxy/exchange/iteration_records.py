@@ -18,10 +18,11 @@ from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import REFLECTION_KIND
 from proxy.context.injections.reflect import ASK_SOURCE, Reflect
 from proxy.context.plan import Ask
+from proxy.exchange.record_outcome import find_reflected_keys
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.helper.queue import remember_answer
-from proxy.notes import reflection, state_block
+from proxy.notes import reflection
 from proxy.notes.reflection import IterationReport, Relevance
 from proxy.sessions.branch import BranchId
 from proxy.sessions.locate import make_id
@@ -36,27 +37,9 @@ RANKED = 200
 history."""
 
 
-def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
-    """The keys of the results that the sent prompt asked the model to reflect on; () where it did not ask."""
-    if turn.observed or turn.fallback == "upstream_reject":
-        return ()
-    return next((insert.quoted_keys for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE), ())
-
-
-def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
-    """Headings of the blocks that are withheld from the client."""
-    if turn.fallback == "upstream_reject":
-        return ()
-    mine = (state_block.HEADING,) if turn.plan.asks_for_state and services.settings.state.withhold else ()
-    return (*mine, reflection.HEADING) if find_reflected_keys(turn) else mine
-
-
-def make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:
+def make_iteration_rows(services: Services, turn: Turn, injection: Reflect, reflections: list[str]) -> list[Row]:
     """Return the rows of the iteration whose results this exchange has brought upstream, and of the reflection on it;
-    memory is updated. reflections: the REFLECTION blocks of the answer. Empty for policies that do not reflect."""
-    injection = next((one for one in turn.policy.injections if isinstance(one, Reflect)), None)
-    if injection is None:
-        return []
+    memory is updated. injection: the policy's. reflections: the REFLECTION blocks of the answer."""
     try:
         return [*_reflection(services, turn, reflections), *_iteration(turn, injection)]
     except Exception:  # P4: the answer is there, and a fault in its record must not lose it

@@ -13,29 +13,18 @@ from dataclasses import replace
 from proxy.chat import chain
 from proxy.chat.message import PrefixCache, Request, cancellation_check
 from proxy.chat.tokens import TokenCounter
-from proxy.context.apply_decisions import remove_dropped_messages
+from proxy.context.apply_decisions import rewrite_remaining
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model, find_model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
-from proxy.context.token_budget import compute_token_budget
+from proxy.context.view import compute_token_budget
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import (
-    cost,
-    exchange_rows,
-    header_warnings,
-    history_lookups,
-    learned_windows,
-    prompt_notes,
-    record_outcome,
-    refresh_decisions,
-    splice_rounds,
-)
-from proxy.exchange.erased_rows import erase_resent
-from proxy.exchange.exchange_rows import MessageForms
-from proxy.exchange.inherit_state import inherit_state
+from proxy.exchange import cost, exchange_rows, header_warnings, lookups, record_outcome, splice_rounds
+from proxy.exchange.exchange_rows import MessageForms, erase_resent
+from proxy.exchange.lookups import inherit_state
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import UNPLANNED, Turn
@@ -79,8 +68,9 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     place = await locate.locate_request(services.live_sessions, tenant, named, request, keys, retry=retry)
     asked = read_options(headers)
-    warnings = header_warnings.find_warnings(asked, services.policies)
-    header_warnings.log_once(warnings, services.logged_warnings)
+    warnings = header_warnings.find_warnings(asked, services.policies) if asked else ()
+    if warnings:
+        header_warnings.log_once(warnings, services.logged_warnings)
     turn = Turn(
         id=locate.make_id(),
         tenant=tenant,
@@ -102,22 +92,20 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
         turn.cached_without_proxy = cost.count_cached_without_proxy(turn)
         new = not place.thread.stored
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
-        steered = await refresh_decisions.refresh(services, place.thread.live_session)
+        steered = await lookups.refresh(services, place.thread.live_session)
         erase_resent(turn, steered.removed)
-        turn.policy = refresh_decisions.choose_policy(
-            services, turn.policy, steered, headers.get("x-context-policy", "")
-        )
+        turn.policy = lookups.choose_policy(services, turn.policy, steered, headers.get("x-context-policy", ""))
         await inherit_state(services, turn, steered.dropped, is_new_branch=new)
-        history_lookups.pin_task(turn)
-        await history_lookups.search_store(services, turn)
-        turn.relevance = history_lookups.find_relevance(services, turn, incoming.headers)
+        lookups.pin_task(turn)
+        await lookups.search_store(services, turn)
+        turn.relevance = lookups.find_relevance(services, turn, incoming.headers)
         await splice_rounds.add_rounds_and_tools(services, turn, first=new and place.relation == "main")
-        await prompt_notes.load_notes(services, turn, prompt_notes.find_project(services.settings, headers))
+        await lookups.load_notes(services, turn, lookups.find_project(services.settings, headers))
         await plan_request(services, turn)
         await _ask_helper(services, turn, incoming.headers)
-        turn.rows += refresh_decisions.clear_one_time_settings(turn)
+        turn.rows += lookups.clear_one_time_settings(turn)
         await _commit(services, turn, forms)
-        history_lookups.record_plan_metrics(services.metrics, turn.plan)
+        lookups.record_plan_metrics(services.metrics, turn.plan)
     except BaseException:
         # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
         services.live_sessions.forget_session(place.thread.live_session)
@@ -244,7 +232,7 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
     state = state.for_policy(literal=turn.policy.literal).rewind(turn.tip_key)
     if thread.live_session.stored_decisions is not None and state.stopped is None:
         state = thread.live_session.stored_decisions.apply_to(state, side=thread.kind == "side")
-    if (limit := learned_windows.find_window(services, turn.upstream, turn.request.model)) is not None:
+    if (limit := lookups.find_window(services, turn.upstream, turn.request.model)) is not None:
         state = replace(state, learned_window=limit)
     return state
 
@@ -286,26 +274,21 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     woven = turn.spliced
     coming = turn.pending_tool_offer or turn.tool_offer
     toll = turn.weigh.count_tools(coming.definitions) if turn.pending_tool_offer else 0
-    (times, strategies), found = history_lookups.find_origins(turn), turn.located.thread.search_hits
+    (times, strategies), found = lookups.find_origins(turn), turn.located.thread.search_hits
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
-    told = prompt_notes.find_prompt_notes(turn)
+    told = lookups.find_prompt_notes(turn)
+
+    inputs = RewriteInputs(
+        weigh=turn.weigh, keys=woven.keys, strategy=turn.strategy, strategies=strategies, times=times, frozen=frozen,
+        offered_tools=frozenset(coming.names), tool_tokens=toll, guarded_keys=splice_rounds.find_guarded_results(turn),
+        options=turn.options, retrieved_texts=hits, relevance=turn.relevance,
+        tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state), **told,
+    )  # fmt: skip
+    conversation = (woven.request, state, turn.policy, turn.model, turn.started_at, inputs)
 
     def plan() -> Plan:
-        left = remove_dropped_messages(
-            woven.request, woven.keys, state, turn.policy, turn.model, turn.weigh, turn.strategy, hidden=woven.hidden_at
-        )
-        inputs = RewriteInputs(
-            weigh=turn.weigh, keys=left.keys, strategy=turn.strategy,
-            strategies=left.select_values(strategies), frozen=frozen,
-            offered_tools=frozenset(coming.names), tool_tokens=toll,
-            guarded_keys=splice_rounds.find_guarded_results(turn),
-            options=turn.options, times=left.select_values(times), retrieved_texts=hits, relevance=turn.relevance,
-            tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state),
-            **told,
-        )  # fmt: skip
-        made = rewrite(left.request, left.session, turn.policy, turn.model, turn.started_at, inputs)
-        return left.complete_plan(made)
+        return rewrite_remaining(*conversation, hidden=woven.hidden_at) if dropped else rewrite(*conversation)
 
     return await _plan_in_time(services, plan) if _takes_long(turn) else plan()
 

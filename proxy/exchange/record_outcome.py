@@ -1,4 +1,4 @@
-"""The end of an exchange: state learned from the answer, rows to store, and the wait of the client.
+"""The end of an exchange: state learned from the answer, rows to store, events, and the wait of the client.
 
 The client sees the end of an answer when it is on disk. After `limits.commit_wait_ms` the client gets it with a note
 that it is not on disk yet. So an acknowledged turn survives a crash (FAULTS.md, chapter 2).
@@ -8,26 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
 
 from proxy.chat import chain
+from proxy.chat.chain import public_id
+from proxy.context.injections.reflect import ASK_SOURCE
+from proxy.context.plan_events import make_events
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import Usage
 from proxy.errors import NotManaged
-from proxy.exchange import cost, exchange_rows, publish_events
+from proxy.events import bus
+from proxy.exchange import cost, exchange_rows
 from proxy.exchange.cost import Meter
-from proxy.exchange.services import Headers, Services
+from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
+from proxy.notes import reflection, state_block
 from proxy.notes import state_block as grammar
-from proxy.sessions import side_calls
+from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import CUT_REASONS
 
 log = logging.getLogger(__name__)
+
+
+def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
+    """The keys of the results that the sent prompt asked the model to reflect on; () where it did not ask."""
+    if turn.observed or turn.fallback == "upstream_reject":
+        return ()
+    return next((insert.quoted_keys for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE), ())
+
+
+def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
+    """Headings of the blocks that are withheld from the client."""
+    if turn.fallback == "upstream_reject":
+        return ()
+    mine = (state_block.HEADING,) if turn.plan.asks_for_state and services.settings.state.withhold else ()
+    return (*mine, reflection.HEADING) if find_reflected_keys(turn) else mine
 
 
 def make_context_headers(turn: Turn) -> Headers:
@@ -67,7 +89,7 @@ def record_outcome(
     if answer is not None and not answer.is_capped and (complete or status in ("partial", "client_gone")):
         answer_key = _store_answers(services, turn, answer, rows, now, whole=complete)
     if answer_key is not None and complete:
-        rows += side_calls.mark_side_call(thread)
+        rows += locate.mark_side_call(thread)
         rows += exchange_rows.record_hidden_round(turn, answer_key, now)
     thread.failed = answer_key is None or not complete
     state = None
@@ -101,7 +123,7 @@ def record_outcome(
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be counted")
-    publish_events.publish_answer(services, turn, first if complete else None, state)
+    publish_answer(services, turn, first if complete else None, state)
     return rows
 
 
@@ -147,7 +169,7 @@ def _store_answers(
         if not (whole or message.text or message.calls):
             continue  # nothing of it had come yet
         if message.calls:
-            rows += side_calls.mark_working(thread)
+            rows += locate.mark_working(thread)
         chain_key = chain.derive_next_key(turn.tip_key, message.digest)
         if chain_key not in memory.nodes:
             rows.append(
@@ -319,3 +341,132 @@ def make_error_event(message: str, code: str) -> bytes:
     """An error in a stream, in the form that every client raises cleanly (WIRE.md 1.8)."""
     body = {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+# Publish the events of an exchange, with their data (FEATURES.md D6).
+#
+# The data are numbers, ids, names of ours and the text of a summary, and no other text of a conversation. An error
+# here is counted and logged, and no request notices it.
+
+
+MAX_LISTED: Final = 200
+"""Limit on the messages that an event names; `removed` and the other counts include all of them."""
+MAX_TEXT: Final = 4000
+"""Limit in characters on a text that an event repeats, for example a summary."""
+LOOP_SOURCE: Final = "warn_of_loops"
+RECOVERY: Final = "recovery"
+"""Inserts that report a loop: those of the source `LOOP_SOURCE`, and the `reflect` insert for a model that itself sees
+that it is stuck."""
+
+
+@contextmanager
+def _safe(services: Services) -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # the answer goes out even if an event cannot be published
+        services.metrics.internal_errors_total.labels(where="events").inc()
+        log.exception("an event could not be told")
+
+
+def publish_plan(services: Services, turn: Turn) -> None:
+    """Publish the events of a plan, once its prompt has been sent upstream."""
+    with _safe(services):
+        _publish_client_change(services, turn)
+        if turn.observed or turn.fallback is not None or turn.policy.mode != "rewrite":
+            return
+        if turn.plan.new_edits:
+            _publish_edits(services, turn)
+        for _, insert in turn.plan.placed_inserts:
+            if insert.note_count is not None and (insert.source == LOOP_SOURCE or insert.note_count[0] == RECOVERY):
+                _publish(services, turn, bus.LOOP, {"loop": insert.note_count[0], "count": insert.note_count[1]})
+
+
+def _publish_client_change(services: Services, turn: Turn) -> None:
+    """Publish an event if the client has changed the part of its conversation that the provider's cache holds."""
+    thread = turn.located.thread
+    digest, tools = turn.located.system_digest, hash(turn.request.tools)
+    before, thread.last_beginning = thread.last_beginning, (digest, tools, turn.started_at)
+    what = "history" if turn.located.relation == "fork" else ""
+    if before is not None and turn.started_at - before[2] <= turn.model.ttl_s:
+        what = "system" if before[0] != digest else "tools" if before[1] != tools else what
+    if what:
+        _publish(services, turn, bus.CACHE, {"by": "client", "changed": what, "predicted": turn.plan.predicted})
+
+
+def _publish_edits(services: Services, turn: Turn) -> None:
+    for event in make_events(turn.plan):
+        _publish(services, turn, event.name, _bounded(event.payload))
+    short = [edit for edit in turn.plan.new_edits if edit.action in ("text", "text_only")]
+    if short:
+        data = {
+            "action": "shorten", "by": "policy", "messages": [public_id(edit.key) for edit in short[:MAX_LISTED]],
+            "count": len(short), "tokens": sum(edit.before - edit.after for edit in short),
+        }  # fmt: skip
+        _publish(services, turn, bus.EDITED, data)
+
+
+def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: tuple[bytes, str] | None) -> None:
+    """Publish the events of an answer. usage: that of the first round, None where the answer is not whole. state: the
+    state block that the answer had, as (key, text)."""
+    with _safe(services):
+        if turn.fallback is not None:
+            _publish(services, turn, bus.FALLBACK, {"reason": turn.fallback})
+        if state is not None:
+            _publish(services, turn, bus.STATE, {"by": "model", "characters": len(state[1])})
+        predicted, cached = cost.count_expected_cached(turn), usage.cached if usage is not None else None
+        if cached is not None and turn.fallback is None and cached < predicted // 2:
+            data = {"by": "upstream", "predicted": predicted, "reported": cached}
+            _publish(services, turn, bus.CACHE, {**data, "in_a_row": turn.located.thread.state.cache_miss_streak})
+
+
+def publish_fallback(services: Services, incoming: Incoming, reason: str) -> None:
+    """Publish that a request without a known session went out as it came."""
+    with _safe(services):
+        tenant, session = locate.find_owner(
+            incoming.headers, incoming.tenant, incoming.session, services.settings.identity
+        )
+        services.event_bus.publish(bus.FALLBACK, tenant, {"reason": reason}, session=session)
+
+
+def publish_decision(
+    services: Services, tenant: str, session: str, action: str, *, branch: str = "", **data: object
+) -> None:
+    """Publish a decision of the operator."""
+    with _safe(services):
+        made = {"action": action, "by": "operator", **data}
+        services.event_bus.publish(bus.EDITED, tenant, _bounded(made), session=session, branch=branch)
+
+
+def publish_state(services: Services, tenant: str, session: str, branch: str, text: str) -> None:
+    """Publish a state that no answer had: the operator's, or one that was rebuilt for the operator."""
+    with _safe(services):
+        data = {"by": "operator", "characters": len(text)}
+        services.event_bus.publish(bus.STATE, tenant, data, session=session, branch=branch)
+
+
+def publish_memo_saved(services: Services, turn: Turn, name: str, *, merged: bool) -> None:
+    """Publish a memo that the model saved. merged: it replaced a memo that said nearly the same."""
+    with _safe(services):
+        _publish(services, turn, bus.MEMO, {"by": "model", "memo": name, "merged": merged})
+
+
+def publish_memo_changed(services: Services, tenant: str, name: str) -> None:
+    """Publish that the operator changed a memo."""
+    with _safe(services):
+        services.event_bus.publish(bus.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
+
+
+def _publish(services: Services, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:
+    thread = turn.located.thread
+    services.event_bus.publish(kind, turn.tenant, data, session=thread.session, branch=thread.name, exchange=turn.id)
+
+
+def _bounded(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the payload with long lists and long texts cut to their first NAMED items and SAID characters."""
+    return {name: _cut(value) for name, value in payload.items()}
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "…"
+    return list(value[:MAX_LISTED]) if isinstance(value, Sequence) else value

@@ -17,8 +17,7 @@ from proxy.exchange.message_cache import MessageCache
 from proxy.helper.budget import Budget, CircuitBreaker
 from proxy.helper.queue import HelperQueue
 from proxy.metrics import Metrics
-from proxy.sessions.live import LiveSessions
-from proxy.sessions.tenant_faults import TenantFaults
+from proxy.sessions.live import LiveSessions, TenantFaults
 from proxy.settings.load import Settings
 from proxy.store.base import Store
 from proxy.tools.sandbox import Sandbox

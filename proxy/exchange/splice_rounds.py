@@ -9,7 +9,7 @@ import logging
 
 from proxy.context.branch_state import count_cuts
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import exchange_rows, history_lookups
+from proxy.exchange import exchange_rows, lookups
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
@@ -121,7 +121,7 @@ def find_guarded_results(turn: Turn) -> frozenset[bytes]:
     shortened."""
     if not turn.spliced.hidden_at:
         return frozenset()
-    task = history_lookups.find_task(turn)
+    task = lookups.find_task(turn)
     since = turn.spliced.keys.index(turn.keys[task[0]]) if task is not None else 0
     messages, hidden = turn.spliced.request.messages, turn.spliced.hidden_at
     return frozenset(k for n, k in enumerate(turn.spliced.keys) if n > since and messages[n].is_result and k in hidden)

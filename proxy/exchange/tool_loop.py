@@ -19,7 +19,7 @@ from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange import publish_events
+from proxy.exchange import record_outcome
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
@@ -219,7 +219,7 @@ class ToolLoop:
             sandbox=parts.sandbox,
             prompt=turn.spliced.request.messages,
             prompt_keys=turn.spliced.keys,
-            on_memo_saved=lambda memo, merged: publish_events.publish_memo_saved(parts, turn, memo, merged=merged),
+            on_memo_saved=lambda memo, merged: record_outcome.publish_memo_saved(parts, turn, memo, merged=merged),
             offered_tools=self.tool_names,
         )
 

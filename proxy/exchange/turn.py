@@ -81,7 +81,7 @@ class Turn:
     hidden_round: HiddenRound | None = None
     """The hidden round behind the answer; its `key` is not known before the answer is."""
     task_cache: tuple[re.Pattern[str] | None, tuple[int, Message] | None] | None = None
-    """The task of the request, and the pattern with which it was found (`history_lookups.find_task`)."""
+    """The task of the request, and the pattern with which it was found (`lookups.find_task`)."""
     chain_length: int = 0
     """Number of the request's messages beside system messages."""
     groups: Sequence[Group] | None = None

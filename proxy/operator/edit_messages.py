@@ -16,13 +16,13 @@ from proxy.chat.group import split_steps
 from proxy.context.models import Model
 from proxy.context.operator_edits import NAME
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import plan_request, publish_events, refresh_decisions
+from proxy.exchange import lookups, plan_request, record_outcome
 from proxy.exchange.services import Services
 from proxy.operator import erase, rebuild_state
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.response_models import DecisionResult
-from proxy.sessions.operator_decisions import RELEASED_STAGE, REMOVED_STAGE, WHOLE_SESSION, apply_rows
+from proxy.sessions.branch import RELEASED_STAGE, REMOVED_STAGE, WHOLE_SESSION, apply_rows
 from proxy.store.base import EditAction, EditRow
 
 REASONS = {
@@ -256,7 +256,7 @@ async def _store_decision(
 ) -> DecisionResult:
     """Store the decisions before they act. StoreUnavailable passes through, and then nothing was decided."""
     await services.store.put(rows)
-    await refresh_decisions.reload(services, selected.record.tenant, selected.record.session)
+    await lookups.reload(services, selected.record.tenant, selected.record.session)
     there = set(chosen)
     changed = DecisionResult(
         session=selected.record.session,
@@ -266,7 +266,7 @@ async def _store_decision(
         groups=[group.id for group in selected.groups if there & set(range(group.start, group.end))],
         tokens=sum({row.key: row.before for row in rows}.values()),
     )
-    publish_events.publish_decision(
+    record_outcome.publish_decision(
         services, selected.record.tenant, changed.session, action, branch=changed.thread,
         messages=changed.messages, groups=changed.groups, count=len(chosen), tokens=changed.tokens,
     )  # fmt: skip

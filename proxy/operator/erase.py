@@ -12,8 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from proxy.dialects.completions.request import erase_content
-from proxy.exchange.erased_rows import ERASED_TEXT, erase_in_array
-from proxy.exchange.exchange_rows import MessageForms
+from proxy.exchange.exchange_rows import ERASED_TEXT, MessageForms, erase_in_array
 from proxy.exchange.services import Services
 from proxy.operator.find_session import PAGE_SIZE, SelectedBranch
 from proxy.sessions.hidden_rounds import decode_round, encode_round

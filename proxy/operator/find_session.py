@@ -15,8 +15,7 @@ from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import NotFound
 from proxy.exchange.rebuild_prompt import LARGE, rebuild_request
 from proxy.exchange.services import Services
-from proxy.sessions.branch import Branch, LiveSession, Node
-from proxy.sessions.operator_decisions import StoredDecisions, read_decisions
+from proxy.sessions.branch import Branch, LiveSession, Node, StoredDecisions, read_decisions
 from proxy.store.base import ExchangeRecord, SessionRecord
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ import msgspec
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.branch_state import MODEL_STATE_SUFFIX
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import iteration_records, publish_events, refresh_decisions
-from proxy.exchange.prompt_notes import forget_notes
+from proxy.exchange import iteration_records, lookups, record_outcome
+from proxy.exchange.lookups import forget_notes
 from proxy.exchange.services import Services
 from proxy.notes import reflection
 from proxy.notes import scratchpad as pad
@@ -18,8 +18,8 @@ from proxy.notes import state_block as grammar
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.response_models import NoteDetails, ScratchpadDetails, StateAuthor, StateDetails, WithdrawnNote
+from proxy.sessions.branch import WHOLE_SESSION, parse_settings
 from proxy.sessions.locate import make_id
-from proxy.sessions.operator_decisions import WHOLE_SESSION, parse_settings
 from proxy.store.base import StateRow
 from proxy.store.session_notes import NoteRow, ScratchpadRow
 
@@ -71,7 +71,7 @@ async def store_state(services: Services, selected: SelectedBranch, text: str) -
     await services.store.put(
         [StateRow(selected.record.tenant, selected.record.session, selected.branch.name, name, text, services.now())]
     )
-    publish_events.publish_state(services, selected.record.tenant, selected.record.session, selected.branch.name, text)
+    record_outcome.publish_state(services, selected.record.tenant, selected.record.session, selected.branch.name, text)
     live = services.live_sessions.find_session(selected.record.tenant, selected.record.session)
     found = live.branches.get(selected.branch.name) if live is not None else None
     if found is not None:
@@ -111,7 +111,7 @@ async def set_scratchpad(services: Services, tenant: str, session: str, text: st
         stands = await services.store.read_scratchpad_versions(tenant, session, 1, number + 1)
         if stands and stands[0] == mine:
             forget_notes(services.live_sessions, tenant, session)
-            publish_events.publish_decision(services, tenant, session, "scratchpad", characters=len(made))
+            record_outcome.publish_decision(services, tenant, session, "scratchpad", characters=len(made))
             return _pad(mine)
     raise Conflict("the scratchpad is being changed by others", hint="Read it and try again.")
 
@@ -124,8 +124,8 @@ async def add_note(services: Services, tenant: str, session: str, text: str) -> 
         raise Conflict(f"there are {MAX_NOTES} notes already", hint="Withdraw one.")
     row = NoteRow(tenant, session, WHOLE_SESSION, make_id()[:8], "note", text, services.now())
     await services.store.put([row])
-    await refresh_decisions.reload(services, tenant, session)
-    publish_events.publish_decision(services, tenant, session, "note", note=row.note)
+    await lookups.reload(services, tenant, session)
+    record_outcome.publish_decision(services, tenant, session, "note", note=row.note)
     return NoteDetails(row.note, row.kind, row.text, row.created_at)
 
 
@@ -147,9 +147,9 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
     told = parse_settings(record.settings)
     left = msgspec.structs.replace(told, withdrawn=[*told.withdrawn, note][-MAX_WITHDRAWN:])
     blank = msgspec.structs.replace(known, text="")
-    await services.store.put([blank, refresh_decisions.make_settings_row(tenant, session, left)])
-    await refresh_decisions.reload(services, tenant, session)
-    publish_events.publish_decision(services, tenant, session, "withdraw", note=note)
+    await services.store.put([blank, lookups.make_settings_row(tenant, session, left)])
+    await lookups.reload(services, tenant, session)
+    record_outcome.publish_decision(services, tenant, session, "withdraw", note=note)
     return WithdrawnNote(note)
 
 

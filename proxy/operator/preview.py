@@ -14,13 +14,13 @@ from proxy.chat import chain
 from proxy.chat.message import Request
 from proxy.context.plan import Edit
 from proxy.dialects.completions.request import make_user_message, write_request
-from proxy.exchange import history_lookups, plan_request, prompt_notes, refresh_decisions, splice_rounds
+from proxy.exchange import lookups, plan_request, splice_rounds
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch
+from proxy.sessions.branch import StoredDecisions
 from proxy.sessions.locate import Located
-from proxy.sessions.operator_decisions import StoredDecisions
 
 NEXT_MESSAGE_TEXT = "(the client's next message)"
 NEXT_RESULT_TEXT = "(the result that the client will bring)"
@@ -73,7 +73,7 @@ async def preview_prompt(
         located=Located(thread, "continuation", len(selected.keys) - 1, selected.record.explicit),
         request=request,
         keys=keys,
-        policy=refresh_decisions.choose_policy(services, usual, decisions),
+        policy=lookups.choose_policy(services, usual, decisions),
         model=model,
         upstream=target.name,
         strategy=target.strategy,
@@ -82,10 +82,10 @@ async def preview_prompt(
     )
     if count >= find_session.OFF_LOOP_MESSAGES or any(not turn.weigh.has_count(m) for m in request.messages):
         await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
-    await history_lookups.search_store(services, turn)
+    await lookups.search_store(services, turn)
     if thread.tool_offer is not None:
         await splice_rounds.add_rounds_and_tools(services, turn, first=False)
-    await prompt_notes.load_notes(services, turn, "")
+    await lookups.load_notes(services, turn, "")
     await plan_request.plan_request(services, turn)
     return Preview(turn, len(raws))
 

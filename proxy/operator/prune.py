@@ -15,7 +15,7 @@ from proxy.operator import edit_messages, session_settings
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.preview_pruned import preview_pruned_prompt
-from proxy.sessions.operator_decisions import SessionSettings
+from proxy.sessions.branch import SessionSettings
 
 
 async def prune_next_prompt(services: Services, tenant: str, session: str) -> SessionSettings:

@@ -11,10 +11,10 @@ import msgspec
 from proxy.context.analysis.iteration import Urgency
 from proxy.context.policy import ScheduleName
 from proxy.errors import Conflict, Unprocessable
-from proxy.exchange import publish_events, refresh_decisions
+from proxy.exchange import lookups, record_outcome
 from proxy.exchange.services import Services
 from proxy.operator import find_session
-from proxy.sessions.operator_decisions import SessionSettings, parse_settings
+from proxy.sessions.branch import SessionSettings, parse_settings
 
 MAX_SETTING = 100_000
 """Limit on numbers of groups and iterations: above any real number."""
@@ -108,9 +108,9 @@ async def _set_one_time_action(
 async def _store_settings(
     services: Services, tenant: str, session: str, known: SessionSettings, made: SessionSettings
 ) -> SessionSettings:
-    await services.store.put([refresh_decisions.make_settings_row(tenant, session, made)])
-    await refresh_decisions.reload(services, tenant, session)
+    await services.store.put([lookups.make_settings_row(tenant, session, made)])
+    await lookups.reload(services, tenant, session)
     before, after = msgspec.structs.asdict(known), msgspec.structs.asdict(made)
     changes = {name: value for name, value in after.items() if value != before[name]}
-    publish_events.publish_decision(services, tenant, session, "settings", settings=changes)
+    record_outcome.publish_decision(services, tenant, session, "settings", settings=changes)
     return made

@@ -12,7 +12,7 @@ import msgspec
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.exchange import cost as exchange_cost
-from proxy.exchange import learned_windows, plan_request
+from proxy.exchange import lookups, plan_request
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
@@ -159,7 +159,7 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
 
 def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
     turn, plan = preview.turn, preview.turn.plan
-    limit = turn.policy.find_limit(turn.model, learned_windows.find_window(services, turn.upstream, turn.request.model))
+    limit = turn.policy.find_limit(turn.model, lookups.find_window(services, turn.upstream, turn.request.model))
     sent = plan.before if turn.observed else plan.after
     edits = {} if turn.observed else preview.edits
     gone = sum(edit.action == "gone" for edit in edits.values())

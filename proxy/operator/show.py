@@ -35,7 +35,7 @@ from proxy.operator.response_models import (
     PromptMessage,
     PromptStatus,
 )
-from proxy.sessions.operator_decisions import WHOLE_SESSION, StoredDecisions, read_decisions
+from proxy.sessions.branch import WHOLE_SESSION, StoredDecisions, read_decisions
 from proxy.store.base import EditRow
 
 TITLE_CHARS = 100

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 from msgspec import Struct
 
-from proxy.exchange import learned_windows, plan_request
+from proxy.exchange import lookups, plan_request
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.operator import find_session
@@ -215,7 +215,7 @@ def build_timeline(
     sent = count_sent_tokens(last)
     policy = services.policies.get(last.policy)
     model = plan_request.look_up_model(services, last.model)
-    named = learned_windows.find_window(services, last.upstream, last.model)
+    named = lookups.find_window(services, last.upstream, last.model)
     limit = policy.find_limit(model, named) if policy is not None else named or model.window
     figures = SessionFigures(
         exchanges=sums.exchanges,

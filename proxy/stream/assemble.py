@@ -25,7 +25,6 @@ from proxy.dialects.completions.stream import (
     repair_surrogates,
     write_json,
 )
-from proxy.stream import delta as delta_rules
 
 CAPTURE_LIMIT = 8 << 20
 MAX_CHOICES = 128
@@ -107,7 +106,7 @@ class AssembledAnswer:
         self.is_capped = False
         self.unparsed = 0
         self._turns: dict[int, _GrowingMessage] = {}
-        self._room = delta_rules.CaptureLimit(limit)
+        self._room = CaptureLimit(limit)
 
     @classmethod
     def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> AssembledAnswer:
@@ -162,7 +161,7 @@ class AssembledAnswer:
         turn = self._turns.get(index)
         if turn is None:
             turn = self._turns[index] = _GrowingMessage()
-            self._reserve_chars(delta_rules.ENTRY_OVERHEAD)
+            self._reserve_chars(ENTRY_OVERHEAD)
         return turn
 
     def _reserve_chars(self, size: int) -> bool:
@@ -199,7 +198,7 @@ class AssembledAnswer:
                 for part in value:
                     self._call(turn, part)
             else:
-                delta_rules.merge_fields(turn.fields, {name: value}, self._room)
+                merge_fields(turn.fields, {name: value}, self._room)
         if self._room.left < 0:
             self.is_capped = True
 
@@ -215,12 +214,12 @@ class AssembledAnswer:
         index, name = read_count(part.get("index")), part.get("id")
         row = turn.by_index.get(index) if index is not None else (turn.rows[-1] if turn.rows else None)
         if row is None or (name and row.fields.get("id") not in (None, name)):
-            if not self._reserve_chars(delta_rules.ENTRY_OVERHEAD):
+            if not self._reserve_chars(ENTRY_OVERHEAD):
                 return
             row = _GrowingCall(len(turn.rows) if index is None else index)
             turn.rows.append(row)
             turn.by_index[row.index] = row
-        delta_rules.merge_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
+        merge_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
 
     def build_message(self, index: int = 0) -> bytes | None:
         """Return the message of a choice as JSON, as a client would send it back; None if there was none."""
@@ -229,7 +228,7 @@ class AssembledAnswer:
             return None
         if turn.raw is not None:
             return turn.raw
-        fields = {name: delta_rules.build_json_value(value) for name, value in turn.fields.items()}
+        fields = {name: build_json_value(value) for name, value in turn.fields.items()}
         content = fields.pop("content", None)
         if turn.said:
             text = turn.text.getvalue()
@@ -253,11 +252,7 @@ class AssembledAnswer:
         turn = self._turns.get(0)
         if turn is None:
             return ""
-        content = (
-            self._whole().get("content")
-            if turn.raw is not None
-            else delta_rules.build_json_value(turn.fields.get("content"))
-        )
+        content = self._whole().get("content") if turn.raw is not None else build_json_value(turn.fields.get("content"))
         if isinstance(content, list):  # Mistral's reasoning models stream parts first, then strings
             texts = [part.get("text") for part in content if isinstance(part, dict)]
             content = "".join(text for text in texts if isinstance(text, str))
@@ -273,7 +268,7 @@ class AssembledAnswer:
             message = self._whole()
             found, old = message.get("tool_calls"), message.get("function_call")
         else:
-            found, old = _finished(turn.rows), delta_rules.build_json_value(turn.fields.get("function_call"))
+            found, old = _finished(turn.rows), build_json_value(turn.fields.get("function_call"))
         calls = [_read_call(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         if isinstance(old, dict):
             calls.append(_read_call({"id": old.get("name"), "function": old}))
@@ -294,7 +289,7 @@ class AssembledAnswer:
 def _finished(rows: list[_GrowingCall]) -> list[dict[str, Any]]:
     found = []
     for row in sorted(rows, key=lambda row: row.index):
-        call = {name: delta_rules.build_json_value(value) for name, value in row.fields.items()}
+        call = {name: build_json_value(value) for name, value in row.fields.items()}
         function = call.get("function")
         if isinstance(function, dict):
             call["function"] = {**function, "arguments": function.get("arguments", "")}
@@ -343,3 +338,109 @@ def _read_body(body: bytes) -> _Body | None:
     return _Body(
         known[0], known[1], found, value.get("usage", UNSET), value.get("error", UNSET), known[2], value.get("message")
     )
+
+
+# Rules by which the fields of deltas add up to the fields of a message, unknown fields included.
+#
+# Strings are continued. Objects grow field by field. List entries with an `index` grow separately, and other
+# entries are appended. Everything else is replaced. The SDKs do the same, so the client will send back the same
+# fields. Growing strings are kept in buffers, because concatenating a long answer piece by piece would be
+# quadratic.
+
+
+REPLACED_FIELDS = frozenset({"id", "type", "role", "index", "object", "format"})
+"""Strings that name something; a repeated value replaces the old one instead of continuing it."""
+MAX_DEPTH = 16
+"""Deeper values are replaced as a whole."""
+ENTRY_OVERHEAD = 64
+"""Characters charged for an entry in addition to its text, so that a million empty entries are bounded too."""
+
+
+class CaptureLimit:
+    """The number of characters that may still be captured."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def reserve_chars(self, size: int) -> bool:
+        """Tell if there is room for so many characters; after a refusal there is no room for fewer characters
+        either."""
+        self.left = self.left - size if size <= self.left else -1
+        return self.left >= 0
+
+
+class IndexedList:
+    """A list that grows: entries with an index are found by their index."""
+
+    __slots__ = ("by_index", "entries")
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self.by_index: dict[int, dict[str, Any]] = {}
+
+
+def merge_value(old: Any, new: Any, capture_limit: CaptureLimit, depth: int = 0) -> Any:
+    """Return `old` grown by `new`. old: an earlier result of this function, None at first. Nothing is added without
+    room."""
+    if new is None:
+        return old
+    if isinstance(new, str):
+        if not capture_limit.reserve_chars(len(new) + (0 if isinstance(old, StringIO) else ENTRY_OVERHEAD)):
+            return old
+        if not isinstance(old, StringIO):
+            old = StringIO()
+        old.write(new)
+        return old
+    if depth >= MAX_DEPTH or not isinstance(new, dict | list):
+        return new if capture_limit.reserve_chars(ENTRY_OVERHEAD) else old
+    if isinstance(new, dict):
+        if not isinstance(old, dict) and not capture_limit.reserve_chars(ENTRY_OVERHEAD):
+            return old
+        fields: dict[str, Any] = old if isinstance(old, dict) else {}
+        merge_fields(fields, new, capture_limit, depth + 1)
+        return fields
+    rows = old if isinstance(old, IndexedList) else IndexedList()
+    for entry in new:
+        _add_entry(rows, entry, capture_limit, depth + 1)
+    return rows
+
+
+def merge_fields(fields: dict[str, Any], new: dict[str, Any], capture_limit: CaptureLimit, depth: int = 0) -> None:
+    """Add the fields of one delta to the fields of a message."""
+    for name, value in new.items():
+        if name in REPLACED_FIELDS and isinstance(value, str):
+            if value and fields.get(name) != value and capture_limit.reserve_chars(len(value)):
+                fields[name] = value
+        else:
+            grown = merge_value(fields.get(name), value, capture_limit, depth)
+            if grown is not None:
+                fields[name] = grown
+
+
+def _add_entry(rows: IndexedList, entry: Any, room: CaptureLimit, depth: int) -> None:
+    index = entry.get("index") if isinstance(entry, dict) else None
+    known = rows.by_index.get(index) if isinstance(index, int) else None
+    if known is not None:
+        merge_fields(known, entry, room, depth + 1)
+        return
+    grown = merge_value(None, entry, room, depth)
+    if grown is None:
+        return
+    rows.entries.append(grown)
+    if isinstance(index, int) and isinstance(grown, dict):
+        rows.by_index[index] = grown
+
+
+def build_json_value(value: Any, depth: int = 0) -> Any:
+    """Return the JSON value that a grown value stands for."""
+    if isinstance(value, StringIO):
+        return value.getvalue()
+    if depth >= MAX_DEPTH:
+        return value
+    if isinstance(value, IndexedList):
+        return [build_json_value(entry, depth + 1) for entry in value.entries]
+    if isinstance(value, dict):
+        return {name: build_json_value(entry, depth + 1) for name, entry in value.items()}
+    return value

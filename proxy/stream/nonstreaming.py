@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects.completions.stream import Usage, read_json, write_json
-from proxy.stream import delta, patch
+from proxy.stream import assemble, patch
 from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
 from proxy.stream.tool_call_filter import RUNNABLE_REASONS, HiddenCall, choose_finish_reason, make_call_id
 
@@ -129,10 +129,10 @@ def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
     if not own:
         return body
     fields: dict[str, Any] = {}
-    room = delta.CaptureLimit(len(body) + sum(len(write_json(one)) for one in before) + CAPTURE_LIMIT)
+    room = assemble.CaptureLimit(len(body) + sum(len(write_json(one)) for one in before) + CAPTURE_LIMIT)
     for message in [*before, *own]:
-        delta.merge_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
-    joined = {name: delta.build_json_value(one) for name, one in fields.items()}
+        assemble.merge_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
+    joined = {name: assemble.build_json_value(one) for name, one in fields.items()}
     joined["content"] = _joined([message.get("content") for message in [*before, *own]])
     new = {name: one for name, one in joined.items() if one != own[0].get(name)}
     try:

@@ -23,7 +23,7 @@ from proxy.context.stages import BUILT_IN_STAGES
 from proxy.errors import ConfigError, ProxyError, StoreRefused
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
-from proxy.exchange import learned_windows, retention
+from proxy.exchange import lookups, retention
 from proxy.exchange.message_cache import MessageCache
 from proxy.exchange.services import Services
 from proxy.helper.budget import Budget
@@ -203,7 +203,7 @@ class ContextProxy:
                     log.error("the store cannot be opened: %s", problem)
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return
-                await learned_windows.load_windows(self.services)
+                await lookups.load_windows(self.services)
                 self.webhooks.start()
                 self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
                 self.services.background_tasks.add(self._retention_task)

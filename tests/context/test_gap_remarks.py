@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from proxy.context.gap_remarks import NAME, TEXT, add_gap_remarks
+from proxy.context.fit import REMARK_NAME, add_gap_remarks
 from proxy.context.plan import Edit
+from proxy.context.policy import GAP_REMARK
 from tests.conversations import Json, assistant, look, result, system, user
 
 TALK: list[Json] = [system(), user("a"), assistant("b"), user("c"), assistant(None, "1"), result("1", "r"), user("d")]
@@ -17,8 +18,8 @@ def gone(values: list[Json], *places: int, stage: str = "fit_budget") -> dict[by
 def borne(values: list[Json], edits: dict[bytes, Edit], old: dict[bytes, Edit] | None = None) -> list[int]:
     """Which messages bear a remark."""
     view = look(values)
-    found = add_gap_remarks(view, edits, old or {}, TEXT)
-    return [n for n, k in enumerate(view.keys) if k in found and TEXT in (found[k].text or "") and n]
+    found = add_gap_remarks(view, edits, old or {}, GAP_REMARK)
+    return [n for n, k in enumerate(view.keys) if k in found and GAP_REMARK in (found[k].text or "") and n]
 
 
 def test_the_user_message_or_result_before_the_gap_bears_it() -> None:
@@ -38,12 +39,12 @@ def test_what_is_told_elsewhere_gets_none() -> None:
 
 def test_it_is_said_once_and_stays() -> None:
     view = look(TALK)
-    first = add_gap_remarks(view, gone(TALK, 2, 3), {}, TEXT)
+    first = add_gap_remarks(view, gone(TALK, 2, 3), {}, GAP_REMARK)
     edit = first[view.keys[1]]
-    assert (edit.action, edit.text, edit.stage) == ("append", TEXT, NAME)
-    assert edit.after == view.original_tokens[1] + len(TEXT)
+    assert (edit.action, edit.text, edit.stage) == ("append", GAP_REMARK, REMARK_NAME)
+    assert edit.after == view.original_tokens[1] + len(GAP_REMARK)
     grown = {**first, **gone(TALK, 4, 5)}
-    assert add_gap_remarks(view, grown, first, TEXT) == grown
+    assert add_gap_remarks(view, grown, first, GAP_REMARK) == grown
 
 
 def test_a_gap_that_was_there_before_is_left_as_it_went_out() -> None:
@@ -66,15 +67,15 @@ def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
     ]
     view = look(talk)
     k = view.keys[2]
-    first = add_gap_remarks(view, gone(talk, 3, 4, 5), {}, TEXT)
-    assert first[k].text == TEXT
+    first = add_gap_remarks(view, gone(talk, 3, 4, 5), {}, GAP_REMARK)
+    assert first[k].text == GAP_REMARK
     stub = Edit(k, "text", "short", "shorten_results", "stale", view.original_tokens[2], 9)
-    again = add_gap_remarks(view, {**first, k: stub}, first, TEXT)
-    assert again[k] == replace(stub, text="short" + TEXT, after=9 + len(TEXT))
+    again = add_gap_remarks(view, {**first, k: stub}, first, GAP_REMARK)
+    assert again[k] == replace(stub, text="short" + GAP_REMARK, after=9 + len(GAP_REMARK))
 
 
 def test_what_is_pinned_or_guarded_is_never_written_into() -> None:
     talk = [user("a"), assistant("x"), user("[pin] b"), assistant("c"), user("d")]
     assert borne(talk, gone(talk, 3)) == []
     view = look(talk)
-    assert view.keys[0] in add_gap_remarks(view, gone(talk, 3), {}, TEXT)
+    assert view.keys[0] in add_gap_remarks(view, gone(talk, 3), {}, GAP_REMARK)

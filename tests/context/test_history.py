@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.chat import chain, group
 from proxy.chat.message import PrefixCache, Request
-from proxy.context import history
+from proxy.context import view
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, History, Plan
@@ -32,7 +32,7 @@ def read(values: list[Json], before: Request | None = None) -> Request:
 
 
 def found(asked: Request) -> History:
-    return history.build(asked, chain.compute_keys("", asked.messages), WEIGH, None)
+    return view.build_history(asked, chain.compute_keys("", asked.messages), WEIGH, None)
 
 
 def told(plan: Plan) -> list[object]:
@@ -95,13 +95,13 @@ def test_edits_that_are_in_force_are_applied_once() -> None:
     known = found(asked)
     cut = Edit(known.keys[3], "gone", None, "s", "", 94, 0)
     given = {cut.key: cut}
-    one = history.apply_edits(known, given)
+    one = view.apply_edits(known, given)
     assert (one.edits, one.lossy_edit_count, one.is_complete, one.tokens[3], len(one.marks)) == (given, 1, False, 0, 3)
-    assert history.apply_edits(known, given) is one
-    longer = history.apply_edits(found(read(TALK, asked)), given)
+    assert view.apply_edits(known, given) is one
+    longer = view.apply_edits(found(read(TALK, asked)), given)
     assert longer.edits is one.edits, "so that who has looked at them can tell that they are the same"
     assert (longer.tokens[:4], len(longer.tokens), len(longer.sizes)) == (one.tokens, 6, 5)
-    assert history.apply_edits(found(read(TALK, asked)), dict(given)) is not longer
+    assert view.apply_edits(found(read(TALK, asked)), dict(given)) is not longer
 
 
 @given(
@@ -111,7 +111,7 @@ def test_edits_that_are_in_force_are_applied_once() -> None:
 )
 def test_how_far_two_prompts_are_alike(one: list[bytes], more: list[bytes], keep: int) -> None:
     other = (*one[:keep], *more)
-    alike = history.count_common_marks(tuple(one), other)
+    alike = view.count_common_marks(tuple(one), other)
     assert tuple(one[:alike]) == other[:alike]
     assert alike in (len(one), len(other)) or one[alike] != other[alike]
 
@@ -120,8 +120,8 @@ def test_groups_of_a_prompt_with_something_put_in_do_not_displace_those_of_the_c
     one = read(TALK)
     keys = chain.compute_keys("", one.messages)
     mine = group.split_request_groups(one, keys)
-    assert history.build(one, keys, WEIGH, None).groups is mine
+    assert view.build_history(one, keys, WEIGH, None).groups is mine
     messages, woven_keys = (*one.messages[:3], *one.messages), [*keys[:3], *keys]
     woven = replace(one, messages=messages, is_spliced=True)
-    assert history.build(woven, woven_keys, WEIGH, None).groups == group.split_groups(messages, woven_keys)
+    assert view.build_history(woven, woven_keys, WEIGH, None).groups == group.split_groups(messages, woven_keys)
     assert one.read_memo(group.GROUPS_MEMO, (keys[0], None)) == (len(one.messages), mine)

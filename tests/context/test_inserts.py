@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from proxy.context.branch_state import BranchState, StateRequest
-from proxy.context.inserts import find_system_target, find_tail_target, make_inserts
+from proxy.context.inserts import find_system_target, find_tail_target, make_inserts, may_ask
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan
 from proxy.context.policy import Policy
-from proxy.context.system_texts import may_ask
 from proxy.notes import state_block
 from tests.conversations import INPUTS, PLAIN, Json, assistant, look, request, result, system, user
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from proxy.chat.chain import public_id
-from proxy.context import noting
+from proxy.context import inserts
 from proxy.context.plan import Edit, Insert, Note, Proposal, View
 from proxy.context.stage import When
 from tests.conversations import look, user
@@ -39,7 +39,7 @@ class Telling:
 def test_stages_are_asked_that_have_something_to_say() -> None:
     view = look([user("a")])
     edit = Edit(view.keys[0], "append", "x", "s", "r", 1, 2)
-    assert list(noting.collect_stage_notes((Quiet(), Telling()), view, {edit.key: edit}, [])) == [
+    assert list(inserts.collect_stage_notes((Quiet(), Telling()), view, {edit.key: edit}, [])) == [
         Note("told", "1 0", {"new": 0.0})
     ]
 
@@ -50,9 +50,9 @@ def test_what_inserts_quote_is_told_where_they_found_a_place() -> None:
     lost = Insert("tail", "retrieve", "third", quoted_keys=(b"d" * 16,))
     plain = Insert("tail", "state", "fourth")
     edit = Edit(b"k", "append", "before second", "state", "r", 1, 2)
-    found = noting.make_quote_notes([one, kept, lost, plain], [(0, one), (0, plain)], {b"k": edit})
+    found = inserts.make_quote_notes([one, kept, lost, plain], [(0, one), (0, plain)], {b"k": edit})
     assert found == [
         Note("retrieve", public_id(b"a" * 16), {"items": 1}),
         Note("retrieve", f"{public_id(b'b' * 16)} {public_id(b'c' * 16)}", {"items": 2}),
     ]
-    assert noting.make_quote_notes([plain], [(0, plain)], {}) == []
+    assert inserts.make_quote_notes([plain], [(0, plain)], {}) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.context import outgoing
+from proxy.context import render
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.plan import Edit, Insert
@@ -19,9 +19,9 @@ SAID = Insert("tail", "test", "\n\nThink.")
 
 def test_nothing_is_looked_at_again_that_has_not_changed() -> None:
     view = look(TALK)
-    one = outgoing.render_prompt(view, view.edits, {}, (), PLAIN)
-    other = outgoing.render_prompt(view, view.edits, {5: [SAID]}, (), PLAIN)
-    assert one is outgoing.render_prompt(view, view.edits, {}, (), PLAIN)
+    one = render.render_prompt(view, view.edits, {}, (), PLAIN)
+    other = render.render_prompt(view, view.edits, {5: [SAID]}, (), PLAIN)
+    assert one is render.render_prompt(view, view.edits, {}, (), PLAIN)
     assert (other.raws[:5], other.marks) == (one.raws[:5], one.marks)
     assert other.raws[5].endswith(b'b\\n\\nThink."}')
 
@@ -30,41 +30,41 @@ def test_edits_that_are_new_are_checked() -> None:
     view = look(TALK)
     half = Edit(view.keys[2], "gone", None, "s", "", 9, 0)
     with pytest.raises(RuleBroken, match="without its call"):
-        outgoing.render_prompt(view, {half.key: half}, {}, (), PLAIN)
+        render.render_prompt(view, {half.key: half}, {}, (), PLAIN)
 
 
 def test_edits_that_are_in_force_are_checked() -> None:
     half = Edit(look(TALK).keys[2], "gone", None, "s", "", 9, 0)
     view = look(TALK, session=BranchState(edits={half.key: half}))
     with pytest.raises(RuleBroken, match="without its call"):
-        outgoing.render_prompt(view, view.edits, {}, (), PLAIN)
+        render.render_prompt(view, view.edits, {}, (), PLAIN)
 
 
 def test_a_message_of_ours_is_checked() -> None:
     strict = Model(alternate=True)
     view = look(TALK, model=strict)
     with pytest.raises(RuleBroken, match="two user messages"):
-        outgoing.render_prompt(view, view.edits, {}, (SAID,), strict)
-    assert len(outgoing.render_prompt(look(TALK), view.edits, {}, (SAID,), PLAIN).raws) == 7
+        render.render_prompt(view, view.edits, {}, (SAID,), strict)
+    assert len(render.render_prompt(look(TALK), view.edits, {}, (SAID,), PLAIN).raws) == 7
 
 
 def test_what_the_client_breaks_itself_is_its_business() -> None:
     odd = [user("a"), user("b"), assistant("c"), user("d")]
     strict = Model(alternate=True)
     view = look(odd, model=strict)
-    assert len(outgoing.render_prompt(view, view.edits, {3: [SAID]}, (), strict).raws) == 4
+    assert len(render.render_prompt(view, view.edits, {3: [SAID]}, (), strict).raws) == 4
 
 
 def test_what_is_served_is_what_begins_as_the_last_prompt_did() -> None:
     view = look(TALK)
-    made = outgoing.render_prompt(view, view.edits, {}, (), PLAIN)
+    made = render.render_prompt(view, view.edits, {}, (), PLAIN)
     last = BranchState(sent_marks=tuple(made.marks[:4]), sent_sizes=tuple(made.sizes[:4]), sent_at=0.0)
-    assert outgoing.predict_cached_tokens(view, last, made, 1.0, tools_added=False) == sum(made.sizes[:4])
+    assert render.predict_cached_tokens(view, last, made, 1.0, tools_added=False) == sum(made.sizes[:4])
     assert (
-        outgoing.predict_cached_tokens(
+        render.predict_cached_tokens(
             view, replace(last, sent_marks=(b"", *last.sent_marks)), made, 1.0, tools_added=False
         )
         == 0
     )
-    assert outgoing.predict_cached_tokens(view, last, made, 1.0, tools_added=True) == 0
-    assert outgoing.predict_cached_tokens(view, last, made, 1000.0, tools_added=False) == 0
+    assert render.predict_cached_tokens(view, last, made, 1.0, tools_added=True) == 0
+    assert render.predict_cached_tokens(view, last, made, 1000.0, tools_added=False) == 0

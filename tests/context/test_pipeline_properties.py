@@ -10,11 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 
 from proxy.chat.message import Message
-from proxy.context import gap_remarks, validate
+from proxy.context import validate
 from proxy.context.injections import activity_record
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import ACTION_STRENGTH, Edit
+from proxy.context.policy import GAP_REMARK
 from proxy.dialects.completions.request import read_request, write_request
 from proxy.notes import memo_matching, scratchpad, state_block
 from tests.context.agent import LONG, POLICIES, Story, Turn, load, stories
@@ -217,7 +218,7 @@ def kept(text: str) -> int:
             scratchpad.START,
             memo_matching.HEAD,
         ),
-        gap_remarks.TEXT.strip(),
+        GAP_REMARK.strip(),
     )
     return len(text) - min((at for head in heads if (at := text.find("\n\n" + head)) >= 0), default=len(text))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context import proposals
+from proxy.context import schedule
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stage import When
@@ -28,7 +28,7 @@ def test_the_strongest_proposal_of_a_message_is_collected_and_system_and_last_us
     seen = look(TALK)
     text, gone = Proposal(3, "text", "a", "", 5, "short"), Proposal(3, "gone", "b", "", 0)
     others = tuple(Proposal(n, "gone", "c", "", 0) for n in (0, 5))
-    assert proposals.collect(seen, [Proposes((text,)), Proposes((gone, *others))]) == [gone]
+    assert schedule.collect(seen, [Proposes((text,)), Proposes((gone, *others))]) == [gone]
 
 
 def test_a_text_is_exchanged_for_a_shorter_one_alone() -> None:
@@ -36,22 +36,22 @@ def test_a_text_is_exchanged_for_a_shorter_one_alone() -> None:
     k = look(TALK).keys[3]
     seen = look(TALK, session=BranchState(edits={k: Edit(k, "text", "short", "a", "", 50, 5)}))
     same, shorter, longer = (Proposal(3, "text", "b", "", after, "other") for after in (5, 4, 6))
-    assert proposals.collect(seen, [Proposes((same,))]) == []
-    assert proposals.collect(seen, [Proposes((longer,))]) == []
-    assert proposals.collect(seen, [Proposes((same, longer, shorter))]) == [shorter]
+    assert schedule.collect(seen, [Proposes((same,))]) == []
+    assert schedule.collect(seen, [Proposes((longer,))]) == []
+    assert schedule.collect(seen, [Proposes((same, longer, shorter))]) == [shorter]
 
 
 def test_half_a_step_is_not_taken() -> None:
     seen = look(TALK)
-    assert proposals.apply(seen, [Proposal(2, "gone", "a", "", 0)], {}, literal=False) == {}
+    assert schedule.apply(seen, [Proposal(2, "gone", "a", "", 0)], {}, literal=False) == {}
     both = [Proposal(n, "gone", "a", "", 0) for n in (2, 3)]
-    taken = proposals.apply(seen, both, {}, literal=False)
+    taken = schedule.apply(seen, both, {}, literal=False)
     assert set(taken) == {seen.keys[2], seen.keys[3]}
-    assert proposals.count_message_tokens(seen, taken)[2:4] == [0, 0]
+    assert schedule.count_message_tokens(seen, taken)[2:4] == [0, 0]
 
 
 def test_units_cover_every_message_once() -> None:
-    found = [n for unit in proposals.list_units(look(TALK)) for n in range(unit.start, unit.end)]
+    found = [n for unit in schedule.list_units(look(TALK)) for n in range(unit.start, unit.end)]
     assert sorted(found) == list(range(len(TALK)))
 
 
@@ -62,6 +62,6 @@ def test_an_edit_that_only_its_reason_tells_from_the_one_before_stays_as_it_was(
         b"2": Edit(b"2", "gone", None, "a", "priority 7 of 100", 50, 0),
         b"3": Edit(b"3", "gone", None, "a", "priority 5 of 100", 50, 0),
     }
-    found = proposals.keep_first_reasons(new, old)
+    found = schedule.keep_first_reasons(new, old)
     assert found == {**new, b"1": old[b"1"]}
-    assert proposals.keep_first_reasons(old, old) is old
+    assert schedule.keep_first_reasons(old, old) is old

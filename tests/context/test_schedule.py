@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from proxy.context.branch_state import BranchState
-from proxy.context.history import compute_mark
 from proxy.context.plan import ContentKind, Proposal, View
 from proxy.context.schedule import count_saved_tokens, over_budget, when_it_pays
+from proxy.context.view import compute_mark
 from tests.conversations import Json, assistant, look, messages, result, user
 
 SINCE = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from proxy.context.branch_state import BranchState
+from proxy.context.inserts import has_appendable_system, make_system_inserts, make_system_texts
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import Policy
-from proxy.context.system_texts import has_appendable_system, make_system_inserts, make_system_texts
 from proxy.notes.state_block import build_prompt, get_guidelines, render_anchor
 from tests.context.agent import load
 from tests.conversations import INPUTS, assistant, look, request, system, user

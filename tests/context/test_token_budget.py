@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.context.policy import Policy
-from proxy.context.token_budget import TokenBudget, compute_token_budget, count_answer_tokens
+from proxy.context.view import TokenBudget, compute_token_budget, count_answer_tokens
 from tests.conversations import PLAIN, request, user
 
 POLICY = Policy("test")

@@ -7,9 +7,9 @@ from typing import Any
 
 from proxy.chat import chain
 from proxy.context.branch_state import BranchState
-from proxy.context.history import compute_mark
 from proxy.context.plan import Edit, View
 from proxy.context.policy import Policy
+from proxy.context.view import compute_mark
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, message, messages, result, system, user
 
 OPENING = [system("s" * 6), user("u" * 16), assistant(None, "1"), result("1", "r" * 96)]

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.context.models import Model
 from proxy.exchange import rebuild_prompt
-from proxy.exchange.learned_windows import KEPT_S
+from proxy.exchange.lookups import KEPT_S
 from tests.faulty import Connection, Request, faulty
 from tests.running import running
 from tests.scripted import Scripted, reply

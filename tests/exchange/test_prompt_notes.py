@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange import prompt_notes
+from proxy.exchange import lookups
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.notes.memo_matching import START as MEMOS
 from proxy.notes.scratchpad import START as PAD
@@ -24,7 +24,7 @@ TENANT = derive_tenant({"authorization": "Bearer sk-one"}, "")
 
 async def note(proxy: Running, number: int, text: str, session: str = "a") -> None:
     await proxy.app.store.put([ScratchpadRow(TENANT, session, number, text, "operator", 1.0)])
-    prompt_notes.forget_notes(proxy.app.services.live_sessions, TENANT, session)
+    lookups.forget_notes(proxy.app.services.live_sessions, TENANT, session)
 
 
 async def save(
@@ -141,7 +141,7 @@ async def test_a13_projects_and_tenants_are_kept_apart() -> None:
 async def test_a13_many_memos_are_compared_beside_the_loop_and_at_most_five_are_told() -> None:
     model = Scripted("ok")
     async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
-        for n in range(prompt_notes.MANY + 5):
+        for n in range(lookups.MANY + 5):
             tags = '["deploy"]' if n < 8 else f'["thing-{n}"]'
             await save(proxy, f"m{n}", f"Finding number{n} of host{n}: it needs the key{n} first.", tags=tags)
         await Agent(proxy, NAMED).say("What about the deploy?")

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import StoreUnavailable
-from proxy.exchange import refresh_decisions
+from proxy.exchange import lookups
 from proxy.operator import edit_messages, session_settings
-from proxy.sessions.branch import LiveSession
-from proxy.sessions.operator_decisions import SessionSettings, StoredDecisions
+from proxy.sessions.branch import LiveSession, SessionSettings, StoredDecisions
 from tests.operator.agent import numbers, of, talking
 from tests.postgres import drop_database, new_database
 from tests.running import running
@@ -59,7 +58,7 @@ async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: py
         async def away(*_: object) -> StoredDecisions:
             raise StoreUnavailable("away")
 
-        monkeypatch.setattr(refresh_decisions, "read_decisions", away)
+        monkeypatch.setattr(lookups, "read_decisions", away)
         assert not numbers(await talk.ask()) & of(0)
         assert talk.proxy.count("internal_errors_total", where="operator_decisions") == 1
 
@@ -68,7 +67,7 @@ async def test_a_session_that_nobody_named_and_nobody_knows_is_not_looked_up() -
     async with talking("thrifty") as talk:
         memory = LiveSession("t", "new", explicit=False)
         talk.parts.store = None  # type: ignore[assignment]  # any look at it fails
-        assert (await refresh_decisions.refresh(talk.parts, memory)).is_empty
+        assert (await lookups.refresh(talk.parts, memory)).is_empty
 
 
 async def test_a_session_in_memory_learns_at_once_and_one_on_disk_when_it_is_read(tmp_path: Path) -> None:

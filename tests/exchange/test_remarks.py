@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from proxy.context import validate
-from proxy.context.gap_remarks import TEXT
 from proxy.context.models import Model
+from proxy.context.policy import GAP_REMARK
 from proxy.dialects.completions.request import read_request
 from tests.exchange.test_literal import rebuilt
 from tests.faulty import faulty
@@ -29,7 +29,7 @@ def small(folder: Path, **more: Any) -> str:
 
 def remarks(body: dict[str, Any]) -> list[int]:
     """Where they stand."""
-    return [n for n, m in enumerate(body["messages"]) if TEXT in (m.get("content") or "")]
+    return [n for n, m in enumerate(body["messages"]) if GAP_REMARK in (m.get("content") or "")]
 
 
 async def test_rolling_keeps_the_promise_of_its_guidelines() -> None:
@@ -40,7 +40,7 @@ async def test_rolling_keeps_the_promise_of_its_guidelines() -> None:
             await agent.say(f"question {n}")
         assert [remarks(body) for body in model.chats] == [[]] * 5 + [[1]] * 4
         assert {str(body["messages"][1]) for body in model.chats[5:]} == {str(model.last["messages"][1])}
-        assert model.last["messages"][1] == {"role": "user", "content": "question 0" + TEXT}
+        assert model.last["messages"][1] == {"role": "user", "content": "question 0" + GAP_REMARK}
         assert sum(m["role"] == "system" for m in model.last["messages"]) == 1
         await rebuilt(proxy, [r.body for r in model.received])
 

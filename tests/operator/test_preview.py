@@ -6,7 +6,7 @@ import json
 
 from proxy.operator.find_session import find_branch
 from proxy.operator.preview import NEXT_MESSAGE_TEXT, NEXT_RESULT_TEXT, preview_prompt
-from proxy.sessions.operator_decisions import SessionSettings, StoredDecisions
+from proxy.sessions.branch import SessionSettings, StoredDecisions
 from tests.operator.agent import numbers, of, talking
 from tests.scripted import calls
 

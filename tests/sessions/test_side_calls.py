@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.side_calls import BranchTraits, classify_branch
+from proxy.sessions.locate import BranchTraits, classify_branch
 from tests.faulty import Connection, Request, ask, faulty
 from tests.postgres import drop_database, new_database
 from tests.running import Agent, Running, heard, running

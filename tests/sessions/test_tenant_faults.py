@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.context.branch_state import BranchState
-from proxy.sessions.tenant_faults import SORTS, TENANTS, TenantFaults
+from proxy.sessions.live import SORTS, TENANTS, TenantFaults
 from tests.exchange.test_page_faults import HITS, asks
 from tests.faulty import faulty
 from tests.running import Agent, running

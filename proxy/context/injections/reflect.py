@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from proxy.context import system_texts
+from proxy.context import inserts
 from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import AnsweredCall, FoundReflections, ReflectionSettings
 from proxy.context.injections.warn_of_loops import WarnOfLoops
@@ -53,7 +53,7 @@ class Reflect(ReflectionSettings):
         if lines:
             yield Insert("tail", "reflect", "\n\n" + "\n".join([HEADING, *lines]))
         yield from self._recovery(view, looked)
-        if self.read_mode(view.options) == "inline" and system_texts.may_ask(view.request):
+        if self.read_mode(view.options) == "inline" and inserts.may_ask(view.request):
             yield from self._asking(view, looked)
 
     def _lines(self, view: View, looked: FoundReflections) -> list[str]:

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import publish_events
+from proxy.exchange import record_outcome
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
 from proxy.store.session_notes import MemoRow
@@ -174,7 +174,7 @@ async def edit_memo(admin: AdminContextDep, memo: Id, body: MemoBody) -> MemoDet
     new = Memo(old.id, content, tags, old.session, old.created_at, now, old.project)
     row = stored_memos.make_memo_row(await require_tenant(admin), new)
     await admin.services.store.put([row])
-    publish_events.publish_memo_changed(admin.services, row.tenant, row.memo)
+    record_outcome.publish_memo_changed(admin.services, row.tenant, row.memo)
     return _shown(row)
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from proxy.chat import chain
 from proxy.errors import NotFound
-from proxy.sessions.operator_decisions import WHOLE_SESSION
+from proxy.sessions.branch import WHOLE_SESSION
 from proxy.store.base import EditRow, MessageRecord
 from proxy.store.session_lists import MessageFilter
 from proxy.web.api import pagination

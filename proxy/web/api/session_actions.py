@@ -12,7 +12,7 @@ from proxy.operator import session_settings, show
 from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, DECISION_PATH, Action, IdsBody, SettingsBody
 from proxy.operator.edit_messages import IdKind
 from proxy.operator.response_models import DecisionResult, GroupListItem
-from proxy.sessions.operator_decisions import SessionSettings
+from proxy.sessions.branch import SessionSettings
 from proxy.web.api import json_answers, pagination
 from proxy.web.api.admin_context import SessionContext, SessionContextDep
 from proxy.web.api.error_model import ERROR_RESPONSES

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.context.plan import Note
 from proxy.errors import StoreUnavailable
-from proxy.exchange import history_lookups
+from proxy.exchange import lookups
 from proxy.exchange.turn import UNPLANNED
 from proxy.metrics import Metrics
 from tests.faulty import Connection, Request, faulty, until
@@ -146,7 +146,7 @@ def test_e9_notes_become_metrics() -> None:
         Note("retrieve", "", {"items": 2}),
         Note("over_budget", "nobody counts this"),
     )
-    history_lookups.record_plan_metrics(metrics, replace(UNPLANNED, notes=notes))
+    lookups.record_plan_metrics(metrics, replace(UNPLANNED, notes=notes))
 
     def count(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"context_proxy_{name}", labels)

@@ -1,0 +1,481 @@
+"""Lookups for a request: facts that its plan may use beside the request and its edits.
+
+They are: when each message was first seen, the user's pins, the results of a store search, how near messages are to
+the task, the scratchpad and memos, the operator's decisions, an inherited state, and the windows that upstreams name.
+
+None of these facts is needed for an answer. A search that fails or is late finds nothing. Vectors are made in a task of
+their own, for the requests that follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Container, Mapping, MutableMapping
+from dataclasses import replace
+from typing import TypedDict
+
+import msgspec
+
+from proxy.chat import chain
+from proxy.chat.chain import DIGEST_BYTES
+from proxy.chat.group import is_observation
+from proxy.chat.message import Message, Request
+from proxy.context import operator_edits
+from proxy.context.analysis import bm25, identifiers
+from proxy.context.branch_state import MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX
+from proxy.context.plan import Plan, RetrievedText
+from proxy.context.policy import Policy, ScheduleName
+from proxy.errors import StoreUnavailable
+from proxy.exchange import embeddings, exchange_rows
+from proxy.exchange.services import Headers, LearnedWindow, Services
+from proxy.exchange.turn import Turn
+from proxy.metrics import Metrics
+from proxy.notes import memo_matching
+from proxy.notes.memo_matching import Memo
+from proxy.sessions.branch import LiveSession, LoadedNotes, SessionSettings, StoredDecisions, read_decisions
+from proxy.sessions.live import LiveSessions
+from proxy.settings.load import Settings
+from proxy.store.base import Row, StateRow
+from proxy.store.derived import NO_CONVERSATION, ContextWindowRow
+from proxy.store.session_notes import SettingsRow
+from proxy.stream.overflow_errors import read_overflow
+from proxy.tools import stored_memos
+
+MAX_HITS = 8
+"""Limit on the messages and summaries that a search returns: more than any policy quotes."""
+_YES = ("1", "true", "yes", "on")
+
+
+def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
+    """Return, for each message, when it was first stored (in seconds) and the wire format that it was made for.
+
+    A new message gets the present time and the turn's format. A hidden message gets the format of the message before
+    it.
+    """
+    memory, hidden, keys = turn.located.thread.live_session, turn.spliced.hidden_at, turn.spliced.keys
+
+    def look(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
+        times, strategies = (list(known[0]), list(known[1])) if known else ([], [])
+        for k in keys[begin:]:
+            node = memory.nodes.get(k)
+            if node is not None:
+                times.append(node.seen_at)
+                strategies.append(node.strategy)
+            else:
+                times.append(hidden.get(k, turn.started_at))
+                strategies.append(strategies[-1] if k in hidden else turn.strategy)
+        return times, strategies
+
+    if hidden or keys[-1] not in memory.nodes:
+        return look(0, None)
+    times, strategies = turn.request.memo("origins", look, memory.serial)
+    spoken = chain.find_chained_indices(turn.request)
+    lead = spoken[0] if spoken else 0
+    # The messages before the chain were made for this request, however often they came before.
+    return [turn.started_at] * lead + times[lead:], [turn.strategy] * lead + strategies[lead:]
+
+
+def find_task(turn: Turn) -> tuple[int, Message] | None:
+    """The last user message that is no tool output, as (index, message)."""
+    observed = turn.policy.observation
+    if turn.task_cache is None or turn.task_cache[0] is not observed:
+        turn.task_cache = observed, _find_task(turn.request, observed)
+    return turn.task_cache[1]
+
+
+def _find_task(request: Request, observed: re.Pattern[str] | None) -> tuple[int, Message] | None:
+    messages = request.messages
+
+    def look(begin: int, known: int | None) -> int:
+        for n in range(len(messages) - 1, begin - 1, -1):
+            if messages[n].role == "user" and not is_observation(messages, n, observed):
+                return n
+        return -1 if known is None else known
+
+    found = request.memo("task", look, observed)
+    return (found, messages[found]) if found >= 0 else None
+
+
+def pin_task(turn: Turn) -> None:
+    """`x-context-pin: true` pins the last user message: no policy edits it from now on (FEATURES.md E7)."""
+    found = find_task(turn) if turn.options.get("pin", "").lower() in _YES else None
+    if found is None:
+        return
+    thread, chain_key = turn.located.thread, turn.keys[found[0]]
+    if chain_key not in thread.state.pins:
+        exchange_rows.add_pin_row(turn, chain_key, turn.weigh(found[1]), turn.started_at)
+        thread.state = replace(thread.state, pins=thread.state.pins | {chain_key})
+
+
+async def search_store(services: Services, turn: Turn) -> None:
+    """Search the store for the subject of a new prompt, once for each prompt, where the policy uses the results.
+
+    The search runs only in sessions that the client has named: without a name only the content of the request may be
+    used.
+    """
+    found = find_task(turn)
+    if found is None or not turn.located.explicit or turn.policy.mode != "rewrite":
+        return
+    if not any(getattr(injection, "searches", False) for injection in turn.policy.injections):
+        return
+    thread, chain_key = turn.located.thread, turn.keys[found[0]]
+    if thread.search_hits is not None and thread.search_hits[0] == chain_key:
+        return
+    words = " ".join(sorted(bm25.count_message_terms(found[1]).counts))
+    try:
+        async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
+            matches = await services.store.search(turn.tenant, thread.session, words, MAX_HITS)
+    except (TimeoutError, StoreUnavailable):
+        services.metrics.internal_errors_total.labels(where="search").inc()
+        matches = []
+    hits = (RetrievedText(m.key, "summary" if m.kind == "summary" else "message", m.role, m.text) for m in matches)
+    thread.search_hits = chain_key, tuple(hits)
+
+
+def find_relevance(services: Services, turn: Turn, headers: Headers) -> Mapping[bytes, float]:
+    """The nearness of messages to the task, by form, for the vectors that are there. Other vectors are requested in the
+    background, for later requests. Empty where embeddings are off: then words decide."""
+    found = find_task(turn)
+    if found is None or not services.settings.embeddings.enabled or turn.policy.mode != "rewrite":
+        return {}
+    if not any(getattr(stage, "ranks", False) for stage in turn.policy.stages):
+        return {}
+    thread = turn.located.thread
+    if thread.relevance is None or thread.relevance[0] != found[1].form:
+        thread.relevance = found[1].form, {}
+    known = thread.relevance[1]
+    missing = {
+        m.form: identifiers.read_all_text(m)
+        for m in turn.request.messages
+        if not m.is_system and m.form not in known and (m.text or m.calls)
+    }
+    if missing and (thread.relevance_task is None or thread.relevance_task.done()):
+        thread.relevance_task = asyncio.create_task(_compare(services, turn, found[1], missing, headers))
+        services.background_tasks.add(thread.relevance_task)
+        thread.relevance_task.add_done_callback(services.background_tasks.discard)
+    return known
+
+
+async def _compare(services: Services, turn: Turn, asked: Message, missing: dict[bytes, str], headers: Headers) -> None:
+    thread = turn.located.thread
+    texts = {asked.form: identifiers.read_all_text(asked), **missing}
+    vectors = await embeddings.load_vectors(services, turn.tenant, thread.session, texts, headers)
+    wanted = vectors.get(asked.form)
+    if wanted is None or thread.relevance is None or thread.relevance[0] != asked.form:
+        return
+    # Off the loop: a thousand vectors of 1,536 numbers are some 100 ms of work.
+    near = await asyncio.to_thread(
+        lambda: {f: bm25.cosine_similarity(v, wanted) for f, v in vectors.items() if f in missing}
+    )
+    thread.relevance[1].update(near)
+
+
+def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
+    """Record the figures of the plan's notes in the metrics (FEATURES.md E9)."""
+    for note in plan.notes:
+        if note.kind == "levels":
+            for level, tokens in note.figures.items():
+                metrics.level_tokens.labels(level=metrics.limit_label("level", level)).observe(tokens)
+        elif note.kind == "compressed":
+            metrics.compressed_tokens_total.labels(kind="before").inc(note.figures["before"])
+            metrics.compressed_tokens_total.labels(kind="after").inc(note.figures["after"])
+            metrics.compression_ratio.observe(note.figures["ratio"])
+        elif note.kind == "over_level":
+            metrics.over_budget_total.labels(kind="level").inc()
+        elif note.kind == "refetch":
+            for kind, count in note.figures.items():
+                metrics.refetch_total.labels(kind=kind).inc(count)
+        elif note.kind == "low_ratio":
+            metrics.low_ratio_total.inc()
+        elif note.kind == "retrieve":
+            metrics.retrieved_items_total.inc(note.figures["items"])
+
+
+# Notes that a prompt is given beside its history: the session's scratchpad, and the memos that fit the user's
+# message.
+#
+# They are read from the store once for each prompt. They are read again when the model has called a tool of ours
+# since, or the session was written to. A store that is late or away delays nothing: then nothing is read, and it is
+# counted.
+
+
+MANY = 20
+"""Memos from which they are compared with the message in a worker thread: the words of all have to be read."""
+
+
+class PromptNotes(TypedDict):
+    """The notes as arguments of `rewrite`."""
+
+    scratchpad: str
+    memos: tuple[Memo, ...]
+
+
+def find_prompt_notes(turn: Turn) -> PromptNotes:
+    """Return the notes that are known for the turn."""
+    found = turn.located.thread.loaded_notes
+    if found is None or not find_wanted_notes(turn.policy):
+        return {"scratchpad": "", "memos": ()}
+    return {"scratchpad": found.scratchpad, "memos": found.memos}
+
+
+def find_wanted_notes(policy: Policy) -> frozenset[str]:
+    """`scratchpad` and `memos`, where an injection of the policy gives them to the model."""
+    if policy.mode != "rewrite":
+        return frozenset()
+    return frozenset(name for injection in policy.injections if (name := getattr(injection, "recollects", None)))
+
+
+def find_project(settings: Settings, headers: Mapping[str, str]) -> str:
+    """The namespace of memos that the client names; "": the tenant's own. headers: names in small letters."""
+    return memo_matching.normalize_project(headers.get(settings.memos.project_header.lower(), ""))
+
+
+def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None:
+    """Drop the remembered notes of a session that was written to: its next requests read them again."""
+    memory = live_sessions.find_session(tenant, session)
+    for thread in memory.branches.values() if memory is not None else ():
+        thread.loaded_notes = None
+
+
+async def load_notes(services: Services, turn: Turn, project: str) -> None:
+    """Load the notes of the turn's prompt into its thread, where they are not known yet. Side calls get none."""
+    found, names = find_task(turn), find_wanted_notes(turn.policy)
+    thread = turn.located.thread
+    if found is None or not names or thread.kind == "side":
+        return
+    prompt, calls = (
+        turn.keys[found[0]],
+        len(turn.spliced.hidden_at),
+    )  # after a call of ours the store may hold other notes
+    known = thread.loaded_notes
+    if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
+        return
+    pad, fitting = known.scratchpad if known is not None else "", known.memos if known is not None else ()
+    fits = "memos" in names and memo_matching.may_use_memos(turn.located.explicit, services.settings.memos.scope)
+    if fits or not turn.located.is_new:  # a session that has no name yet cannot have been written to
+        try:
+            async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
+                if "scratchpad" in names:
+                    row = await services.store.read_scratchpad(turn.tenant, thread.session)
+                    pad = row.text if row is not None else ""
+                if known is None or known.prompt_key != prompt:  # memos that fit a message are loaded when it comes
+                    fitting = ()
+                    fitting = await _load_fitting_memos(services, turn, found[1], project) if fits else ()
+        except (TimeoutError, StoreUnavailable):
+            services.metrics.internal_errors_total.labels(where="prompt_notes").inc()
+    thread.loaded_notes = LoadedNotes(prompt, calls, pad, fitting)
+
+
+async def _load_fitting_memos(services: Services, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:
+    """Return the memos that fit the message."""
+    limits = services.settings.memos
+    if not limits.most:
+        return ()
+    kept = await stored_memos.load_project_memos(services.store, turn.tenant, project, limits.keep)
+    if not kept:
+        return ()
+    most, chars = limits.most, limits.max_chars
+    if len(kept) < MANY:
+        return tuple(memo_matching.select_memos(kept, about.text, most, chars))
+    return tuple(await asyncio.to_thread(memo_matching.select_memos, kept, about.text, most, chars))
+
+
+# Operator's decisions of a running session: read when a request comes, and again when a decision was made.
+
+
+async def refresh(services: Services, live_session: LiveSession) -> StoredDecisions:
+    """Return the decisions in force for a request of this session. If other processes write to the same store, they are
+    read again; if that takes too long, the known ones count. Raises StoreUnavailable if none are known."""
+    if live_session.stored_decisions is None:
+        known = live_session.explicit or live_session.stored
+        live_session.stored_decisions = (
+            await read_decisions(services.store, live_session.tenant, live_session.session)
+            if known
+            else StoredDecisions()
+        )
+    elif services.store.shared:
+        try:
+            async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
+                live_session.stored_decisions = await read_decisions(
+                    services.store, live_session.tenant, live_session.session
+                )
+        except (TimeoutError, StoreUnavailable):
+            services.metrics.internal_errors_total.labels(where="operator_decisions").inc()
+    return live_session.stored_decisions
+
+
+async def reload(services: Services, tenant: str, session: str) -> StoredDecisions:
+    """Read the decisions again after one was made; the session's next requests have them."""
+    found = await read_decisions(services.store, tenant, session)
+    memory = services.live_sessions.find_session(tenant, session)
+    if memory is not None:
+        memory.stored_decisions = found
+    return found
+
+
+def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions, requested: str = "") -> Policy:
+    """Return the session's policy, with its settings and decisions. policy: used where the session names none. named:
+    the request's policy, which has priority over the session's."""
+    if decisions.is_empty:
+        return policy
+    if requested not in services.policies:
+        policy = services.policies.get(decisions.settings.policy, policy)
+    schedules: dict[str, ScheduleName] = {name: name for name in ("always", "over_budget", "when_it_pays")}
+    wanted = schedules.get(decisions.settings.schedule)
+    if wanted is not None and policy.mode == "rewrite":
+        policy = replace(policy, schedule=wanted)
+    return operator_edits.allow_rewrite(policy, decisions.planning_decisions)
+
+
+def clear_one_time_settings(turn: Turn) -> list[Row]:
+    """Return the row that takes back one-time settings, once the request that uses them is planned; memory is
+    updated."""
+    memory = turn.located.thread.live_session
+    known = memory.stored_decisions
+    if known is None or turn.located.thread.kind == "side" or turn.plan.refusal is not None or turn.observed:
+        return []
+    left = msgspec.structs.replace(known.settings, force="", ask=known.settings.ask and not turn.plan.asks_for_state)
+    if left == known.settings:
+        return []
+    memory.stored_decisions = replace(known, settings=left)
+    return [make_settings_row(turn.tenant, memory.session, left)]
+
+
+def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> SettingsRow:
+    """Return the row that stores a session's settings."""
+    return SettingsRow(tenant, session, msgspec.json.encode(settings).decode())
+
+
+# The STATE block across a client's own compaction: a new main thread of a named session begins with the newest
+# state.
+#
+# A client that replaces its history by a summary starts a new history. That history shares nothing with the one
+# before, or only its opening prompt. The state block was written for this case, and the session's name shows that
+# both belong to the same work. A thread with another system prompt belongs to another agent and begins without a
+# state.
+
+
+MAX_STORED_STATES = 16
+"""Limit on the stored states that are searched for one that has not been dropped."""
+
+
+async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes], *, is_new_branch: bool) -> None:
+    """Give a new thread the newest state of its session; the row is put on the turn. dropped: keys of messages that the
+    operator removed; a state in them does not count. is_new_branch: the thread is new. StoreUnavailable passes
+    through."""
+    thread, explicit = turn.located.thread, turn.located.explicit
+    if not (is_new_branch and explicit and _begins_anew(turn)) or thread.state.states:
+        return
+    found = await _find_newest_state(services, turn, dropped)
+    if found is None:
+        return
+    at = next((k for k, m in zip(turn.keys, turn.request.messages, strict=True) if not m.is_system), turn.keys[-1])
+    is_told = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
+    name = at + (OPERATOR_STATE_SUFFIX if is_told else MODEL_STATE_SUFFIX)
+    thread.state = replace(thread.state, states=((name, found[1]),))
+    turn.rows.append(StateRow(turn.tenant, thread.session, thread.name, name, found[1], turn.started_at))
+
+
+def _begins_anew(turn: Turn) -> bool:
+    """True if the request shares no answer with an earlier one of its session, and is none of its side calls."""
+    place, messages = turn.located, turn.request.messages
+    if place.relation == "main":
+        return place.known_until < 0
+    behind = any(not m.is_system for m in messages[place.known_until + 1 :])
+    return (
+        place.relation == "fork"
+        and behind
+        and not any(m.role == "assistant" for m in messages[: place.known_until + 1])
+    )
+
+
+async def _find_newest_state(services: Services, turn: Turn, dropped: Container[bytes]) -> tuple[bytes, str] | None:
+    thread = turn.located.thread
+    rows = await services.store.read_newest_states(turn.tenant, thread.session, thread.system, MAX_STORED_STATES)
+    found = [(row.key, row.text) for row in rows if row.thread != thread.name]
+    if not found:  # a state that is on its way to the store
+        others = [
+            one for one in thread.live_session.branches.values() if one.kind != "side" and one.system == thread.system
+        ]
+        found = [state for one in reversed(others) for state in reversed(one.state.states)]
+    return next((one for one in found if one[0][:DIGEST_BYTES] not in dropped), None)
+
+
+# The context windows that upstreams name: learned from a refusal, kept by upstream and model, stored.
+#
+# A refusal can name the window of an unknown model. It can also name a smaller window than config/models.toml has:
+# a self-hosted server is started with the window that its memory allows. It also reports how many tokens the
+# upstream counts where we count fewer.
+
+
+log = logging.getLogger(__name__)
+
+KEPT_S = 7 * 86400.0
+"""Seconds for which a window is believed: an upstream may be started again with a larger one, and does not report
+that."""
+GUESS_KEPT_S = 60.0
+"""Seconds for which the size of a prompt is believed that was refused without a number."""
+MAX_WINDOWS = 1000
+"""Limit on the windows that are remembered."""
+MAX_RATIO = 2.0
+"""Factor by which the upstream's count may be above ours. A named window that exceeds the prompt by more than this
+factor was not named because of this prompt."""
+
+
+def find_window(services: Services, upstream: str, model: str) -> int | None:
+    """The window that an upstream has named for a model, in tokens of our count; None where it has not."""
+    found = services.learned_windows.get((upstream, model))
+    if found is None or services.now() - found.seen_at > KEPT_S:
+        return None
+    return int(found.tokens / found.ratio)
+
+
+async def load_windows(services: Services) -> None:
+    """Read back the windows that were learned before. Without the store they are learned again."""
+    try:
+        rows = await services.store.read_context_windows(services.now() - KEPT_S)
+    except StoreUnavailable:
+        services.metrics.internal_errors_total.labels(where="learned_windows").inc()
+        log.warning("the context windows that upstreams have named cannot be read; they are learnt again")
+        return
+    for row in rows:
+        services.learned_windows[row.upstream, row.model] = LearnedWindow(row.tokens, row.seen_at)
+
+
+def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
+    """Remember the window of the turn's model that an error names. True if the error says that the prompt is too
+    long."""
+    found = read_overflow(body)
+    if found is None:
+        return False
+    sent = max(1, turn.sent_tokens)
+    now, place = services.now(), (turn.upstream, turn.request.model)
+    if found.window_tokens is None:
+        known = find_window(services, *place)
+        if known is None or known > sent:  # so many tokens are too many; the real limit is not reported
+            _remember(services.learned_windows, place, LearnedWindow(sent, now - KEPT_S + GUESS_KEPT_S))
+        return True
+    if found.window_tokens > MAX_RATIO * (sent + (turn.request.max_tokens or 0)):
+        return False
+    before = services.learned_windows.get(place)
+    ratio = min(MAX_RATIO, max(1.0, (found.prompt_tokens or 0) / sent, before.ratio if before is not None else 1.0))
+    _remember(services.learned_windows, place, LearnedWindow(found.window_tokens, now, ratio))
+    if before is None or before.tokens != found.window_tokens:
+        log.info(
+            "upstream %s names a window of %d tokens for %r", turn.upstream, found.window_tokens, turn.request.model
+        )
+    services.store.put_deferred(
+        [ContextWindowRow(*NO_CONVERSATION, turn.upstream, turn.request.model, found.window_tokens, now)]
+    )
+    return True
+
+
+def _remember(
+    limits: MutableMapping[tuple[str, str], LearnedWindow], place: tuple[str, str], window: LearnedWindow
+) -> None:
+    limits.pop(place, None)
+    limits[place] = window
+    if len(limits) > MAX_WINDOWS:
+        del limits[next(iter(limits))]
