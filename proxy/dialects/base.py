@@ -68,9 +68,16 @@ class Binding:
 def find_broken(outgoing: Mapping[str, Binding], known: Mapping[str, Binding]) -> list[str]:
     """The tokens of an outgoing body, in order, that do not find the prompt they were made under (rule W15).
 
-    A token without a known binding is not judged.
+    A token without a known binding is not judged. The first token may have lost the reasoning before it: reasoning may
+    leave from the front, but a gap is refused.
     """
-    return [token for token, binding in outgoing.items() if known.get(token, binding) != binding]
+    return [token for token, binding in outgoing.items() if _is_broken(binding, known.get(token, binding))]
+
+
+def _is_broken(binding: Binding, known: Binding) -> bool:
+    if (binding.system_tools, binding.chain) != (known.system_tools, known.chain):
+        return True
+    return bool(binding.after) and binding.after != known.after
 
 
 def extend_to_newest(tokens: Iterable[str], broken: Iterable[str]) -> list[str]:

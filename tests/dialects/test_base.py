@@ -20,7 +20,9 @@ def test_a_token_is_broken_if_its_prompt_has_changed_and_is_not_judged_if_unknow
     changed = Binding(b"s", b"3", "a")
     assert find_broken({"a": A, "b": changed, "c": changed}, {"a": A, "b": B}) == ["b"]
     assert find_broken({"a": A, "b": B}, {"a": A, "b": B}) == []
-    assert find_broken({"b": Binding(b"s", b"2", "")}, {"b": B}) == ["b"], "the reasoning before it has left"
+    assert find_broken({"b": Binding(b"s", b"2", "")}, {"b": B}) == [], "the reasoning in front has left"
+    assert find_broken({"b": Binding(b"s", b"2", "z")}, {"b": B}) == ["b"], "other reasoning has come between"
+    assert find_broken({"b": B}, {"b": Binding(b"s", b"2", "")}) == ["b"], "reasoning that had left was put back"
     assert find_broken({"a": Binding(b"t", b"1", "")}, {"a": A}) == ["a"], "the tools have changed"
 
 
