@@ -86,7 +86,7 @@ DOC = '"""A module."""\n'
         ("context/plan", "from proxy.stream.sse import Event"),
         ("store/base", "from proxy.upstream import client"),
         ("settings", "from proxy.metrics import Metrics"),
-        ("tokenizers", "import proxy.settings.toml"),
+        ("tokenizers", "import proxy.settings.load"),
         ("stream/sse", "from ..context import plan"),
         ("web/app", "def f():\n    from proxy.cli import main"),
         ("web/app", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from proxy.cli.main import app"),
