@@ -418,12 +418,9 @@ def append_instructions(body: bytes, text: str) -> bytes:
     return body[: end - 1] + spans.encode_text("\n\n" + text)[1:] + body[end:]
 
 
-def find_session_names(headers: Sequence[tuple[bytes, bytes]], body: bytes) -> list[str]:
-    """The names that the client gives its session, the most specific one first."""
-    given: dict[str, str] = {}
-    for header, sent in headers:
-        given.setdefault(header.decode("latin-1").lower(), sent.decode("latin-1").strip())
-    found = [given.get(name, "") for name in SESSION_HEADERS]
+def find_session_names(headers: Mapping[str, str], body: bytes) -> list[str]:
+    """The names that the client gives its session, the most specific one first. headers: by lower-case name."""
+    found = [headers.get(name, "").strip() for name in SESSION_HEADERS]
     for member, inner in (("conversation", "id"), ("client_metadata", "thread_id")):
         raw = json_spans.read_value(body, member)
         try:

@@ -387,8 +387,8 @@ def test_a_note_for_one_turn_stands_in_the_instructions() -> None:
 
 
 def test_session_names_stand_in_headers_before_the_body() -> None:
-    headers = [(b"Session_Id", b"s"), (b"thread-id", b"t"), (b"x-client-request-id", b"never")]
+    headers = {"session_id": "s", "thread-id": " t ", "x-client-request-id": "never"}
     body = dump("x", conversation={"id": "conv"}, client_metadata={"thread_id": "c"}, prompt_cache_key="scope")
     assert find_session_names(headers, body) == ["t", "s", "conv", "c"]
-    assert find_session_names([], dump("x", conversation="conv", client_metadata=[])) == ["conv"]
-    assert find_session_names([], b"no json") == []
+    assert find_session_names({}, dump("x", conversation="conv", client_metadata=[])) == ["conv"]
+    assert find_session_names({}, b"no json") == []

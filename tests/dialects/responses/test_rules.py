@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.dialects import base
+from proxy.dialects.completions import request as completions
+from proxy.dialects.responses import rules
+from tests import strict_responses as strict
+from tests.dialects.responses.histories import Json, call, developer, histories, output, reasoning, said, user
+from tests.dialects.responses.test_request import chat, dump, keep, read
+
+GOOD = [developer(), user(), reasoning(), said("x"), call(), output(), reasoning(2), said("y", 2), user()]
+MARKED = [{"type": "input_text", "text": "x", "prompt_cache_breakpoint": {}}] * 5
+
+
+def rules_broken(body: bytes, partners: dict[str, str] | None = None) -> set[str]:
+    return {line.split(" ")[0] for line in rules.find_violations(body, partners)}
+
+
+@given(histories())
+@settings(max_examples=60, deadline=None)
+def test_a_sound_history_breaks_no_rule(items: list[Json]) -> None:
+    body = dump(items)
+    assert rules.find_violations(body, rules.find_partners(body)) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("R1", {"model": None}),
+        ("R1", {"input": None}),
+        ("R2", {"stream_options": {"include_obfuscation": False}}),
+        ("R2", {"tool_choice": {"type": "function", "name": "none"}}),
+        ("R3", {"input": [{"type": "reasoning", "id": "rs_1"}, said("x")]}),
+        ("R3", {"input": [user(), {"type": "function_call", "call_id": "call_1", "name": "x"}, output()]}),
+        ("R4", {"input": [user(), call()]}),
+        ("R4", {"input": [{"type": "program", "call_id": "p", "id": "p", "code": "", "fingerprint": ""}, user()]}),
+        ("R5", {"input": [user(), output()]}),
+        ("R5", {"input": [user(), output(), call()]}),
+        ("R5", {"input": [user(), call(), output(), output()]}),
+        ("R5", {"input": [user(), call(), output() | {"type": "custom_tool_call_output"}]}),
+        ("R5", {"input": [user(), {"type": "program_output", "call_id": "p"}]}),
+        ("R6", {"input": [user(), reasoning()]}),
+        ("R6", {"input": [user(), reasoning(), user()]}),
+        ("R6", {"input": [user(), reasoning(1), reasoning(2), said("x")]}),
+        ("R8", {"input": [user(), reasoning(1, encrypted_content=None), said("x")], "store": False}),
+        ("R10", {"previous_response_id": "resp_9", "conversation": "conv_1"}),
+        ("R11", {"input": [said("x"), user(), said("x")]}),
+        ("R12", {"input": [user(), call(id="abc"), output()]}),
+        ("R12", {"input": [said("x") | {"id": "abc"}]}),
+        ("R13", {"input": [user(), call(call_id="c" * 70), output(call_id="c" * 70)]}),
+        ("R14", {"input": [said("x", content=[{"type": "input_text", "text": "x"}])]}),
+        ("R14", {"input": [user([{"type": "output_text", "text": "x"}])]}),
+        ("R15", {"input": [{"type": "compaction_trigger"}, user()]}),
+        ("R16", {"input": [user(MARKED)]}),
+    ],
+)
+def test_each_rule_is_seen(rule: str, change: Json) -> None:
+    asked: dict[str, Any] = {"model": "m", "input": "x", "tools": [{"type": "function", "name": "shell"}]} | change
+    found = rules_broken(json.dumps({k: v for k, v in asked.items() if v is not None}).encode())
+    assert found - ({"R4"} if rule == "R5" else set()) == {rule}
+
+
+def test_a_call_id_that_is_used_again_needs_its_output_again() -> None:
+    twice = [user(), call(), output(), user(), {**call(), "id": "fc_2"}, output()]
+    assert rules.find_violations(dump(twice)) == []
+    assert rules_broken(dump(twice[:-1])) == {"R4"}
+
+
+def test_an_item_needs_the_reasoning_it_was_made_after() -> None:
+    partners = rules.find_partners(dump(GOOD))
+    assert partners == {"msg_1": "rs_1", "fc_1": "rs_1", "msg_2": "rs_2"}
+    without = [item for item in GOOD if item.get("id") != "rs_1"]
+    assert rules_broken(dump(without), partners) == {"R7"}
+    assert rules_broken(dump(without)) == set()
+    bare = [{k: v for k, v in item.items() if k != "id"} for item in without]
+    assert rules_broken(dump(bare), partners) == set()
+
+
+def test_only_what_a_plan_adds_counts() -> None:
+    broken = [output(9), *GOOD]
+    assert rules.find_new_violations(dump(broken), dump(broken)) == []
+    assert rules.find_new_violations(dump([user(), *broken]), dump(broken)) == []
+    new = rules.find_new_violations(dump([user(), output(8), *broken]), dump(broken))
+    assert new == ["R5 input.1: no function_call for function_call_output call_8"]
+    without = [item for item in GOOD if item.get("id") != "rs_1"]
+    assert {line[:2] for line in rules.find_new_violations(dump(without), dump(GOOD))} == {"R7"}
+
+
+@given(histories(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_edits_and_whole_steps_that_leave_break_no_rule(items: list[Json], data: st.DataObject) -> None:
+    request = read(items)
+    messages = chat(request)
+    out: list[tuple[int | None, bytes]] = []
+    gone = False
+    for n, raw in keep(request):
+        message = messages[n or 0]
+        gone = data.draw(st.booleans()) if message.role == "assistant" else gone and message.is_result
+        if gone:
+            continue
+        if message.role in ("user", "tool") and message.text and data.draw(st.booleans()):
+            out.append((n, completions.replace_text(raw, data.draw(st.sampled_from(["", "[a stub]"])))))
+        else:
+            out.append((n, raw))
+    if data.draw(st.booleans()):
+        out.append((None, completions.make_user_message("A note.")))
+    body = request.write(out)
+    assert rules.find_new_violations(body, request.body) == []
+    sent = strict.list_items(json.loads(body))
+    strict.check_pairs(sent)
+    for n, item in enumerate(sent):
+        if item["type"] in strict.TYPES and (item["type"] != "message" or item["role"] == "assistant"):
+            strict.check_item(n, item, len(sent))
+
+
+def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
+    before = rules.compute_bindings(dump(GOOD))
+    assert list(before) == ["gAAA1", "gAAA2"]
+    assert (before["gAAA1"].after, before["gAAA2"].after) == ("", "gAAA1")
+
+    def broken(items: Any, **more: Any) -> list[str]:
+        return base.find_broken(rules.compute_bindings(dump(items, **more)), before)
+
+    stubbed = [item | {"output": "[a stub]"} if "output" in item else item for item in GOOD]
+    assert broken(stubbed) == ["gAAA2"]
+    assert broken([developer("Other."), *GOOD[1:]]) == ["gAAA1", "gAAA2"]
+    assert broken([*GOOD[:2], user("New."), *GOOD[2:]]) == ["gAAA1", "gAAA2"]
+    assert broken([*GOOD[:4], *GOOD[4:6], user("New."), *GOOD[6:]]) == ["gAAA2"]
+    assert broken([item for item in GOOD if item.get("id") != "rs_1"]) == ["gAAA2"]
+    assert (
+        broken(GOOD, tools=[{"type": "web_search"}]) == broken(GOOD, reasoning={"effort": "low"}) == ["gAAA1", "gAAA2"]
+    )
+    assert broken(GOOD, text={"format": {"type": "json_object"}}) == ["gAAA1", "gAAA2"]
+    assert broken([*GOOD[:-1], user("Other end.")]) == []
+
+
+def test_what_is_not_compared_does_not_part_reasoning_from_its_prompt() -> None:
+    before = rules.compute_bindings(dump(GOOD, instructions="I", tools=[]))
+    again: list[Json] = []
+    for item in GOOD:
+        made = {k: v for k, v in item.items() if k not in ("id", "status")}
+        if item["type"] == "message" and isinstance(item["content"], str):
+            made = {"role": item["role"], "content": [{"text": item["content"], "type": "input_text"}]}
+        elif item["type"] == "message":
+            made["content"] = [{"type": "output_text", "text": item["content"][0]["text"]}]
+        again.append(made)
+    assert rules.compute_bindings(dump(again)) == before
+    assert rules.compute_bindings(dump("no reasoning")) == {}
+
+
+def test_the_tokens_of_an_answer_are_bound_to_the_body_it_answers() -> None:
+    answer = [json.dumps(item).encode() for item in GOOD[6:8]]
+    found = rules.compute_bindings(dump(GOOD[:6]), answer)
+    assert found == rules.compute_bindings(dump(GOOD))
+    text = [json.dumps(item).encode() for item in (reasoning(), said("x"))]
+    assert rules.compute_bindings(dump("Do it."), text) == rules.compute_bindings(
+        dump([user(), reasoning(), said("x")])
+    )
+
+
+def test_stripped_reasoning_takes_the_ids_of_what_it_led_to() -> None:
+    body = json.dumps({"model": "m", "input": GOOD}, indent=1).encode()
+    stripped = rules.strip_bound(body, ["gAAA1"])
+    sent = json.loads(stripped)["input"]
+    assert [item for item in sent if item["type"] == "reasoning"] == [GOOD[6]]
+    assert sent[2] == {k: v for k, v in GOOD[3].items() if k not in ("id", "status")}
+    assert sent[3] == {k: v for k, v in GOOD[4].items() if k != "id"}
+    assert sent[4:] == GOOD[5:]
+    assert rules.find_new_violations(stripped, body) == []
+    assert rules.strip_bound(body, ["gAAA9"]) == body
+    assert rules.strip_bound(dump("x"), ["gAAA1"]) == dump("x")
+
+
+def test_reasoning_that_leads_to_nothing_is_removed() -> None:
+    items = [user(), reasoning(1), reasoning(2), said("x", 2), user(), reasoning(3), user()]
+    fixed = rules.remove_orphan_reasoning(dump(items))
+    assert json.loads(fixed)["input"] == [user(), reasoning(2), said("x", 2), user(), user()]
+    assert rules.remove_orphan_reasoning(fixed) == fixed
