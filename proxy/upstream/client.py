@@ -36,8 +36,7 @@ from proxy.upstream.headers import (
     list_key_encodings,
     remove_headers,
 )
-from proxy.upstream.target import Target, parse_address, read_targets
-from proxy.upstream.transport import AiohttpTransport, create_transport
+from proxy.upstream.transport import AiohttpTransport, Target, create_transport, parse_address, read_targets
 
 __all__ = ["Reply", "Target", "UpstreamClient"]
 

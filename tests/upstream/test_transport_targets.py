@@ -12,10 +12,9 @@ import pytest
 from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
 from proxy.settings.load import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
-from proxy.upstream import target as target_module
+from proxy.upstream import transport
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.target import Target, create_client_context, parse_address, read_targets
-from proxy.upstream.transport import create_transport
+from proxy.upstream.transport import Target, create_client_context, create_transport, parse_address, read_targets
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, read_request
 from tests.upstream.conftest import EVENTS, asked, connections, listening, serving, sound, transport_of
 
@@ -321,14 +320,14 @@ def test_the_systems_authorities_are_used_wherever_they_lie(
         assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
         return context.cert_store_stats()["x509"]
 
-    monkeypatch.setattr(target_module, "BUNDLES", ())
+    monkeypatch.setattr(transport, "BUNDLES", ())
     with pytest.raises(ConfigError, match="no authorities"):
         found()
     folder.mkdir()
     (folder / "README").touch()
-    monkeypatch.setattr(target_module, "BUNDLES", (str(tmp_path / "none"), str(certificate / "cert.pem")))
+    monkeypatch.setattr(transport, "BUNDLES", (str(tmp_path / "none"), str(certificate / "cert.pem")))
     assert found() == 1
-    monkeypatch.setattr(target_module, "BUNDLES", ())
+    monkeypatch.setattr(transport, "BUNDLES", ())
     (folder / "0123abcd.0").write_bytes((certificate / "cert.pem").read_bytes())
     assert found() == 0, "a folder is looked into when a certificate is checked"
     file.write_bytes((certificate / "cert.pem").read_bytes())
