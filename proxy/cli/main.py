@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli import memos, messages, session_actions, sessions
+from proxy.cli import messages, operator_actions, sessions
 from proxy.cli.check import check
 from proxy.cli.docs import docs
 from proxy.cli.key import key
@@ -32,9 +32,9 @@ for command in (serve, check, key, replay):
     app.command(rich_help_panel="The proxy itself")(command)
 for command in (stats, shell, tail):
     app.command(rich_help_panel="Look on")(command)
-groups = {**session_actions.GROUPS, "sessions": sessions.app, "messages": messages.app, "memos": memos.app}
-app.command(rich_help_panel="Steer a session")(session_actions.build)
-session_actions.add_commands(app, groups, "Steer a session")
+groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": messages.app}
+app.command(rich_help_panel="Steer a session")(operator_actions.build)
+operator_actions.add_commands(app, groups, "Steer a session")
 for name, several in groups.items():
     looks = name in ("sessions", "groups", "messages")
     app.add_typer(several, name=name, rich_help_panel="Look on" if looks else "Steer a session")

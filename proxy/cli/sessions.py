@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from proxy.cli.operator_actions import Yes
 from proxy.cli.remote import RemoteRefused
 from proxy.cli.remote_options import Limit, RemoteCommand, Session, Thread, make_group, remote_command
-from proxy.cli.session_actions import Yes
 from proxy.cli.terminal import TableColumn, format_age, format_time, print_pairs, print_table, print_text, style_word
 
 app = make_group("Sessions: list and search, show, set, delete; their threads, requests, iterations and summaries.")

@@ -1,7 +1,8 @@
-"""Table of operator actions on a session. The route, the command and the in-band command of each are made from its row.
+"""Table of operator actions on a session, and on the memos of a tenant.
 
-`proxy/web/api/session_actions.py` makes the routes, `proxy/cli/session_actions.py` the commands, and
-`proxy/operator/inband_commands.py` reads and runs the lines that a user types into the conversation.
+The route, the command and the in-band command of an action are made from its row. `proxy/web/api/operator_actions.py`
+makes the routes, `proxy/cli/operator_actions.py` the commands, and `proxy/operator/inband_commands.py` reads and runs
+the lines that a user types into the conversation.
 """
 
 from __future__ import annotations
@@ -16,17 +17,30 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.context.analysis.iteration import Urgency
 from proxy.context.policy import ScheduleName
-from proxy.operator import edit_messages, give_notes, prune, rebuild_state, session_settings, session_stats, show
+from proxy.notes.memo_matching import MAX_BYTES
+from proxy.operator import (
+    edit_memos,
+    edit_messages,
+    erase,
+    give_notes,
+    prompt_chart,
+    prune,
+    rebuild_state,
+    session_settings,
+    session_stats,
+    show,
+)
 from proxy.operator.session_settings import MAX_SETTING
 from proxy.settings.model import Plane
 
 ID_PATTERN: Final = r"^[^\x00]*$"
 """Pattern of a thread, group or message id in a body: no database stores a NUL in a text."""
 STATE_EXAMPLE: Final = "Goal: mend the build\nContext: tests fail on 3.13\nResolved: 3.11\nTechnical Anchors: Makefile"
+MEMO_EXAMPLE: Final = "The tests need PostgreSQL 14 or newer."
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 ActionFunction = Callable[..., Awaitable[Any]]
-"""A function `(services, tenant, session, **arguments)`."""
+"""A function `(services, tenant, session, **arguments)`; without `session` if it is about a tenant."""
 
 Id = Annotated[str, Field(max_length=64, pattern=ID_PATTERN)]
 
@@ -98,6 +112,29 @@ class TextBody(BaseModel):
     ]
 
 
+class MemoBody(BaseModel):
+    """The new content of a memo; omitted fields stay."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    content: Annotated[str | None, Field(max_length=MAX_BYTES, examples=[MEMO_EXAMPLE])] = None
+    tags: Annotated[
+        list[Annotated[str, Field(max_length=200)]] | None, Field(max_length=50, examples=[["tests", "postgresql"]])
+    ] = None
+
+
+class NewMemo(BaseModel):
+    """A new memo."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    content: Annotated[str, Field(max_length=MAX_BYTES, examples=[MEMO_EXAMPLE])]
+    tags: Annotated[
+        list[Annotated[str, Field(max_length=200)]], Field(max_length=50, examples=[["tests", "postgresql"]])
+    ] = []
+    project: Annotated[str, Field(max_length=100)] = ""
+
+
 @dataclass(frozen=True, slots=True)
 class InbandForm:
     """An in-band command. Its first word is one of `COMMAND_WORDS` in proxy/exchange/inband.py."""
@@ -110,7 +147,7 @@ class InbandForm:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An operator action on a session. Raises ValueError if it contradicts itself."""
+    """An operator action. Raises ValueError if it contradicts itself."""
 
     name: str
     """The name, which the OpenAPI document has as the operation."""
@@ -123,13 +160,15 @@ class Action:
     conversation."""
     method: Method
     path: str
-    """The route's path below `/api/sessions/{session}`. `{action}` stands for the name of the action."""
+    """The route's path: of a session below `/api/sessions/{session}`, of a tenant below `/api`. `{action}` stands for
+    the name of the action."""
     tag: str
     """The section of the OpenAPI document."""
     summary: str
     """The description of the route, and the help of the command."""
     commands: tuple[str, ...]
-    """The commands that do it, each by its words."""
+    """The commands that do it, each by its words; empty for what the dashboard or another program alone needs."""
+    scope: Literal["session", "tenant"] = "session"
     body: type[BaseModel] | None = None
     """The model of the route's body. Its fields are arguments."""
     inband: InbandForm | None = None
@@ -158,12 +197,17 @@ class Action:
             return f"its function takes no {', '.join(sorted(strangers))}"
         if not (in_path | in_body) <= set(self.arguments):
             return f"arguments are missing: {', '.join(sorted((in_path | in_body) - set(self.arguments)))}"
-        return "" if self.commands else "no command does it"
+        return ""
 
     @property
     def result(self) -> Any:
         """The type that the function returns."""
         return get_type_hints(self.function)["return"]
+
+    @property
+    def route_path(self) -> str:
+        """The whole path of the route."""
+        return ("/api/sessions/{session}" if self.scope == "session" else "/api") + self.path
 
     @property
     def is_body_optional(self) -> bool:
@@ -205,6 +249,10 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "change_settings", session_settings.change_settings, tuple(SettingsBody.model_fields), CHANGE, "PATCH",
         "/settings", "steering", "Set the named settings, and nothing else.", ("sessions settings",),
         body=SettingsBody,
+    ),
+    Action(
+        "replace_settings", session_settings.replace_settings, tuple(SettingsBody.model_fields), CHANGE, "PUT",
+        "/settings", "steering", "Set all settings: an omitted one is as the policy says.", (), body=SettingsBody,
     ),
     Action(
         "set_window", session_settings.set_window, ("groups",), CHANGE | INBAND, "POST", "/window", "steering",
@@ -275,6 +323,16 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("stats",),
     ),
     Action(
+        "show_chart", prompt_chart.build_chart, ("thread",), READ, "GET", "/picture", "figures",
+        "Show the next prompt of a thread. Each group is a bar of its messages: tokens, changes and their reasons.",
+        (),
+    ),
+    Action(
+        "delete_session", erase.delete_session, (), CHANGE, "DELETE", "", "sessions",
+        "Remove all stored data of a session. Memos that were written in it stay, without its name.",
+        ("sessions delete",),
+    ),
+    Action(
         "show_state", give_notes.read_state, ("thread",), READ, "GET", "/state", "told",
         "Show the state that the next prompt carries.", ("state show",),
     ),
@@ -314,6 +372,24 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "add_feedback", give_notes.add_feedback, ("text", "thread"), CHANGE, "POST", "/feedback", "told",
         "Give feedback on the iterations so far: it stands in the next iteration's record.", ("feedback give",),
         body=TextBody, done="it stands in the next iteration's record",
+    ),
+    Action(
+        "show_memo", edit_memos.read_memo, ("memo",), READ, "GET", "/memos/{memo}", "memos", "Show one memo.",
+        ("memos show",), scope="tenant",
+    ),
+    Action(
+        "save_memo", edit_memos.save_memo, ("content", "tags", "project"), CHANGE, "POST", "/memos", "memos",
+        "Save a memo, as an operator or from elsewhere. A memo that says nearly the same is updated instead.", (),
+        scope="tenant", body=NewMemo,
+    ),
+    Action(
+        "edit_memo", edit_memos.edit_memo, ("memo", "content", "tags"), CHANGE, "PUT", "/memos/{memo}", "memos",
+        "Edit a memo.", ("memos edit",), scope="tenant", body=MemoBody,
+    ),
+    Action(
+        "delete_memo", edit_memos.delete_memo, ("memo",), CHANGE, "DELETE", "/memos/{memo}", "memos",
+        "Remove a memo. It does not come back, whoever writes to it.", ("memos delete",), scope="tenant",
+        done="memo {memo} deleted", confirm="Delete the memo {memo}?",
     ),
 )  # fmt: skip
 """The actions, in the order of the help."""

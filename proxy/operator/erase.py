@@ -1,4 +1,5 @@
-"""Remove messages for good: their text leaves the store, and the record of their position stays.
+"""Remove messages for good, or a whole session. The text of messages leaves the store, the record of their position
+stays.
 
 Their calls keep their ids, so that upstreams still accept a history with them. Every past prompt can still be shown,
 with a remark in their place.
@@ -15,6 +16,7 @@ from proxy.dialects.completions.request import erase_content
 from proxy.exchange.exchange_rows import ERASED_TEXT, MessageForms, erase_in_array
 from proxy.exchange.services import Services
 from proxy.operator.find_session import PAGE_SIZE, SelectedBranch
+from proxy.operator.response_models import RemovalResult
 from proxy.sessions.hidden_rounds import decode_round, encode_round
 from proxy.store.base import Row
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
@@ -43,6 +45,15 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
     live = services.live_sessions.find_session(*place)
     if live is not None:
         live.forget_rounds()  # they are read back as they are now
+
+
+async def delete_session(services: Services, tenant: str, session: str) -> RemovalResult:
+    """Delete all that is stored of a session. Memos that were written in it stay, without its name."""
+    removed = await services.store.delete_session(tenant, session)
+    live = services.live_sessions.find_session(tenant, session)
+    if live is not None:  # its rows are gone, also if a request came meanwhile
+        services.live_sessions.forget_session(live)
+    return RemovalResult(removed, await services.store.read_session(tenant, session) is None)
 
 
 async def _erase_forms(services: Services, selected: SelectedBranch, positions: dict[int, bytes]) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -143,6 +143,40 @@ class ScratchpadDetails(Struct, frozen=True):
     number: int
     author: str
     created_at: float | None
+
+
+class RemovalResult(Struct, frozen=True):
+    """The result of a removal. verified: true if no row of it was found in any table afterwards."""
+
+    removed: int
+    verified: bool
+
+
+class MemoDetails(Struct, frozen=True):
+    """A memo. session: the session that wrote it last, "" if that session was deleted."""
+
+    memo: str
+    project: str
+    content: str
+    tags: list[str]
+    session: str
+    created_at: float
+    updated_at: float
+
+    EXAMPLES: ClassVar[list[dict[str, Any]]] = [
+        {
+            "memo": "mfzwizltoq", "project": "", "content": "The tests need PostgreSQL 14 or newer.",
+            "tags": ["tests", "postgresql"], "session": "fix-the-build", "created_at": 1767225600.0,
+            "updated_at": 1767225600.0,
+        }
+    ]  # fmt: skip
+    """For the OpenAPI document."""
+
+
+class DeletedMemo(Struct, frozen=True):
+    """The deleted memo."""
+
+    memo: str
 
 
 class SessionStats(Struct, frozen=True):

@@ -41,6 +41,11 @@ async def change_settings(services: Services, tenant: str, session: str, **chang
     return await _store_settings(services, tenant, session, known, msgspec.structs.replace(known, **made))
 
 
+async def replace_settings(services: Services, tenant: str, session: str, **settings: object) -> SessionSettings:
+    """Set all settings: one that is left out is taken back. Raises what `change_settings` raises."""
+    return await change_settings(services, tenant, session, **{**dict.fromkeys(_allowed(services)), **settings})
+
+
 def _unset(name: str, known: SessionSettings) -> object:
     # Messages that a window has left out come back only while a window is planned: -1 means that the policy's own
     # counts.

@@ -40,6 +40,8 @@ def test_each_action_has_a_name_of_its_own() -> None:
 def test_an_action_in_which_all_is_well_is_taken() -> None:
     assert planted().result is DecisionResult
     assert planted().is_body_optional
+    assert planted().route_path == "/api/sessions/{session}/wind-back"
+    assert planted(scope="tenant").route_path == "/api/wind-back"
     assert not ACTIONS_BY_NAME["set_window"].is_body_optional
     assert not ACTIONS_BY_NAME["change_settings"].is_body_optional
 
@@ -57,7 +59,6 @@ def test_an_action_in_which_all_is_well_is_taken() -> None:
         ({"arguments": ("thread", "speed")}, "its function takes no speed"),
         ({"arguments": ()}, "arguments are missing: thread"),
         ({"path": "/wind-back/{hours}"}, "arguments are missing: hours"),
-        ({"commands": ()}, "no command does it"),
     ],
 )
 def test_an_action_that_contradicts_itself_is_refused(changes: dict[str, Any], problem: str) -> None:

@@ -16,12 +16,11 @@ from proxy.web.api import (
     dashboard_data,
     events,
     exchanges,
-    memos,
     messages,
+    operator_actions,
     overview,
     records,
     replay,
-    session_actions,
     sessions,
     transfer,
 )
@@ -33,8 +32,8 @@ from proxy.web.routes import READ
 ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
     subject.router
     for subject in (
-        *(sessions, session_actions, replay, transfer, messages, records, exchanges),
-        *(memos, context, overview, dashboard_data, events),
+        *(sessions, operator_actions, replay, transfer, messages, records, exchanges),
+        *(context, overview, dashboard_data, events),
     )
 )
 

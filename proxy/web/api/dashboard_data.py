@@ -1,4 +1,4 @@
-"""Data for the dashboard: the caller, sessions with figures, a prompt as a picture, exchanges over time, money."""
+"""Data for the dashboard: the caller, sessions with figures, exchanges over time, money."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from proxy.operator import prompt_chart, timeline
-from proxy.operator.prompt_chart import PromptChart
+from proxy.operator import timeline
 from proxy.operator.timeline import HOUR_S, ExchangePoint, HourlyFigures, SessionFigures, TimelineCache
 from proxy.store.session_lists import SessionFilter
 from proxy.web.api import json_answers, pagination
@@ -25,7 +24,6 @@ MAX_SESSIONS = 500
 """Sessions, used last, whose cost is added up."""
 DAY_S = 24 * HOUR_S
 
-Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
 FiguresShown = json_answers.describe(SessionFigures)
 HourShown = json_answers.describe(HourlyFigures)
 
@@ -105,14 +103,6 @@ async def list_session_figures(
         made.append({**session_line(row).model_dump(), "figures": figured})
     more = pagination.write_cursor(rows[limit - 1].cursor) if len(rows) > limit else None
     return json_answers.render({"items": made, "next": more})
-
-
-@router.get("/sessions/{session}/picture", openapi_extra=READ, response_model=json_answers.describe(PromptChart))
-async def show_chart(context: SessionContextDep, thread: Thread = None) -> Response:
-    """Show the next prompt of a thread. Each group is a bar of its messages: tokens, changes and their reasons."""
-    return json_answers.render(
-        await prompt_chart.build_chart(context.services, context.tenant, context.session, thread=thread)
-    )
 
 
 @router.get("/sessions/{session}/points", openapi_extra=READ, response_model=list[json_answers.describe(ExchangePoint)])  # type: ignore[misc]  # made

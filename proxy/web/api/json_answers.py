@@ -21,7 +21,7 @@ _MADE: dict[type, type[BaseModel]] = {}
 
 def describe(hint: Any) -> Any:
     """Return a type with the model of each struct in its place: the struct's fields with their types and defaults, and
-    its docstring."""
+    its docstring. Examples are those of its constant `EXAMPLES`."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _describe_struct(hint)
     origin, args = get_origin(hint), get_args(hint)
@@ -39,9 +39,10 @@ def _describe_struct(kind: type[msgspec.Struct]) -> type[BaseModel]:
         fields: dict[str, Any] = {
             field.name: (describe(hints[field.name]), _default(field)) for field in msgspec.structs.fields(kind)
         }
-        _MADE[kind] = create_model(
-            kind.__name__, __config__=ConfigDict(protected_namespaces=()), __doc__=kind.__doc__, **fields
-        )
+        config = ConfigDict(protected_namespaces=())
+        if examples := getattr(kind, "EXAMPLES", None):
+            config["json_schema_extra"] = {"examples": examples}
+        _MADE[kind] = create_model(kind.__name__, __config__=config, __doc__=kind.__doc__, **fields)
     return _MADE[kind]
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.errors import Forbidden, NotFound
-from proxy.web.api import pagination
+from proxy.operator.response_models import RemovalResult
+from proxy.web.api import json_answers, pagination
 from proxy.web.api.admin_context import AdminContextDep, read_tenants
 from proxy.web.api.error_model import ERROR_RESPONSES
 from proxy.web.api.pagination import Cursor, Limit, Page
-from proxy.web.api.sessions import RemovalResult
 from proxy.web.routes import READ
 
 router = APIRouter(prefix="/api", tags=["proxy"], responses=ERROR_RESPONSES)
@@ -163,8 +163,8 @@ async def _exists(admin: AdminContextDep, tenant: str) -> bool:
     return bool(await admin.services.store.list_sessions(tenant, limit=1))
 
 
-@router.delete("/tenants/{name}")
-async def delete_tenant(admin: AdminContextDep, name: Annotated[str, Path(max_length=128)]) -> RemovalResult:
+@router.delete("/tenants/{name}", response_model=json_answers.describe(RemovalResult))
+async def delete_tenant(admin: AdminContextDep, name: Annotated[str, Path(max_length=128)]) -> Response:
     """Remove all that is stored of a tenant, memos included."""
     own = admin.caller.one_tenant
     if own is not None and name != own:
@@ -174,4 +174,4 @@ async def delete_tenant(admin: AdminContextDep, name: Annotated[str, Path(max_le
     admin.services.live_sessions.forget_tenant(name)
     removed = await admin.services.store.delete_tenant(name)
     left = await _exists(admin, name) or await admin.services.store.read_memos(name, limit=1)
-    return RemovalResult(removed=removed, verified=not left)
+    return json_answers.render(RemovalResult(removed, verified=not left))

@@ -69,13 +69,6 @@ class SessionDetails(BaseModel):
     threads: list[BranchListItem]
 
 
-class RemovalResult(BaseModel):
-    """The result of a removal. verified: true if no row of it was found in any table afterwards."""
-
-    removed: int
-    verified: bool
-
-
 @router.get("", openapi_extra=READ)
 async def list_sessions(
     admin: AdminContextDep,
@@ -118,16 +111,3 @@ def _shown(row: SessionRecord) -> SessionDetails:
         created_at=row.created_at, settings=settings if isinstance(settings, dict) else {}, rows=row.counts,
         threads=threads,
     )  # fmt: skip
-
-
-@router.delete("/{session}")
-async def delete_session(context: SessionContextDep) -> RemovalResult:
-    """Remove all stored data of a session. Memos that were written in it stay, without its name."""
-    parts = context.services
-    removed = await parts.store.delete_session(context.tenant, context.session)
-    memory = parts.live_sessions.find_session(context.tenant, context.session)
-    if memory is not None:  # its rows are gone, also if a request came meanwhile
-        parts.live_sessions.forget_session(memory)
-    return RemovalResult(
-        removed=removed, verified=await parts.store.read_session(context.tenant, context.session) is None
-    )

@@ -1,41 +1,47 @@
-"""Routes of the operator actions on a session: made from the table of actions, but for lists in pages and decisions."""
+"""Routes of the operator actions: made from the table of actions, but for lists in pages and decisions."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Response
+from fastapi.responses import StreamingResponse
 
-from proxy.operator import session_settings, show
-from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, DECISION_PATH, Action, IdsBody, SettingsBody
+from proxy.operator import edit_memos, show
+from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, DECISION_PATH, Action, IdsBody
 from proxy.operator.edit_messages import IdKind
-from proxy.operator.response_models import DecisionResult, GroupListItem
-from proxy.sessions.branch import SessionSettings
+from proxy.operator.response_models import DecisionResult, GroupListItem, MemoDetails
 from proxy.web.api import json_answers, pagination
-from proxy.web.api.admin_context import SessionContext, SessionContextDep
+from proxy.web.api.admin_context import AdminContextDep, SessionContext, SessionContextDep, require_tenant
 from proxy.web.api.error_model import ERROR_RESPONSES
 from proxy.web.api.pagination import Cursor, Limit, Page
 from proxy.web.routes import READ
 
-router = APIRouter(prefix="/api/sessions/{session}", responses=ERROR_RESPONSES)
+router = APIRouter(responses=ERROR_RESPONSES)
 
+SESSION: Final = "/api/sessions/{session}"
 Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
+Project = Annotated[str | None, Query(max_length=100, description="Those of this project; empty: of none.")]
 Id = Annotated[str, Path(max_length=64, description="Its id, as lists and prompts have it.")]
 REQUIRED: Final = inspect.Parameter.empty
 ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
     "thread": (Thread, None),
     "group": (Id, REQUIRED),
     "exchange": (Id, REQUIRED),
+    "memo": (Annotated[str, Path(max_length=64, description="The memo's id.")], REQUIRED),
     "note": (Annotated[str, Path(max_length=64, description="The note's id.")], REQUIRED),
 }
 """Arguments in a path or a query: their type, and their default."""
 DECISIONS: Final = tuple(one.name for one in ACTIONS if one.path == DECISION_PATH)
+DECISION_RESULT: Final = json_answers.describe(DecisionResult)
+GROUP_PAGE: Final = Page[json_answers.describe(GroupListItem)]  # type: ignore[misc]  # made
+MEMO_PAGE: Final = Page[json_answers.describe(MemoDetails)]  # type: ignore[misc]  # made
 Decision = Literal[DECISIONS]  # type: ignore[valid-type]  # made
 
 
-@router.get("/groups", tags=["groups"], openapi_extra=READ, response_model=Page[json_answers.describe(GroupListItem)])  # type: ignore[misc]  # made
+@router.get(SESSION + "/groups", tags=["groups"], openapi_extra=READ, response_model=GROUP_PAGE)
 async def list_groups(
     context: SessionContextDep,
     limit: Limit = 200,
@@ -51,16 +57,7 @@ async def list_groups(
     return json_answers.render({"items": rows[:limit], "next": more})
 
 
-@router.put("/settings", tags=["steering"], response_model=json_answers.describe(SessionSettings))
-async def replace_settings(context: SessionContextDep, body: SettingsBody) -> Response:
-    """Set all settings: an omitted one is as the policy says."""
-    made = await session_settings.change_settings(
-        context.services, context.tenant, context.session, **body.model_dump()
-    )
-    return json_answers.render(made)
-
-
-@router.post("/groups/{group}/{action}", tags=["groups"], response_model=json_answers.describe(DecisionResult))
+@router.post(SESSION + "/groups/{group}/{action}", tags=["groups"], response_model=DECISION_RESULT)
 async def decide_group(context: SessionContextDep, group: Id, action: Decision, thread: Thread = None) -> Response:
     """Decide about one group. `drop`: out of every prompt from the next on, and still in the store. `restore`: whole in
     the prompt again, whoever dropped it. `remove`: out of the prompt, and its content out of the store. `pin`: no
@@ -68,13 +65,13 @@ async def decide_group(context: SessionContextDep, group: Id, action: Decision, 
     return await _decide(context, action, [group], thread, "group")
 
 
-@router.post("/messages/{message}/{action}", tags=["groups"], response_model=json_answers.describe(DecisionResult))
+@router.post(SESSION + "/messages/{message}/{action}", tags=["groups"], response_model=DECISION_RESULT)
 async def decide_message(context: SessionContextDep, message: Id, action: Decision, thread: Thread = None) -> Response:
     """Decide about one message in the same way; calls and their results go together."""
     return await _decide(context, action, [message], thread, "message")
 
 
-@router.post(DECISION_PATH, tags=["groups"], response_model=json_answers.describe(DecisionResult))
+@router.post(SESSION + DECISION_PATH, tags=["groups"], response_model=DECISION_RESULT)
 async def decide_several(context: SessionContextDep, action: Decision, body: IdsBody) -> Response:
     """Decide about several groups and messages at once, in the same way."""
     return await _decide(context, action, body.ids, body.thread, "")
@@ -88,14 +85,53 @@ async def _decide(
     return json_answers.render(made)
 
 
+@router.get("/api/memos", tags=["memos"], openapi_extra=READ, response_model=MEMO_PAGE)
+async def list_memos(
+    admin: AdminContextDep,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    project: Project = None,
+    q: Annotated[str, Query(max_length=256, description="Those that have this in text or tags.")] = "",
+) -> Response:
+    """List a tenant's memos, in the order of their ids."""
+    at = pagination.read_cursor(cursor, str)
+    found = []
+    tenant = await require_tenant(admin)
+    async for memo in edit_memos.iterate_memos(
+        admin.services, tenant, project=project, text=q, after=at[0] if at else ""
+    ):
+        found.append(memo)
+        if len(found) > limit:
+            break
+    more = pagination.write_cursor([found[limit - 1].memo]) if len(found) > limit else None
+    return json_answers.render({"items": found[:limit], "next": more})
+
+
+@router.get(
+    "/api/memos/export",
+    tags=["memos"],
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-ndjson": {}}}},
+)
+async def export_memos(admin: AdminContextDep, project: Project = None) -> StreamingResponse:
+    """Export all memos of a tenant, one JSON object a line."""
+    tenant = await require_tenant(admin)
+
+    async def lines() -> AsyncIterator[bytes]:
+        async for memo in edit_memos.iterate_memos(admin.services, tenant, project=project):
+            yield bytes(json_answers.render(memo).body) + b"\n"
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
 def add_routes(to: APIRouter, actions: Sequence[Action]) -> None:
     """Add a route for each action whose path and method have none yet."""
     for action in actions:
-        path = to.prefix + action.path
+        path = action.route_path
         if any(getattr(one, "path", "") == path and action.method in getattr(one, "methods", ()) for one in to.routes):
             continue
         to.add_api_route(
-            action.path,
+            path,
             _make_endpoint(action),
             methods=[action.method],
             tags=[action.tag],
@@ -106,12 +142,15 @@ def add_routes(to: APIRouter, actions: Sequence[Action]) -> None:
 
 
 def _make_endpoint(action: Action) -> Any:
-    async def endpoint(context: SessionContext, body: Any = None, **given: object) -> Response:
+    async def endpoint(context: Any, body: Any = None, **given: object) -> Response:
         arguments = given | (body.model_dump(exclude_unset=True) if body is not None else {})
-        made = await action.function(context.services, context.tenant, context.session, **arguments)
-        return json_answers.render(made)
+        place = (context.tenant, context.session) if of_session else (await require_tenant(context),)
+        return json_answers.render(await action.function(context.services, *place, **arguments))
 
-    parameters: dict[str, tuple[Any, Any]] = {"context": (SessionContextDep, REQUIRED)}
+    of_session = action.scope == "session"
+    parameters: dict[str, tuple[Any, Any]] = {
+        "context": (SessionContextDep if of_session else AdminContextDep, REQUIRED)
+    }
     if action.body is not None:
         optional = action.is_body_optional
         parameters["body"] = (action.body | None, None) if optional else (action.body, REQUIRED)

@@ -10,20 +10,23 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
 from proxy.operator.actions import ACTIONS, SettingsBody
-from proxy.web.api.session_actions import DECISIONS, add_routes
+from proxy.web.api.operator_actions import DECISIONS, add_routes
 from tests.operator.test_actions import planted
 from tests.web.api.conftest import World
 
 ON_ONE_STORE = True
 
-BODIES: dict[str, Any] = {"groups": 2, "text": "A canary.", "policy": "rolling"}
+BODIES: dict[str, Any] = {
+    "groups": 2, "text": "A canary.", "policy": "rolling",
+    "content": "The canary of the mine is replaced each Monday, before the shift.",
+}  # fmt: skip
 """What the fields of bodies are, but for ids."""
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)
 def test_each_action_is_reached_by_its_route(world: World, action: Any) -> None:
     ids = world.named(world.fresh())
-    path = f"/api/sessions/{ids['session']}" + action.path.format(**{**ids, "action": action.name})
+    path = action.route_path.format(**{**ids, "memo": world.memo(), "action": action.name})
     fields = action.body.model_fields if action.body is not None else {}
     known = {**BODIES, "ids": [ids["group"]]}
     body = {name: known[name] for name in fields if name in known} if action.method != "GET" else None
@@ -47,7 +50,7 @@ def test_the_routes_of_a_group_and_of_a_message_take_every_decision(world: World
 
 
 def test_a_new_action_of_the_table_has_its_route() -> None:
-    router = APIRouter(prefix="/api/sessions/{session}")
+    router = APIRouter()
     for _ in range(2):  # a route that is there is not added once more
         add_routes(router, (planted(),))
     (route,) = router.routes

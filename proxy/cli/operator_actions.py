@@ -1,4 +1,4 @@
-"""Commands of the operator actions on a session: made from the table of actions, but for editors, pages and files."""
+"""Commands of the operator actions: made from the table of actions, but for editors, pages and files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -13,21 +14,25 @@ from rich.text import Text
 
 from proxy.cli import prompt
 from proxy.cli.remote import quote_id
-from proxy.cli.remote_options import RemoteCommand, Session, Thread, make_group, remote_command
+from proxy.cli.remote_options import Limit, RemoteCommand, Session, Thread, make_group, remote_command
 from proxy.cli.terminal import (
     TableColumn,
     edit_text,
     escape_controls,
     format_age,
     format_number,
+    format_time,
     print_paged,
+    print_pairs,
     print_table,
     print_text,
     style_word,
 )
+from proxy.cli.transfer import Out, save_lines
 from proxy.operator.actions import ACTIONS, Action
 from proxy.operator.response_models import (
     DecisionResult,
+    MemoDetails,
     PromptMessage,
     RebuildResult,
     ScratchpadDetails,
@@ -41,8 +46,9 @@ GROUPS: Final = {
     "scratchpad": make_group("A session's scratchpad: show it, set it, edit it."),
     "notes": make_group("An operator's notes in force: list them, withdraw one (`add` makes one)."),
     "feedback": make_group("What users thought of the iterations: give it, list it."),
+    "memos": make_group("Memos, which models keep across sessions: list, show, edit, delete, export."),
 }
-"""Groups of commands that are about a session's prompts."""
+"""Groups of commands, by their word."""
 DASH_TEXT_SETTINGS: Final = {"ignore_unknown_options": True}
 """Settings of commands whose text may begin with a dash, as lists do."""
 
@@ -60,6 +66,7 @@ ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
     "groups": (Window, REQUIRED),
     "group": (GroupId, REQUIRED),
     "note": (Id, REQUIRED),
+    "memo": (Id, REQUIRED),
     "text": (GivenText, REQUIRED),
     "thread": (Thread, None),
 }
@@ -74,7 +81,7 @@ def read_text(text: str) -> str:
 def make_command(action: Action) -> Callable[..., None]:
     """Return the command of an action, in the form that typer takes."""
 
-    def run(command: RemoteCommand, session: str, yes: bool = False, **given: Any) -> None:
+    def run(command: RemoteCommand, session: str = "", yes: bool = False, **given: Any) -> None:
         if action.confirm and not yes:
             words = {name: ", ".join(value) if isinstance(value, list) else value for name, value in given.items()}
             typer.confirm(action.confirm.format(**words), abort=True, err=True)
@@ -88,7 +95,9 @@ def make_command(action: Action) -> Callable[..., None]:
         else:
             command.show(found, PRINTERS.get(action.name) or PRINTERS[action.result])
 
-    parameters: dict[str, tuple[Any, Any]] = {"command": (RemoteCommand, REQUIRED), "session": (Session, REQUIRED)}
+    parameters: dict[str, tuple[Any, Any]] = {"command": (RemoteCommand, REQUIRED)}
+    if action.scope == "session":
+        parameters["session"] = (Session, REQUIRED)
     parameters |= {name: ARGUMENTS[name] for name in action.arguments}
     if action.confirm:
         parameters["yes"] = (Yes, False)
@@ -107,7 +116,8 @@ def send_action(command: RemoteCommand, session: str, action: Action, given: Map
     """Send an action with its arguments, and return its result."""
     in_body = action.body.model_fields if action.body is not None else {}
     in_path = {name: quote_id(value) for name, value in given.items() if f"{{{name}}}" in action.path}
-    path = command.client.find_session_path(session) + action.path.format(action=action.name, **in_path)
+    place = command.client.find_session_path(session) if action.scope == "session" else "/api"
+    path = place + action.path.format(action=action.name, **in_path)
     body = {name: value for name, value in given.items() if name in in_body} if action.body is not None else None
     query = {name: value for name, value in given.items() if name not in in_body and name not in in_path}
     return command.client.request(action.method, path, body, **query)
@@ -231,6 +241,59 @@ def _edit(command: RemoteCommand, session: str, kind: TextKind, query: Mapping[s
     )
 
 
+Project = Annotated[str | None, typer.Option("--project", help="Those of this project; empty: of none.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Tags in the place of its own, several times.")]
+
+
+@GROUPS["memos"].command("list")
+@remote_command
+def list_memos(
+    command: RemoteCommand,
+    text: Annotated[str, typer.Option("--text", help="Those that have this in text or tags.")] = "",
+    project: Project = None,
+    limit: Limit = 50,
+) -> None:
+    """List memos."""
+    found = list(command.client.list_items("/api/memos", limit, q=text, project=project))
+    columns = (
+        TableColumn("id", lambda m: m["memo"], style="cyan", is_never_cut=True),
+        TableColumn("tags", lambda m: ", ".join(m["tags"])),
+        TableColumn("when", lambda m: format_age(m["updated_at"]), is_number=True),
+        TableColumn("text", lambda m: m["content"], takes_rest=True),
+    )
+    command.show(found, lambda rows: print_table(rows, columns, empty="no memo"))
+
+
+@GROUPS["memos"].command("edit")
+@remote_command
+def edit_memo(
+    command: RemoteCommand,
+    memo: Id,
+    text: Annotated[str | None, typer.Option("--text", help="Its new text, - for stdin; without it: $EDITOR.")] = None,
+    tag: Tags = None,
+) -> None:
+    """Change a memo. Without --text and --tag the memo opens in $EDITOR."""
+    path = f"/api/memos/{quote_id(memo)}"
+    body: dict[str, Any] = {"tags": tag} if tag else {}
+    if text is not None:
+        body["content"] = read_text(text)
+    if not body:
+        before = command.client.request("GET", path)
+        new = edit_text(before["content"])
+        if new is None:
+            command.report_done(before, "nothing was changed")
+            return
+        body["content"] = new
+    command.report_done(command.client.request("PUT", path, body), f"memo {memo} mended")
+
+
+@GROUPS["memos"].command("export")
+@remote_command
+def export_memos(command: RemoteCommand, out: Out = Path("-"), project: Project = None) -> None:
+    """Write all memos, one JSON object per line."""
+    save_lines(command, "/api/memos/export", out, "memos", project=project)
+
+
 ACTION_WORDS: Final = {
     "drop": "dropped, and still in the store", "restore": "restored", "remove": "removed for good",
     "pin": "pinned", "unpin": "no longer pinned", "undo": "undone",
@@ -275,12 +338,22 @@ def _print_messages(found: Any) -> None:
     print_paged(Text("\n").join(prompt.render_message(one) for one in found))
 
 
+def _print_memo(found: Any) -> None:
+    print_pairs(
+        f"memo {found['memo']}",
+        {"tags": ", ".join(found["tags"]), "project": found["project"] or "none",
+         "written in": found["session"] or "a session that was deleted", "at": format_time(found["updated_at"])},
+    )  # fmt: skip
+    print_text("\n" + found["content"])
+
+
 PRINTERS: Final[Mapping[Any, Callable[[Any], object]]] = {
     DecisionResult: print_decision,
     RebuildResult: _print_rebuilt,
     StateDetails: partial(_print_text_of, "state"),
     ScratchpadDetails: partial(_print_text_of, "scratchpad"),
     list[PromptMessage]: _print_messages,
+    MemoDetails: _print_memo,
     "list_notes": partial(_print_notes, empty="no note"),
     "list_feedback": partial(_print_notes, empty="no feedback"),
 }
