@@ -94,6 +94,8 @@ FALLBACKS = (
     ),
     ("shape", "The body is JSON but no chat request that the proxy knows."),
     ("unreadable", "The body or a message in it is not valid JSON."),
+    ("chain", "The provider holds the history of the request, so the proxy cannot shorten it."),
+    ("compaction", "The request asks the provider to compact its history."),
     ("encoding", "The body is compressed in a way that the proxy cannot read."),
     ("store", "The store did not answer in time."),
     ("timeout", "Planning took longer than `limits.plan_ms`."),
