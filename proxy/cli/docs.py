@@ -1,15 +1,30 @@
-"""`context-proxy docs`: writes the reference tables of docs/ and config/default.toml, or lists the files that drift."""
+"""`context-proxy docs`: writes the reference tables of docs/ and config/default.toml, or lists the files that drift.
+
+Each table is made from the code that it describes, so that none is forgotten or out of date.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.settings_toml import render_defaults
-from proxy.cli.tables import TABLE_NAMES, MissingSource, render_table
+from proxy.cli import reference
+from proxy.cli.remote import SHARED_OPTIONS
+from proxy.cli.settings_toml import TABLE_SETTINGS, read_fields, read_summary, render_defaults, render_literal
+from proxy.context.injections import BUILT_IN_INJECTIONS
+from proxy.context.policy import Policy
+from proxy.context.stages import BUILT_IN_STAGES
+from proxy.errors import ProxyError, RequestError, UpstreamError
+from proxy.metrics import Metrics
+from proxy.settings.load import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
+from proxy.web import app as web
+from proxy.web.api.admin_app import ROUTERS
+from proxy.web.routes import RouteTable
 
 
 def docs(
@@ -59,3 +74,180 @@ def fill_tables(text: str, commands: Any) -> str:
 
 def _start(name: str) -> str:
     return f"<!-- docs:{name} -->"
+
+
+TABLE_NAMES = (
+    "settings", "stages", "injections", "metrics", "commands", "routes", "request_headers", "response_headers",
+    "webhook_headers", "limits", "errors", "fallbacks", "policy_keys",
+)  # fmt: skip
+"""Names of all tables, as the markers in docs/ have them."""
+
+TABLE_HEADS = {
+    "request_headers": ("Request header", "Effect"),
+    "response_headers": ("Response header", "Meaning"),
+    "webhook_headers": ("Header", "Meaning"),
+    "fallbacks": ("Reason", "When"),
+    "limits": ("What", "Bound (default)", "Beyond it"),
+}
+"""Column titles of the tables whose rows are in `reference`."""
+
+ADMIN_ROUTES = RouteTable(route for router in ROUTERS for route in router.routes)
+
+
+class MissingSource(Exception):
+    """The source of a table does not exist yet."""
+
+
+def render_table(name: str, commands: Any) -> str:
+    """Return a table in Markdown. commands: the whole command line, as typer made it (its types are private). Raises
+    NoSource if the source of the table is missing."""
+    made = {
+        "settings": _settings, "stages": _stages, "injections": _injections, "metrics": _metrics, "routes": _routes,
+        "errors": _errors,
+        "policy_keys": _policy_keys,
+    }  # fmt: skip
+    if name == "commands":
+        rows = _commands(commands)
+    elif name in made:
+        rows = made[name]()
+    else:
+        rows = _reference_rows(name)
+    return "\n".join(rows) + "\n"
+
+
+def _settings() -> Iterator[str]:
+    yield from _head("Key", "Default", "What it does")
+    for told in read_fields(Settings):
+        if told.name not in TABLE_SETTINGS and not isinstance(told.default, SettingsSection):
+            yield _row(f"`{told.name}`", f"`{_short(told.default)}`", told.text)
+    for told in read_fields(Settings):
+        if isinstance(told.default, SettingsSection):
+            for below in read_fields(type(told.default)):
+                yield _row(f"`{told.name}.{below.name}`", f"`{_short(below.default)}`", below.text)
+    for told in read_fields(UpstreamSettings):
+        default = "required" if told.required else f"`{_short(told.default)}`"
+        yield _row(f"`upstreams.NAME.{told.name}`", default, told.text)
+    for told in read_fields(ApiKeySettings):
+        yield _row(f"`keys[].{told.name}`", "required", told.text)
+    for told in read_fields(WebhookSettings):
+        default = "required" if told.required else f"`{_short(told.default)}`"
+        yield _row(f"`webhooks[].{told.name}`", default, told.text)
+
+
+def _stages() -> Iterator[str]:
+    return _parts("Stage", BUILT_IN_STAGES)
+
+
+def _injections() -> Iterator[str]:
+    return _parts("Injection", BUILT_IN_INJECTIONS)
+
+
+def _parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
+    yield from _head(title, "What it does", "Settings")
+    for name, kind in kinds.items():
+        settings = [f"`{told.name} = {_short(told.default)}` {told.text}" for told in read_fields(kind)]
+        yield _row(f"`{name}`", read_summary(kind), "<br>".join(settings) or "none")
+
+
+def _metrics() -> Iterator[str]:
+    yield from _head("Metric", "Kind", "Labels", "What it tells")
+    for described in Metrics().descriptions:
+        labels = ", ".join(f"`{label}`" for label in described.labels)
+        yield _row(f"`{described.name}`", described.kind, labels, described.description)
+
+
+def _commands(group: Any) -> Iterator[str]:
+    yield from _head("Command", "Option", "What it does")
+    shared: list[Any] = []
+    for name, command in _leaves(group):
+        yield _row(f"`context-proxy {name}`", "", inspect.cleandoc(command.help or "").split("\n\n")[0])
+        asks = {option.name for option in command.params} >= set(SHARED_OPTIONS)
+        for option in command.params:
+            if asks and option.name in SHARED_OPTIONS:
+                shared = shared if len(shared) == len(SHARED_OPTIONS) else [*shared, option]
+            elif option.name != "session" or option.param_type_name != "argument":
+                yield _row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
+    if shared:
+        yield _row("of all that ask a running proxy", "", "SESSION is a session's name, `-` the one used last.")
+    for option in shared:
+        yield _row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
+
+
+def _leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every command without subcommands, by all its words, with the session if it takes one."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _leaves(command, f"{before}{name} ")
+        else:
+            sessions = [p for p in command.params if p.name == "session" and p.param_type_name == "argument"]
+            takes = "".join(" SESSION" if session.required else " [SESSION]" for session in sessions)
+            yield f"{before}{name}{takes}", command
+
+
+def _routes() -> Iterator[str]:
+    yield from _head("Method", "Path", "What it does")
+    routes: Sequence[tuple[str, str, str]] | None = getattr(web, "ROUTES", None)
+    if routes is None:
+        raise MissingSource("proxy.web.app has no ROUTES: (methods, path, what it does)")
+    for methods, path, text in routes:
+        yield _row(methods, f"`{path}`", text)
+    for router in ROUTERS:
+        for route in router.routes:
+            path, text = getattr(route, "path", ""), inspect.cleandoc(getattr(route, "description", ""))
+            for method in sorted(getattr(route, "methods", None) or ()):
+                keys = " Also with a read key." if ADMIN_ROUTES.find_route(method, path).planes > {"admin"} else ""
+                yield _row(method, f"`{path}`", text.split("\n\n")[0] + keys)
+
+
+def _reference_rows(name: str) -> Iterator[str]:
+    """Yield a table whose rows are in `reference`. The first cell is a name in backticks, except in the table of
+    limits."""
+    if name == "limits":
+        rows: Iterable[tuple[str, ...]] = reference.list_limits()
+    else:
+        rows = ((f"`{first}`", *more) for first, *more in getattr(reference, name.upper()))
+    yield from _head(*TABLE_HEADS[name])
+    for row in rows:
+        yield _row(*row)
+
+
+def _errors() -> Iterator[str]:
+    """Yield the table of errors that a client can get."""
+    yield from _head("Status", "`code`", "`type`", "When")
+    told = [kind for base in (RequestError, UpstreamError) for kind in (base, *base.__subclasses__())]
+    for kind in told:
+        if kind is not RequestError and kind is not UpstreamError:
+            yield _row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(read_summary(kind)))
+    yield _row("500", f"`{ProxyError.code}`", f"`{ProxyError.type}`", "A mistake in the proxy. Its log says where.")
+
+
+def _policy_keys() -> Iterator[str]:
+    """Yield the table of a policy file's keys, without the tables of its stages and injections."""
+    yield from _head("Key", "Default", "What it does")
+    tables = {"tools": "tools.enabled", "offer": "tools.offer"}
+    for told in read_fields(Policy):
+        if told.name == "name":
+            yield _row("`name`", "required", "The policy's name.")
+        elif told.name not in ("stages", "injections"):
+            default = "none" if told.default is None else f"`{_short(told.default)}`"
+            yield _row(f"`{tables.get(told.name, told.name)}`", default, told.text)
+
+
+def _without_status(text: str) -> str:
+    text = re.sub(r"^\d{3}: ", "", text)
+    return text[:1].upper() + text[1:]
+
+
+def _head(*titles: str) -> Iterable[str]:
+    return _row(*titles), "|" + "---|" * len(titles)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+
+def _short(value: object) -> str:
+    """Return a default on one line. A long list is cut after its first item, since config/default.toml has it whole."""
+    if isinstance(value, tuple) and len(render_literal(value)) > 60:
+        return f"[{render_literal(value[0])}, ...]"
+    return render_literal(value)

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli import messages, operator_actions, sessions
+from proxy.cli import operator_actions, sessions
 from proxy.cli.check import check
 from proxy.cli.docs import docs
 from proxy.cli.key import key
 from proxy.cli.replay import replay
 from proxy.cli.serve import serve
+from proxy.cli.sessions import stats
 from proxy.cli.shell import shell
-from proxy.cli.stats import stats
 from proxy.cli.tail import tail
 from proxy.cli.transfer import export, import_files
 from proxy.cli.upkeep import migrate, vacuum
@@ -32,7 +32,7 @@ for command in (serve, check, key, replay):
     app.command(rich_help_panel="The proxy itself")(command)
 for command in (stats, shell, tail):
     app.command(rich_help_panel="Look on")(command)
-groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": messages.app}
+groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": sessions.messages_app}
 app.command(rich_help_panel="Steer a session")(operator_actions.build)
 operator_actions.add_commands(app, groups, "Steer a session")
 for name, several in groups.items():

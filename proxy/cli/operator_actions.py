@@ -13,8 +13,7 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.remote import quote_id
-from proxy.cli.remote_options import Limit, RemoteCommand, Session, Thread, make_group, remote_command
+from proxy.cli.remote import Limit, RemoteCommand, Session, Thread, make_group, quote_id, remote_command
 from proxy.cli.terminal import (
     TableColumn,
     edit_text,

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from proxy.cli.flags import Config, Db, read_settings
+from proxy.cli.check import Config, Db, read_settings
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read_settings
+from proxy.cli.check import Config, Db, Host, PolicyName, Port, Upstream, read_settings
 from proxy.cli.logs import set_up_logging
 from proxy.errors import ConfigError
 from proxy.settings.load import DEMO, Settings, mask_password

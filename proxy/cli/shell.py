@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from proxy.cli import terminal
-from proxy.cli.remote import RemoteRefused
-from proxy.cli.remote_options import SHARED_OPTIONS, RemoteCommand, remote_command
+from proxy.cli.remote import SHARED_OPTIONS, RemoteCommand, RemoteRefused, remote_command
 from proxy.errors import ConfigError, ProxyError
 
 HELP: Final = """\

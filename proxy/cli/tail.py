@@ -16,8 +16,7 @@ import typer
 from rich.text import Text
 
 from proxy.cli import terminal
-from proxy.cli.remote import RemoteUnreachable
-from proxy.cli.remote_options import RemoteCommand, remote_command
+from proxy.cli.remote import RemoteCommand, RemoteUnreachable, remote_command
 from proxy.cli.terminal import escape_controls, make_console
 
 KIND_STYLES: Final = {"context": "cyan", "state": "green", "memo": "green", "loop": "yellow", "cache": "yellow"}

@@ -19,8 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from proxy.cli.remote import RemoteRefused
-from proxy.cli.remote_options import RemoteCommand, remote_command
+from proxy.cli.remote import RemoteCommand, RemoteRefused, remote_command
 from proxy.cli.terminal import print_error, print_json, print_text
 from proxy.contrib import std_slop
 from proxy.errors import ConfigError

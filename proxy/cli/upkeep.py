@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.flags import Config, Db, read_settings
+from proxy.cli.check import Config, Db, read_settings
 from proxy.cli.terminal import print_json, print_text
 from proxy.cli.transfer import show_progress
 from proxy.errors import ConfigError

@@ -8,13 +8,16 @@ out no message, or none that may leave alone, only the next prompt is pruned.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
+
 from proxy.chat.chain import public_id
 from proxy.errors import Conflict
 from proxy.exchange.services import Services
 from proxy.operator import edit_messages, session_settings
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
-from proxy.operator.preview_pruned import preview_pruned_prompt
 from proxy.sessions.branch import SessionSettings
 
 
@@ -41,3 +44,21 @@ def _leaving(selected: SelectedBranch, plain: Preview, pruned: Preview) -> list[
     return [public_id(k) for n, k in enumerate(selected.keys) if k in gone and not messages[n].is_system][
         : edit_messages.MAX_IDS
     ]
+
+
+# Preview of a thread's next prompt after pruning, for comparison with the prompt that would go out.
+
+
+async def preview_pruned_prompt(services: Services, selected: SelectedBranch) -> Preview:
+    """The next request of a thread, planned with the budget of a pruned one."""
+    settings = msgspec.structs.replace(selected.operator_decisions.settings, force="prune")
+    return await preview_prompt(services, selected, replace(selected.operator_decisions, settings=settings))
+
+
+async def is_prunable(services: Services, selected: SelectedBranch, preview: Preview) -> bool:
+    """True where pruning would make the next prompt smaller. preview: the next prompt as it is."""
+    turn = preview.turn
+    if turn.policy.mode != "rewrite" or selected.branch.state.stopped is not None or turn.plan.refusal:
+        return False
+    pruned = await preview_pruned_prompt(services, selected)
+    return not pruned.turn.plan.refusal and pruned.turn.plan.after < turn.plan.after

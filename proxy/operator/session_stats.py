@@ -18,7 +18,7 @@ from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.operator.find_session import PAGE_SIZE, SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
-from proxy.operator.preview_pruned import is_prunable
+from proxy.operator.prune import is_prunable
 from proxy.operator.response_models import SessionStats
 from proxy.store.base import ExchangeRecord
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from proxy.cli.basic_auth import hash_password, make_password, make_web_config
+from proxy.cli.key import hash_password, make_password, make_web_config
 
 
 def test_a_hash_is_bcrypts_and_each_has_a_salt_of_its_own() -> None:

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from proxy.cli import docs as command
+from proxy.cli.docs import MissingSource
 from proxy.cli.main import app
-from proxy.cli.tables import MissingSource
 
 PAGE = "# Title\n\n<!-- docs:metrics -->\nold\n<!-- /docs:metrics -->\n\nend \\1\n"
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from pydantic import BaseModel
 
-from proxy.cli.fields import DocumentedField, read_fields, read_summary
+from proxy.cli.settings_toml import DocumentedField, read_fields, read_summary
 from proxy.settings.load import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cli.flags import read_settings
+from proxy.cli.check import read_settings
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 

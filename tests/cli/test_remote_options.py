@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 
 from proxy.cli.main import app
-from proxy.cli.remote_options import SHARED_OPTIONS
+from proxy.cli.remote import SHARED_OPTIONS
 from tests.cli.conftest import Shop
 
 VALUES = {

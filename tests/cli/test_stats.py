@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from proxy.cli.stats import _cost
+from proxy.cli.sessions import _cost
 from tests.cli.conftest import Shop
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from typer.main import get_command
 
-from proxy.cli import tables
-from proxy.cli.fields import read_fields
+from proxy.cli import docs
+from proxy.cli.docs import MissingSource
 from proxy.cli.main import app
-from proxy.cli.tables import MissingSource
+from proxy.cli.settings_toml import read_fields
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.metrics import Metrics
@@ -15,7 +15,7 @@ from proxy.web import app as web
 
 
 def table(name: str) -> str:
-    return tables.render_table(name, get_command(app))
+    return docs.render_table(name, get_command(app))
 
 
 @pytest.mark.parametrize(

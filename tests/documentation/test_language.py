@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from proxy.cli.fields import read_fields, read_summary
+from proxy.cli.docs import render_table
 from proxy.cli.main import app
-from proxy.cli.tables import render_table
+from proxy.cli.settings_toml import read_fields, read_summary
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.policy import Policy
 from proxy.context.stages import BUILT_IN_STAGES

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from proxy.operator import find_session
 from proxy.operator.preview import preview_prompt
-from proxy.operator.preview_pruned import is_prunable, preview_pruned_prompt
+from proxy.operator.prune import is_prunable, preview_pruned_prompt
 from tests.operator.agent import talking
 
 

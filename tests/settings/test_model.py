@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from proxy.cli.fields import read_fields
+from proxy.cli.settings_toml import read_fields
 from proxy.settings import model as settings_model
 from proxy.settings.model import (
     ApiKeySettings,

@@ -11,31 +11,16 @@ from fastapi import APIRouter, FastAPI, Request
 from proxy.errors import BadRequest, ProxyError
 from proxy.exchange.services import Services
 from proxy.operator.timeline import TimelineCache
-from proxy.web.api import (
-    context,
-    dashboard_data,
-    events,
-    exchanges,
-    messages,
-    operator_actions,
-    overview,
-    records,
-    replay,
-    sessions,
-    transfer,
-)
-from proxy.web.api.error_model import register_error_handlers
+from proxy.web.api import context, events, messages, operator_actions, overview, replay, sessions, transfer
+from proxy.web.api.json_answers import register_error_handlers
 from proxy.web.asgi import App, Message, Receive, Scope, Send, read_body, read_content_length
 from proxy.web.error_responses import send_error
 from proxy.web.routes import READ
 
-ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
-    subject.router
-    for subject in (
-        *(sessions, operator_actions, replay, transfer, messages, records, exchanges),
-        *(context, overview, dashboard_data, events),
-    )
-)
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    sessions.router, operator_actions.router, replay.router, transfer.router, messages.router, sessions.records_router,
+    messages.exchanges_router, context.router, overview.router, overview.figures_router, events.router,
+)  # fmt: skip
 
 DESCRIPTION: Final = (
     "What an operator, the dashboard and the command line ask of the proxy. A key goes into `x-context-key` or, as a "

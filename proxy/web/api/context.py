@@ -17,7 +17,7 @@ from proxy.context.models import Model, find_model
 from proxy.contrib import reploid
 from proxy.errors import NotManaged, Unprocessable
 from proxy.web.api.admin_context import AdminContext, AdminContextDep
-from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.json_answers import ERROR_RESPONSES
 
 T = TypeVar("T")
 

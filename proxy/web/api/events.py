@@ -19,7 +19,7 @@ from proxy.events import bus
 from proxy.events.bus import EventBus, EventFilter, Listener
 from proxy.exchange.services import Services
 from proxy.web.api.admin_context import AdminContextDep, read_address
-from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.asgi import Receive, Scope, Send, run_while_connected, with_write_timeout
 from proxy.web.routes import READ
 

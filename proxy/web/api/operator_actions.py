@@ -15,7 +15,7 @@ from proxy.operator.edit_messages import IdKind
 from proxy.operator.response_models import DecisionResult, GroupListItem, MemoDetails
 from proxy.web.api import json_answers, pagination
 from proxy.web.api.admin_context import AdminContextDep, SessionContext, SessionContextDep, require_tenant
-from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.api.pagination import Cursor, Limit, Page
 from proxy.web.routes import READ
 

@@ -23,7 +23,7 @@ from proxy.replay.read import RecordedConversation
 from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
 from proxy.web.api import json_answers
 from proxy.web.api.admin_context import SessionContextDep
-from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.json_answers import ERROR_RESPONSES
 
 router = APIRouter(prefix="/api/sessions/{session}", tags=["replay"], responses=ERROR_RESPONSES)
 

@@ -21,7 +21,7 @@ from proxy.replay.stored import StoredSession as Stored
 from proxy.sessions import locate
 from proxy.store.base import Store
 from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, require_tenant
-from proxy.web.api.error_model import ERROR_RESPONSES
+from proxy.web.api.json_answers import ERROR_RESPONSES
 
 router = APIRouter(prefix="/api", tags=["transfer"], responses=ERROR_RESPONSES)
 

@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from proxy.errors import Conflict, StoreUnavailable
-from proxy.web.api.error_model import ERROR_RESPONSES, register_error_handlers
+from proxy.web.api.json_answers import ERROR_RESPONSES, register_error_handlers
 
 
 def app() -> FastAPI:
