@@ -38,7 +38,7 @@ from proxy.store.base import Store
 from proxy.tokenizers import get_token_counter
 from proxy.upstream.client import UpstreamClient
 from proxy.web.api.admin_app import create_api, limit_bodies
-from proxy.web.asgi import App, Message, Receive, Scope, Send, log_requests
+from proxy.web.asgi import MAX_PATH_CHARS, App, Message, Receive, Scope, Send, log_requests
 from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
 from proxy.web.chat import serve_chat
 from proxy.web.dashboard.static_files import create_dashboard
@@ -48,7 +48,6 @@ from proxy.web.passthrough import serve_passthrough
 from proxy.web.probes import create_probes
 from proxy.web.routes import (
     MAX_LOGGED_PATHS,
-    MAX_PATH_CHARS,
     UNMANAGED_HEADER,
     PathRules,
     Route,

@@ -38,7 +38,7 @@ log = logging.getLogger("proxy.requests")
 FACTS_KEY: Final = "context.facts"
 """Key of a request's scope for the dictionary that the exchange fills."""
 MAX_PATH_CHARS: Final = 200
-"""Characters of a path that are logged."""
+"""Characters of a path that are logged, or named in a header."""
 QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 CLIENT_GONE_STATUS: Final = 499
 """The status of a request whose client left before the answer began."""

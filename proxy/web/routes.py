@@ -37,8 +37,6 @@ UNMANAGED_HEADER: Final = b"x-context-unmanaged"
 """The header that names the path."""
 MAX_LOGGED_PATHS: Final = 100
 """Paths that are logged. There is a limit, because clients choose the paths."""
-MAX_PATH_CHARS: Final = 200
-"""Characters of a path that are shown."""
 _CONVERSATIONAL: Final = re.compile(
     r"/(?:messages|responses|completions|complete|api/chat|api/generate|converse(?:-stream)?"
     r"|invoke(?:-with-response-stream)?|[^/]+:(?:streamG|g)enerateContent)/?$"
