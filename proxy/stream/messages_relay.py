@@ -1,0 +1,461 @@
+"""Relay of a Messages stream through the proxy, with the interface of `proxy.stream.relay.Relay`.
+
+If nothing must be removed, the incoming bytes go out at once. Otherwise each event goes on as soon as it is complete,
+unchanged unless it holds something that the client must not see. Blocks of the proxy's own calls, and blocks that hold
+nothing but withheld text, leave whole. Clients address blocks by index, so the blocks that stay are numbered without
+gaps, over all rounds of an answer. The end of the stream (`message_delta`, `message_stop`) is kept back in both cases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.dialects.completions.stream import Usage
+from proxy.dialects.messages.stream import (
+    CUT_REASONS,
+    RUNNABLE_REASONS,
+    MessagesEvent,
+    choose_stop_reason,
+    make_event,
+    read_event,
+    sum_rounds,
+)
+from proxy.notes import state_block
+from proxy.stream.block_filter import BlockFilter
+from proxy.stream.messages_answer import MessagesAnswer, read_call
+from proxy.stream.messages_patch import patch_index, patch_tail, patch_text
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, replace_data
+from proxy.stream.tool_call_filter import HiddenCall
+
+_PASSING = (b"event: content_block_", b"event:content_block_")
+"""Beginnings of events that are not the last ones: without edits, they need not wait until they are complete."""
+_CALL = b"tool_use"
+_STOP = make_event("message_stop", {})
+_DELTA_DATA = b'{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{}}'
+_DELTA = b"event: message_delta\ndata: " + _DELTA_DATA + b"\n\n"
+
+
+class _Block:
+    """One block of upstream.
+
+    number: its index for the client, -1 while it has none. is_open: the client gets it, now or when it is released.
+    last_text: its newest delta with text, a template for text that comes later.
+    """
+
+    __slots__ = ("block_filter", "fields", "is_hidden", "is_open", "is_settled", "kind", "last_text", "number", "start")
+
+    def __init__(self, start: SseEvent, fields: dict[str, Any]) -> None:
+        self.start = start
+        self.fields = fields
+        self.kind = str(fields.get("type"))
+        self.number = -1
+        self.is_hidden = False
+        self.is_open = False
+        self.is_settled = False
+        self.block_filter: BlockFilter | None = None
+        self.last_text: SseEvent | None = None
+
+
+class _Piece:
+    """Something that the client gets: the start of a block, text of it, another delta of it, or its stop.
+
+    event: the event that it came in. delta: of a delta that is no text.
+    """
+
+    __slots__ = ("block", "delta", "event", "kind", "text")
+
+    def __init__(
+        self, kind: str, block: _Block, event: SseEvent | None, text: str = "", delta: dict[str, Any] | None = None
+    ) -> None:
+        self.kind = kind
+        self.block = block
+        self.event = event
+        self.text = text
+        self.delta = delta or {}
+
+
+class MessagesRelay:
+    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
+
+    withhold_state: blocks under `headings` are removed from the text. drop_usage: ignored, since every Messages stream
+    has usage. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay of
+    the round before, whose answer this one continues. hold_text: text waits until it is known that no hidden call
+    follows it.
+
+    answer: what the client has got over all rounds. terminal: the end of the stream, b"" if it broke off or the round
+    goes on. is_unfinished: the bytes sent so far end within an event.
+    """
+
+    __slots__ = (
+        "_by_index", "_closed", "_earlier", "_ending", "_filters", "_given", "_hidden", "_hidden_places", "_hold",
+        "_limit", "_next", "_parser", "_previous", "_queue", "_round", "_shown", "_shown_before", "_spent", "_straight",
+        "_tail", "_withheld", "answer", "goes_on", "hidden_calls", "is_unfinished", "terminal",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        withhold_state: bool,
+        drop_usage: bool = False,  # noqa: ARG002 - the interface of `Relay`: here usage always is the client's
+        limit: int = EVENT_LIMIT,
+        headings: tuple[str, ...] = state_block.HEADINGS,
+        hidden_tools: frozenset[str] = frozenset(),
+        previous: MessagesRelay | None = None,
+        hold_text: bool = False,
+    ) -> None:
+        self.answer: MessagesAnswer = MessagesAnswer(limit) if previous is None else previous.answer
+        self.terminal = b""
+        self.is_unfinished = False
+        self.goes_on = False
+        """True if the round has ended with hidden calls alone: nothing of its end was sent."""
+        self.hidden_calls: list[HiddenCall] = []
+        """The hidden calls of this round, when it has ended; none if it did not end well."""
+        self._straight = not (withhold_state or hidden_tools or previous)
+        self._round = None if self._straight else MessagesAnswer(limit)
+        self._limit = limit
+        self._previous = previous
+        self._hidden = hidden_tools
+        self._withheld = headings if withhold_state else ()
+        self._hold = hold_text and bool(hidden_tools or previous)
+        self._parser = SseParser(limit)
+        self._closed = False
+        self._given = 0  # bytes of the unfinished event that were sent
+        self._by_index: dict[int, _Block] = {}
+        self._ending: tuple[_Block, SseEvent] | None = None  # a text whose stop waits for the next event
+        self._filters: list[BlockFilter] = []
+        self._hidden_places: list[int] = []  # of the hidden calls among the round's blocks
+        self._queue: list[_Piece] | None = None  # what waits, with `hold_text`
+        self._earlier: list[_Piece] = [] if previous is None else previous.list_waiting()
+        self._tail: list[SseEvent] = []
+        self._next: int = 0 if previous is None else previous._next
+        self._shown = 0
+        self._shown_before: int = 0 if previous is None else previous.shown_calls
+        self._spent: dict[str, Any] = (
+            {} if previous is None else sum_rounds(previous._spent, previous.read_wire_usage())
+        )
+
+    # Facts about the round and the answer.
+
+    @property
+    def blocks(self) -> list[str]:
+        """The bodies of the STATE blocks withheld, in their order, over all rounds."""
+        before = self._previous.blocks if self._previous else []
+        return before + [body for one in self._filters for body in one.blocks]
+
+    @property
+    def other_blocks(self) -> list[str]:
+        """The bodies of the withheld blocks under all other headings, in the same way."""
+        before = self._previous.other_blocks if self._previous else []
+        return before + [body for one in self._filters for body in one.other_blocks]
+
+    @property
+    def shown_calls(self) -> int:
+        """The number of calls that the client has got in this answer."""
+        return self._shown_before + self._shown
+
+    @property
+    def round_usage(self) -> Usage | None:
+        """The usage of this round alone."""
+        return (self._round or self.answer).usage
+
+    def build_round_message(self) -> bytes | None:
+        """Return the canonical message of this round as upstream should get it back: with its hidden calls, and with
+        the text as upstream wrote it."""
+        return (self._round or self.answer).build_round_message()
+
+    def list_waiting(self) -> list[_Piece]:
+        """Return what waits with `hold_text`, of this round and of the rounds before."""
+        return [*self._earlier, *(self._queue or ())]
+
+    def read_wire_usage(self) -> dict[str, Any]:
+        """Return the usage object of this round."""
+        return (self._round or self.answer).wire_usage
+
+    # Bytes in, bytes out.
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of upstream. Return the bytes that may go to the client now."""
+        if self._closed:
+            if self._straight:
+                self.terminal += data[: max(self._limit - len(self.terminal), 0)]
+            return b""
+        out: list[bytes] = []
+        for event in self._parser.feed(data):
+            self._take(event, out)
+        self._note_overflow()
+        pending = self._parser.pending
+        if self._straight and self._tail:
+            if self.answer.is_done:  # closed: nothing behind the end is read
+                self.terminal += bytes(pending)
+        elif self._straight and pending.startswith(_PASSING):
+            out.append(bytes(pending[self._given :]))
+            self._given = len(pending)
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
+        if self._closed:
+            return b""
+        out: list[bytes] = []
+        for event in self._parser.flush():
+            if self._straight:
+                self._take(event, out)
+                self.is_unfinished = not self._tail
+            elif event.data is not None:  # half an event without data may hold a hidden call
+                name = b"" if event.name is None else b"event: " + event.name + b"\n"
+                data = b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
+                self._take(SseEvent(name + data, event.data, event.name), out)
+        if not self._closed:
+            self._closed = True
+            self._end_round(out, is_complete=bool(self._tail))
+        return b"".join(out)
+
+    def drop_held_text(self) -> None:
+        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
+        self._earlier = [piece for piece in self._earlier if piece.block.kind != "text"]
+
+    def end_answer(self) -> bytes:
+        """End the answer although this round goes on. Return the held text of the rounds.
+
+        Then `terminal` has the value that it has at the end of any answer.
+        """
+        out: list[bytes] = []
+        self.goes_on = False
+        self._release(out)
+        if not self._tail:
+            self._tail = [SseEvent(_DELTA, _DELTA_DATA), SseEvent(_STOP, b'{"type":"message_stop"}')]
+        self._send_tail()
+        self.answer.is_done = True
+        return b"".join(out)
+
+    # One event.
+
+    def _take(self, event: SseEvent, out: list[bytes]) -> None:
+        raw = event.raw[self._given :] if self._given else event.raw
+        self._given = 0
+        if self._closed:
+            if self._straight:
+                self.terminal += raw
+            return
+        found = None if event.data is None else read_event(event.data)
+        if event.data is None or found is None:
+            self._pass_unread(event, raw, out)
+        elif found.type == "message_stop":
+            self._tail.append(event)
+            self._closed = True
+            self._end_round(out, is_complete=True)
+            self.answer.is_done = not self.goes_on
+        elif found.type == "message_delta":
+            self._take_tail(event, found)
+        elif self._straight:
+            if self._tail and found.type.startswith("content_block"):  # it goes on behind what looked like its end
+                out += [one.raw for one in self._tail]
+                self._tail = []
+            self.answer.add(found)
+            (self._tail.append(event) if self._tail else out.append(raw))
+        else:
+            self._edit(event, found, out)
+
+    def _pass_unread(self, event: SseEvent, raw: bytes, out: list[bytes]) -> None:
+        """Pass on bytes that hold no event. They may be part of an event that was too large to be read."""
+        self._note_overflow()
+        is_large = event.data is None and self._parser.overflowed and not raw.startswith(b":") and raw.strip()
+        if event.data is not None:
+            self.answer.unparsed += 1
+        if self._round is not None and (_CALL in raw or (is_large and self._is_changed())):
+            self._round.is_capped = True
+            return
+        if self._tail:
+            self._tail.append(event)
+        else:
+            out.append(raw)
+
+    def _is_changed(self) -> bool:
+        """True if blocks of this answer have other indexes than upstream's, or wait."""
+        held = any(block.is_hidden or block.number < 0 for block in self._by_index.values())
+        return held or self._previous is not None or bool(self._queue)
+
+    def _note_overflow(self) -> None:
+        if self._parser.overflowed:
+            self.answer.is_capped = True
+            if self._round is not None:
+                self._round.is_capped = True
+
+    def _take_tail(self, event: SseEvent, found: MessagesEvent) -> None:
+        if self._round is None:
+            self.answer.add(found)
+        else:
+            self._round.add(found)
+            self._tail = []  # the newest one reports all
+        self._tail.append(event)
+
+    def _edit(self, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
+        if self._round is not None:
+            self._round.add(found)
+        if found.type in ("content_block_delta", "content_block_stop"):
+            block = self._by_index.get(found.index or 0)
+            if block is None:
+                out.append(event.raw)
+            elif not block.is_hidden:
+                self._continue_block(block, event, found, out)
+        elif found.type == "content_block_start":
+            self._settle_text(out)
+            self._begin_block(event, found, out)
+        elif self._previous is None or found.type not in ("message_start", "ping"):  # else the client has had one
+            self.answer.add(found)
+            self._pass(event, out)
+
+    def _pass(self, event: SseEvent, out: list[bytes]) -> None:
+        if self._tail:
+            self._tail.append(event)
+        else:
+            out.append(event.raw)
+
+    # Blocks.
+
+    def _begin_block(self, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
+        block = self._by_index[found.index or 0] = _Block(event, found.content_block or {})
+        if block.kind == "text" and self._withheld:
+            block.block_filter = BlockFilter(self._withheld)
+            self._filters.append(block.block_filter)
+            text = block.fields.get("text")
+            block.fields = {**block.fields, "text": ""}
+            self._add_text(block, text if isinstance(text, str) else "", None, out)
+            return
+        if block.kind == "tool_use":
+            block.is_hidden = block.fields.get("name") in self._hidden
+            if block.is_hidden:
+                self._hidden_places.append(len(self._round.blocks) - 1 if self._round else 0)
+                return
+            self._shown += 1
+            self._release(out)
+        self._open(block, out)
+
+    def _continue_block(self, block: _Block, event: SseEvent, found: MessagesEvent, out: list[bytes]) -> None:
+        delta = found.delta or {}
+        text = delta.get("text")
+        if found.type == "content_block_stop":
+            if block.block_filter is not None:
+                self._ending = (block, event)
+            else:
+                self._put(_Piece("stop", block, event), out)
+        elif delta.get("type") == "text_delta" and isinstance(text, str):
+            block.last_text = event
+            self._add_text(block, text, event, out)
+        else:
+            self._open(block, out)
+            self._put(_Piece("delta", block, event, delta=delta), out)
+
+    def _open(self, block: _Block, out: list[bytes]) -> None:
+        if not block.is_open:
+            block.is_open = True
+            self._put(_Piece("start", block, block.start), out)
+
+    def _add_text(self, block: _Block, text: str, event: SseEvent | None, out: list[bytes]) -> None:
+        """Put the part of a text that the client may see now."""
+        visible = text if block.block_filter is None else block.block_filter.feed(text)
+        if visible or block.block_filter is None:
+            self._open(block, out)
+            self._put(_Piece("text", block, event, visible), out)
+
+    def _settle_text(self, out: list[bytes], *, is_cut: bool = False) -> None:
+        """End the text that waits: it is now known if the answer was cut off there. is_cut: it was."""
+        if self._ending is None:
+            return
+        block, event = self._ending
+        self._ending = None
+        self._flush_filter(block, out, is_cut=is_cut)
+        if block.is_open:
+            self._put(_Piece("stop", block, event), out)
+
+    def _flush_filter(self, block: _Block, out: list[bytes], *, is_cut: bool) -> None:
+        block.is_settled = True
+        visible = "" if block.block_filter is None else block.block_filter.end(cut=is_cut)
+        if visible:
+            self._open(block, out)
+            self._put(_Piece("text", block, block.last_text, visible), out)
+
+    def _put(self, piece: _Piece, out: list[bytes]) -> None:
+        """Send a piece, or let it wait: with `hold_text` a text waits, and all that comes behind it."""
+        if self._hold and (self._queue is not None or self._earlier or piece.block.kind == "text"):
+            self._queue = self._queue or []
+            self._queue.append(piece)
+        else:
+            out.append(self._render(piece))
+
+    def _release(self, out: list[bytes]) -> None:
+        """Send what has waited: the client sees this round. If calls of the client's follow, the text that earlier
+        rounds put before hidden calls is left out."""
+        if self._shown:
+            self.drop_held_text()
+        waiting = self.list_waiting()
+        self._hold, self._earlier, self._queue = False, [], None
+        out += [self._render(piece) for piece in waiting]
+
+    def _render(self, piece: _Piece) -> bytes:
+        """The bytes of a piece, which is then part of the answer."""
+        block, event = piece.block, piece.event
+        if piece.kind == "start":
+            block.number = self._next
+            self._next += 1
+            self.answer.begin_block(block.number, block.fields)
+        elif piece.kind == "text":
+            self.answer.extend_block(block.number, {"type": "text_delta", "text": piece.text})
+        else:
+            self.answer.extend_block(block.number, piece.delta)
+        if event is None:
+            delta = {"type": "text_delta", "text": piece.text}
+            return make_event("content_block_delta", {"index": block.number, "delta": delta})
+        data = event.data or b""
+        found = read_event(data) or MessagesEvent()
+        if found.index != block.number:
+            data = patch_index(data, block.number)
+        if piece.kind == "text" and (found.delta or {}).get("text") != piece.text:
+            data = patch_text(data, piece.text)
+        elif piece.kind == "start" and (found.content_block or {}).get("text") != block.fields.get("text"):
+            data = patch_text(data, "", is_start=True)
+        return event.raw if data is event.data else replace_data(event, data)
+
+    # The end.
+
+    def _end_round(self, out: list[bytes], *, is_complete: bool) -> None:
+        """End the round: decide if the answer goes on, and if not, send what has waited."""
+        of_round = self._round
+        if of_round is None:
+            self.terminal = b"".join([event.raw for event in self._tail])
+            return
+        reason = of_round.stop_reason
+        is_cut = not is_complete or reason in CUT_REASONS
+        self._settle_text(out, is_cut=is_cut)
+        for block in self._by_index.values():
+            if block.block_filter is not None and not block.is_settled:
+                self._flush_filter(block, out, is_cut=True)
+        is_sound = is_complete and of_round.error is None and not of_round.is_capped
+        if self._hidden_places and is_sound and (not reason or reason in RUNNABLE_REASONS):
+            calls = [read_call(of_round.blocks[place]) for place in self._hidden_places]
+            ids = {call.id for call in of_round.calls}
+            if "" not in ids and len(ids) == len(of_round.calls):  # else a result would not find its call
+                self.hidden_calls = [HiddenCall(call.id, call.name, call.arguments) for call in calls]
+                self.goes_on = not self._shown
+        if not self.goes_on:
+            self._release(out)
+            self._send_tail()
+
+    def _send_tail(self) -> None:
+        """Set `terminal` to the end of the stream, with the stop reason and the usage of the whole answer."""
+        of_round = self._round
+        if of_round is None or not self._tail:
+            return
+        is_changed = bool(self._hidden_places) or self._previous is not None
+        reason = choose_stop_reason(of_round.stop_reason or "end_turn", self.shown_calls if is_changed else 1)
+        usage = sum_rounds(self._spent, of_round.wire_usage)
+        self.answer.add_tail({"stop_reason": reason}, usage)
+        pieces = []
+        for event in self._tail:
+            data = event.data or b""
+            found = read_event(data)
+            if found is not None and found.type == "message_delta":
+                is_other = (found.delta or {}).get("stop_reason") != reason
+                data = patch_tail(data, reason if is_changed and is_other else None, usage if self._spent else None)
+            pieces.append(event.raw if data is event.data or event.data is None else replace_data(event, data))
+        self.terminal = b"".join(pieces)
