@@ -99,7 +99,7 @@ class ShortenResults:
                 reason,
                 after,
                 since=turns.index_of(since - 1) if since is not None else n,
-                write_text=batch.writer(n, command, is_view=kind != "other"),
+                write_text=batch.writer(n, command, kind),
                 rider=since is None,
                 content=kind,
             )
@@ -115,7 +115,7 @@ class ShortenResults:
             edit = view.find_edit(n)
             if edit is not None and edit.action != "append" and edit.stage != "refer_repeats":
                 continue
-            left = estimate_stub_chars(message, command, is_view=kind != "other") + _referred_chars(view, n, kept)
+            left = estimate_stub_chars(message, command, content=kind) + _referred_chars(view, n, kept)
             after = left * whole // max(1, len(message.text)) + 12
             if after <= view.tokens[n] - whole * self.save:
                 found.append((n, kind, after, command))
@@ -171,11 +171,11 @@ class _Batch:
         self._referred: dict[bytes, list[tuple[int, int]]] = {}
         self._newest: Mapping[int, frozenset[str]] = {}
 
-    def writer(self, n: int, command: ShellCommand, *, is_view: bool) -> _Write:
+    def writer(self, n: int, command: ShellCommand, content: ContentKind) -> _Write:
         """Return the callable that writes the stub of messages[n]."""
-        return _Write(self, n, command, is_view)
+        return _Write(self, n, command, content)
 
-    def write(self, n: int, command: ShellCommand, gone: frozenset[int], *, is_view: bool) -> str:
+    def write(self, n: int, command: ShellCommand, gone: frozenset[int], content: ContentKind) -> str:
         """Return the stub of messages[n]. gone: the indices of all messages that are shortened in the same batch."""
         if self._made is None:
             self._made = StubWriter(identifiers.PromptIndex(self._view), self._keep)
@@ -189,7 +189,7 @@ class _Batch:
             wanted = [*wanted, *file_views.find_spans(message.text, self._newest[n])]
         held = identifiers.hash_message(message, view.find_edit(n))
         shown = name if "recall" in view.offered_tools else ""
-        return self._made.write_stub(message, held, wanted, command, is_view=is_view, message_id=shown)
+        return self._made.write_stub(message, held, wanted, command, content=content, message_id=shown)
 
 
 def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int, int]]]) -> int:
@@ -207,10 +207,10 @@ class _Write:
     batch: _Batch
     n: int
     command: ShellCommand
-    is_view: bool
+    content: ContentKind
 
     def __call__(self, gone: frozenset[int]) -> str:
-        return self.batch.write(self.n, self.command, gone, is_view=self.is_view)
+        return self.batch.write(self.n, self.command, gone, self.content)
 
 
 def find_results(

@@ -16,12 +16,22 @@ from proxy.context.analysis import identifiers, outcome
 from proxy.context.analysis.identifiers import PromptIndex, TextHashes
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
+from proxy.context.plan import ContentKind
 from proxy.context.summaries import labelled_records
 
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"
     r"|^E  "
 )
+_REPORT = re.compile(
+    r"^E  |(?:^|[\s\u2192])FAIL(?:ED|URES?)?(?:\W|$)|Traceback \(most recent|\bpanic: "
+    r"|(?:^|[\s:\u2192])(?:[\w.$]*\b[A-Z]\w*)?(?:Error|Exception): \S"
+    r"|(?:^|: |\d(?:\u2192|\t|\|))(?:error|[Ff]atal)(?: error)?(?:\[\w+\]| \w+\d)?: \S"
+    r"|\[(?:error|fatal)\]|\b(?:level|severity)\W{1,5}(?:error|fatal)\b"
+    r"|: (?:No such file|[Pp]ermission denied|(?:command )?not found)\b"
+)
+"""A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other
+places."""
 _IMPORT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*"
     r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
@@ -58,20 +68,20 @@ class StubLimits:
     """The same room as a share of the result; the smaller room counts."""
 
 
-def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *, is_view: bool = False) -> int:
+def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *, content: ContentKind = "other") -> int:
     """Estimate the characters of this result's stub. The estimate is needed often, so it does not look at the prompt.
 
     Names that stand elsewhere are not known here. Nearly all names are taken to stand nowhere else, which is the
     careful side.
     """
-    return message.derive(lambda m: _estimate_stub_chars(m, command, is_view=is_view), ("rough", command, is_view))
+    return message.derive(lambda m: _estimate_stub_chars(m, command, content), ("rough", command, content))
 
 
-def _estimate_stub_chars(message: Message, command: ShellCommand, *, is_view: bool) -> int:
+def _estimate_stub_chars(message: Message, command: ShellCommand, content: ContentKind) -> int:
     lines = outcome.read_lines(message)
     ended = outcome.read_outcome(message, command)
-    stays = _outcome_lines(ended, command, is_view=is_view)
-    telling = [n for n in message.derive(find_error_lines) if n not in stays]
+    stays = _outcome_lines(ended, command, is_view=content != "other")
+    telling = [n for n in _telling_lines(message, command, content) if n not in stays]
     fixed = sum(len(lines[n]) for n in _both_ends(telling, _ERRORS - len(ended.failure_lines)))
     if len(message.text) > _LONG:
         fixed += _LONG * len(_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
@@ -93,6 +103,21 @@ def find_error_lines(message: Message) -> tuple[int, ...]:
     """The numbers of the lines that tell of an error; a long line does not count."""
     lines = outcome.read_lines(message)
     return tuple(n for n in _error_lines(message, lines) if len(lines[n]) <= _LONG)
+
+
+def find_reported_errors(message: Message) -> tuple[int, ...]:
+    """The numbers of those lines that report an error, and do not only name one as code does."""
+    lines = outcome.read_lines(message)
+    return tuple(n for n in message.derive(find_error_lines) if _REPORT.search(lines[n]))
+
+
+def _telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
+    """The numbers of the lines that tell of an error.
+
+    Of a file, a search or a listing, only lines that report an error count: the others are code with these words.
+    """
+    shows = content != "unknown" and command.kind != "run"
+    return message.derive(find_reported_errors if shows else find_error_lines)
 
 
 def _outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: bool) -> set[int]:
@@ -150,16 +175,17 @@ class StubWriter:
         referred_spans: Sequence[tuple[int, int]] = (),
         command: ShellCommand = PLAIN_CALL,
         *,
-        is_view: bool,
+        content: ContentKind,
         message_id: str = "",
     ) -> str:
         """The stub of one result.
 
         hashes: the names and lines that the message holds now. referred_spans: (start, end) of lines that a later
-        result refers to; these lines stay whole. command: the command of the result. is_view: it shows a file or page
-        that may be edited later. message_id: see `render_stub`."""
+        result refers to; these lines stay whole. command: the command of the result. content: what the result has; a
+        view shows a file or page that may be edited later. message_id: see `render_stub`."""
         lines = outcome.read_lines(message)
-        kept = self._fixed_lines(message, lines, hashes, command, is_view=is_view)
+        is_view = content != "other"
+        kept = self._fixed_lines(message, lines, hashes, command, content)
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
         kept |= whole
         room = min(self._keep.max_name_chars, int(self._keep.max_name_share * len(message.text)))
@@ -176,13 +202,14 @@ class StubWriter:
         return text
 
     def _fixed_lines(
-        self, message: Message, lines: Sequence[str], held: TextHashes, command: ShellCommand, *, is_view: bool
+        self, message: Message, lines: Sequence[str], held: TextHashes, command: ShellCommand, content: ContentKind
     ) -> set[int]:
         """The lines that always stay: the first line with text, the outcome, unique error lines, the imports of a file.
 
         A file's constants come after these (`_with_constants`).
         """
         ended = outcome.read_outcome(message, command)
+        is_view = content != "other"
         kept = _outcome_lines(ended, command, is_view=is_view)
         first = (
             ended.first_line
@@ -194,7 +221,7 @@ class StubWriter:
         has, most = self._standing.has_line, self._keep.max_errors
         telling = [
             n
-            for n in message.derive(find_error_lines)
+            for n in _telling_lines(message, command, content)
             if n not in kept and not has(identifiers.strip_line_number(lines[n]), held.line_set)
         ]
         kept.update(_both_ends(telling, most - len(ended.failure_lines)))

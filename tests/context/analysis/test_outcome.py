@@ -16,6 +16,7 @@ from proxy.context.analysis.identifiers import PromptIndex
 from proxy.context.analysis.outcome import HEAD_LINES, TAIL_LINES
 from proxy.context.analysis.runners import RUNNERS
 from proxy.context.analysis.shell_commands import TOOL_RUN, ShellCommand
+from proxy.context.plan import ContentKind
 from proxy.context.summaries.stub import StubLimits, StubWriter
 from proxy.dialects.completions.request import read_message
 from tests.context.analysis.runs import DOTS, GREEN, OFF, RED, RUNS, Run, xml
@@ -307,8 +308,9 @@ def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | N
     command = shell_commands.parse_call(Call("1", tool, "{}"))
     message = view.messages[2]
     assert outcome.read_outcome(message, command).verdict != "succeeded"
-    for is_view in (False, True):
+    contents: tuple[ContentKind, ...] = ("other", "view")
+    for content in contents:
         text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
-            message, identifiers.hash_message(message, None), command=command, is_view=is_view
+            message, identifiers.hash_message(message, None), command=command, content=content
         )
         assert re.search(rf'"{name}": ?0', text), text

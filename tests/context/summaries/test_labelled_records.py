@@ -58,7 +58,7 @@ def test_the_stub_of_a_record_has_labels_and_no_bare_names() -> None:
     view = look(values)
     one = view.messages[1]
     told = StubWriter(PromptIndex(view), StubLimits(max_name_share=0.15)).write_stub(
-        one, hash_text(one.text), is_view=True, message_id="abcdefghij"
+        one, hash_text(one.text), content="view", message_id="abcdefghij"
     )
     assert '"tier": "silver"' in told
     assert '"order": "O-00000",\n   "amount_cents": 1000,' in told

@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 
 from proxy.context.analysis import identifiers, outcome, shell_commands
 from proxy.context.analysis.identifiers import PromptIndex
+from proxy.context.plan import ContentKind
 from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars, keep_short_gaps
 from tests.context.analysis.runs import RUNS, Run
 from tests.conversations import assistant, look, result, user
 
+CONTENTS: st.SearchStrategy[ContentKind] = st.sampled_from(("view", "other", "unknown"))
 FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]
 
 
-def stub(text: str, before: str = "a prompt", keep: StubLimits | None = None, *, is_view: bool = False) -> str:
+def stub(text: str, before: str = "a prompt", keep: StubLimits | None = None, *, content: ContentKind = "other") -> str:
     view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
     writer = StubWriter(PromptIndex(view), keep or StubLimits())
-    return writer.write_stub(view.messages[2], identifiers.hash_message(view.messages[2], None), is_view=is_view)
+    return writer.write_stub(view.messages[2], identifiers.hash_message(view.messages[2], None), content=content)
 
 
 def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
@@ -34,9 +36,9 @@ def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
 def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
     held = identifiers.hash_message(view.messages[2], None)
-    bare = StubWriter(PromptIndex(view), StubLimits()).write_stub(view.messages[2], held, is_view=False)
+    bare = StubWriter(PromptIndex(view), StubLimits()).write_stub(view.messages[2], held, content="other")
     named = StubWriter(PromptIndex(view), StubLimits()).write_stub(
-        view.messages[2], held, is_view=False, message_id="abcdefghij"
+        view.messages[2], held, content="other", message_id="abcdefghij"
     )
     assert named == bare.replace(" characters]", ' characters; recall("abcdefghij")]')
     assert named != bare
@@ -57,7 +59,7 @@ def test_names_have_room_up_to_a_share_of_the_result() -> None:
 
 def test_the_imports_of_a_file_stay() -> None:
     text = "\n".join(["1\timport os", "2\tfrom a.b import c", *FILLER])
-    assert stub(text, is_view=True).splitlines()[1:] == ["1\timport os", "2\tfrom a.b import c", "[... 60 lines]"]
+    assert stub(text, content="view").splitlines()[1:] == ["1\timport os", "2\tfrom a.b import c", "[... 60 lines]"]
 
 
 @pytest.mark.parametrize(
@@ -73,22 +75,22 @@ def test_the_imports_of_a_file_stay() -> None:
 )
 def test_a_constant_stays_with_its_value(line: str) -> None:
     text = "\n".join(["# limits", *FILLER, line, *FILLER])
-    assert stub(text, is_view=True).splitlines()[1:] == ["# limits", "[... 60 lines]", line, "[... 60 lines]"]
+    assert stub(text, content="view").splitlines()[1:] == ["# limits", "[... 60 lines]", line, "[... 60 lines]"]
     assert line not in stub(text).splitlines(), "only a file's: what a command prints is not looked up in it again"
-    assert line not in stub(text, before=identifiers.strip_line_number(line), is_view=True).splitlines(), (
+    assert line not in stub(text, before=identifiers.strip_line_number(line), content="view").splitlines(), (
         "it stands elsewhere"
     )
 
 
 @pytest.mark.parametrize("line", ["total = MAX_RETRIES", "check(MAX_RETRIES, 3)", "value = 3  # as MAX_RETRIES says"])
 def test_what_only_mentions_a_constant_is_none(line: str) -> None:
-    assert line not in stub("\n".join(["# limits", *FILLER, line, *FILLER]), is_view=True).splitlines()
+    assert line not in stub("\n".join(["# limits", *FILLER, line, *FILLER]), content="view").splitlines()
 
 
 def test_constants_have_the_room_of_names_and_leave_them_the_rest() -> None:
     told = "the words that a person is shown for it stand in another file"
     text = "\n".join(["# codes", *(line for n in range(300) for line in (f"CODE_{n:03} = {n * 7919}", told, told))])
-    shown = stub(text, keep=StubLimits(max_name_share=0.05), is_view=True)
+    shown = stub(text, keep=StubLimits(max_name_share=0.05), content="view")
     kept = [line for line in shown.splitlines() if line.startswith("CODE_")]
     assert kept[0] == "CODE_000 = 0"
     assert 0.04 * len(text) < sum(len(line) + 1 for line in kept) <= 0.05 * len(text)
@@ -104,7 +106,7 @@ def test_many_error_lines_are_the_first_and_the_last_ones() -> None:
 def test_lines_that_a_later_result_refers_to_stay() -> None:
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), user("b")])
     text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
-        view.messages[2], identifiers.hash_message(view.messages[2], None), [(5, 8)], is_view=True
+        view.messages[2], identifiers.hash_message(view.messages[2], None), [(5, 8)], content="view"
     )
     assert text.splitlines()[1:] == [FILLER[0], "[... 4 lines]", *FILLER[5:8], "[... 52 lines]"]
 
@@ -113,7 +115,7 @@ def test_a_line_that_a_later_result_refers_to_stays_to_its_end() -> None:
     lines = [f"line {n} {'of a text ' * (50 if n in (20, 40) else 1)}end" for n in range(60)]
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(lines))])
     message, writer = view.messages[2], StubWriter(PromptIndex(view), StubLimits())
-    stub = writer.write_stub(message, identifiers.hash_message(message, None), [(18, 30)], is_view=False).split("\n")
+    stub = writer.write_stub(message, identifiers.hash_message(message, None), [(18, 30)], content="other").split("\n")
     assert lines[20] in stub
     assert lines[40] not in stub
 
@@ -124,17 +126,17 @@ def test_of_two_copies_the_older_one_yields() -> None:
         [user("a"), assistant(None, "1"), result("1", text), assistant(None, "2"), result("2", text), user("b")]
     )
     writer = StubWriter(PromptIndex(view), StubLimits())
-    newer = writer.write_stub(view.messages[4], identifiers.hash_message(view.messages[4], None), is_view=True)
-    older = writer.write_stub(view.messages[2], identifiers.hash_message(view.messages[2], None), is_view=True)
+    newer = writer.write_stub(view.messages[4], identifiers.hash_message(view.messages[4], None), content="view")
+    older = writer.write_stub(view.messages[2], identifiers.hash_message(view.messages[2], None), content="view")
     assert "order_4711" not in newer, "it stands in the older copy still"
     assert "order_4711" in older, "now it would stand nowhere else"
 
 
-@given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=60), max_size=40), st.booleans())
-def test_every_kept_line_and_name_was_in_the_result(lines: list[str], is_view: bool) -> None:
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=60), max_size=40), CONTENTS)
+def test_every_kept_line_and_name_was_in_the_result(lines: list[str], content: ContentKind) -> None:
     text = "\n".join(lines)
     there = set(text.splitlines())
-    for line in stub(text or "x", is_view=is_view).splitlines()[1:]:
+    for line in stub(text or "x", content=content).splitlines()[1:]:
         if line.startswith("[also there: ") and line not in there:
             assert all(name in text for name in line[13:-1].partition("; ")[0].split(" "))
         elif line not in there and text:
@@ -150,7 +152,7 @@ def test_the_rough_size_is_of_the_order_of_the_stub() -> None:
 def test_what_is_no_longer_than_its_mark_stays() -> None:
     """A blank line between two imports, as editors number it; two of them are as long as the mark."""
     text = "\n".join(["1\tpackage a", "2\t", 'import "fmt"', "3\t", "4\t", "", 'import "os"', *FILLER])
-    kept = stub(text, is_view=True).splitlines()[1:]
+    kept = stub(text, content="view").splitlines()[1:]
     assert kept[:7] == text.splitlines()[:7]
     assert kept[7] == "[... 60 lines]"
     lines = ["a" * 13, "b" * 14]
@@ -164,18 +166,65 @@ LINES = st.lists(
 )
 
 
-@given(LINES, st.lists(st.tuples(LINES, st.booleans()), min_size=1, max_size=4))
+CODE = (
+    "    65\u2192func runReview(path string) error {",
+    '   462\u2192\treturn nil, errors.New("session not found")',
+    "    73\t\t\texpectedError: parse,",
+    "        except (TypeError, ValueError) as error:",
+    "            raise exceptions.ValidationError(",
+    "559:class Http404(Exception):",
+    "cmd/rewind_test.go:530:\t\tt.Error(expected)",
+    "0499dba log error when marshalling fails",
+    "  error: string;",
+)
+REPORTS = (
+    "ValueError: no such thing",
+    "java.lang.IllegalStateException: no such thing",
+    "Caused by: jakarta.mail.SendFailedException: no such thing",
+    "E       AssertionError: assert 1 == 2",
+    "FAILED tests/a.py::test_b",
+    "--- FAIL: TestRewind (0.01s)",
+    "Traceback (most recent call last):",
+    "panic: runtime error: index out of range",
+    "    23\u2192error: invalid sha1 pointer",
+    "fatal: ambiguous argument",
+    "error[E0308]: mismatched types",
+    "src/a.ts(3,4): error TS2304: no such name",
+    "src/a.c:3:4: fatal error: a.h",
+    "2026/01/02 03:04:05 [error] 12#0: connect() failed",
+    "ts=2026-01-02 level=error msg=refused",
+    '{"level": "error", "msg": "refused"}',
+    "ls: cannot access 'a.txt': No such file or directory",
+)
+
+
+@pytest.mark.parametrize("content", ["view", "other"])
+def test_of_a_file_or_a_search_lines_stay_that_report_an_error_and_not_code_that_names_one(
+    content: ContentKind,
+) -> None:
+    def kept(line: str, content: ContentKind) -> bool:
+        return line in stub("\n".join(["head", *FILLER, line, *FILLER]), content=content).splitlines()
+
+    assert [line for line in CODE if kept(line, content)] == []
+    assert [line for line in REPORTS if not kept(line, content)] == []
+    assert [line for line in (*CODE[:2], *CODE[3:], *REPORTS) if not kept(line, "unknown")] == [], "who knows what ran"
+    assert [
+        line for line in (*CODE[:2], *CODE[3:]) if line not in run("\n".join(["head", *FILLER, line, *FILLER]))
+    ] == []
+
+
+@given(LINES, st.lists(st.tuples(LINES, CONTENTS), min_size=1, max_size=4))
 def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
-    lines: list[str], turns: list[tuple[list[str], bool]]
+    lines: list[str], turns: list[tuple[list[str], ContentKind]]
 ) -> None:
     """What is remembered of a result is what its text alone says, whatever stood around it when it was first seen."""
     values = [user("a"), assistant(None, "1"), result("1", "\n".join(["head", *lines])), user("b")]
     known = look(values).messages[2]
-    for others, is_view in turns:
+    for others, content in turns:
         fresh = look([*values, user("\n".join(others))])
         stubs = [
             StubWriter(PromptIndex(fresh), StubLimits()).write_stub(
-                message, identifiers.hash_message(message, None), is_view=is_view
+                message, identifiers.hash_message(message, None), content=content
             )
             for message in (known, fresh.messages[2])
         ]
@@ -187,7 +236,7 @@ def run(text: str, command: str = "make test", before: str = "a prompt") -> str:
     view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
     message = view.messages[2]
     return StubWriter(PromptIndex(view), StubLimits()).write_stub(
-        message, identifiers.hash_message(message, None), command=shell_commands.parse_command(command), is_view=False
+        message, identifiers.hash_message(message, None), command=shell_commands.parse_command(command), content="other"
     )
 
 
