@@ -8,6 +8,7 @@ in the result, in its order; the amount that is missing is given.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -257,6 +258,7 @@ class StubWriter:
             names = identifiers.list_names(message)
         else:  # names in the cut part of a kept line count only if a removed line has them
             names = identifiers.find_distinct_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))
+        names = split_places(names, lines)
         checkpoint()
         counted, own = self._standing.name_counts.get, held.name_set
         # Names that stand in another message, as `Standing.has_name` says, and blobs stay out.
@@ -266,6 +268,7 @@ class StubWriter:
             if name not in have and counted(h := hash(name), 0) <= (h in own) and len(name) <= _NAME
         ]
         checkpoint()
+        lost, folded = fold_places(lost)
         sizes = find_listing_sizes(lines) if any(map(_NUMBER.fullmatch, lost)) else frozenset()
         ranks = {name: rank_name(name, sizes) for name in lost}
         checkpoint()
@@ -273,12 +276,13 @@ class StubWriter:
         # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
         # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
         for name in sorted(lost, key=lambda name: ranks[name] == _LOWEST_RANK):
-            if len(name) > room:
+            size = len(folded.get(name, name))
+            if size > room:
                 break
             loose.append(name)
-            room -= len(name) + 1
+            room -= size + 1
         loose.sort(key=ranks.__getitem__)
-        return loose, len(lost) - len(loose)
+        return [folded.get(name, name) for name in loose], len(lost) - len(loose)
 
 
 _DATE = re.compile(
@@ -286,6 +290,12 @@ _DATE = re.compile(
 )
 _NUMBER = re.compile(r"[\d.,:%]+(?:[a-zA-Z%]{1,3})?")
 _FILE = re.compile(r"[\w.~-]*[a-zA-Z][\w-]*\.[a-zA-Z]\w{0,5}(?::\d+)*")
+_PLACE = re.compile(r"(\S*?[\w/]\.[a-zA-Z]\w{0,5})(?::\d+)+(?![^:])")
+"""A path with the number of a line."""
+_HIT = re.compile(r"\S*[\w/]\.[a-zA-Z]\w{0,5}:\d+:")
+"""The beginning of a hit of a search."""
+_CONTEXT = re.compile(r"(\S*[\w/]\.[a-zA-Z]\w{0,5})-\d+(?![^\s-])")
+"""A path with the number of a line of context, as `grep -C` writes it."""
 _LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s*)?([\d.,]+[KMGTP]?)\s")
 
 
@@ -300,6 +310,41 @@ def rank_name(name: str, sizes: frozenset[str] = frozenset()) -> int:
     if _NUMBER.fullmatch(name):
         return 2
     return 0 if "/" in name or _FILE.fullmatch(name) else 1
+
+
+def split_places(names: list[str], lines: Sequence[str]) -> list[str]:
+    """The names of a result; those in front of the hits of a search are split into the place and the word behind it.
+
+    A line of context around a hit (`src/a.py-11-`) is no place: of it the path stays, and the word.
+    """
+    if not any(map(_HIT.match, lines)):
+        return names
+    around = Counter(found[1] for line in lines if "-" in line and (found := _CONTEXT.match(line)) is not None)
+    out: dict[str, None] = {}
+    for name in names:
+        found = _PLACE.match(name)
+        if found is not None:
+            out[found[0]] = None
+        elif (found := _CONTEXT.match(name)) is not None and around[found[1]] > 1:
+            out[found[1]] = None
+        else:
+            out[name] = None
+            continue
+        out.update(dict.fromkeys(identifiers.find_names(name[found.end() :])))
+    return list(out)
+
+
+def fold_places(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Bring the places of one file together, so that its path is written once: `src/a.py:7 :12` has two places.
+
+    Return (the names, those of one file in a row; the short form of each place that follows another one of its file).
+    """
+    files: dict[str, list[str]] = {}
+    for name in names:
+        place = _PLACE.fullmatch(name)
+        files.setdefault(place[1] if place is not None else name, []).extend([name] if place is not None else [])
+    folded = {name: name[len(path) :] for path, places in files.items() for name in places[1:]}
+    return [name for path, places in files.items() for name in places or [path]], folded
 
 
 def find_listing_sizes(lines: Sequence[str]) -> frozenset[str]:

@@ -50,6 +50,34 @@ def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
     assert stub(text, before="Look at src/one.py").splitlines()[-1] == "[also there: src/two.py:7]"
 
 
+def test_the_path_of_several_places_is_listed_once() -> None:
+    places = [("src/one.py", 7), ("src/two.py", 3), ("src/one.py", 12), ("src/one.py", 40), ("Makefile", 2)]
+    text = "\n".join(["found", *(f"{path}:{n}: {'x' * 80}" for path, n in places), *FILLER])
+    assert stub(text).splitlines()[-1] == "[also there: src/one.py:7 :12 :40 src/two.py:3 Makefile:2]"
+    narrow = StubLimits(max_name_chars=len("src/one.py:7 :12 :40 "))
+    assert stub(text, keep=narrow).splitlines()[-1] == "[also there: src/one.py:7 :12 :40; 2 more]"
+
+
+def test_of_the_context_around_a_hit_the_path_stays() -> None:
+    rest = "x" * 80
+    context = [
+        "--",
+        f"src/a.go-6-{rest}",
+        f"src/a.go:7:func {rest}",
+        f"src/a.go-8-MAX_A {rest}",
+        "--",
+        f"src/b.go-1-{rest}",
+    ]
+    text = "\n".join(
+        ["found", *context, f"src/b.go-2-{rest}", f"src/b.go:3:MAX_B {rest}", f"src/c.go-9 {rest}", *FILLER]
+    )
+    assert stub(text).splitlines()[-1] == "[also there: src/a.go:7 src/b.go:3 src/c.go-9 MAX_A MAX_B]"
+    assert stub(text, before="src/c.go-9 and MAX_B").splitlines()[-1] == "[also there: src/a.go:7 src/b.go:3 MAX_A]"
+    packages = "\n".join(["found", *(f"tool.el-{n}-noarch {rest}" for n in range(3)), *FILLER])
+    listed = "[also there: tool.el-0-noarch tool.el-1-noarch tool.el-2-noarch]"
+    assert stub(packages).splitlines()[-1] == listed, "no search has found anything"
+
+
 def test_names_have_room_up_to_a_share_of_the_result() -> None:
     text = "\n".join(["found", *(f"name_{n:04} and other words that fill the line up" for n in range(200))])
     listed = stub(text, keep=StubLimits(max_name_share=0.05)).splitlines()[-1]
