@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -202,7 +202,7 @@ class Action:
     @property
     def result(self) -> Any:
         """The type that the function returns."""
-        return get_type_hints(self.function)["return"]
+        return inspect.signature(self.function, eval_str=True).return_annotation
 
     @property
     def route_path(self) -> str:
@@ -226,11 +226,16 @@ DECISION_PATH: Final = "/decide/{action}"
 
 
 def _decision(
-    function: ActionFunction, command: str, summary: str, *, inband: InbandForm | None = None, confirm: str = ""
+    function: edit_messages.DecisionFunction,
+    command: str,
+    summary: str,
+    *,
+    inband: InbandForm | None = None,
+    confirm: str = "",
 ) -> Action:
     planes = CHANGE | INBAND if inband is not None else CHANGE
     return Action(
-        function.__name__, function, ("ids", "thread"), planes, "POST", DECISION_PATH, "groups", summary, (command,),
+        function.name, function, ("ids", "thread"), planes, "POST", DECISION_PATH, "groups", summary, (command,),
         body=IdsBody, inband=inband, confirm=confirm,
     )  # fmt: skip
 

@@ -6,7 +6,8 @@ the prompt, or if the message is never touched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -40,35 +41,44 @@ MAX_IDS = 1000
 """Limit on the messages and groups that one call may name."""
 
 
-async def drop(
-    services: Services,
-    tenant: str,
-    session: str,
-    ids: Sequence[str],
-    *,
-    thread: str | None = None,
-    id_kind: IdKind = "",
-) -> DecisionResult:
-    """Drop groups or messages from every prompt from the next on; they stay in the store. ids: public ids of groups or
-    messages."""
-    here = await find_branch(services, tenant, session, thread)
-    return await _take_out(services, here, _complete_steps(here, _resolve_ids(here, ids, id_kind)), "drop")
+@dataclass(frozen=True, slots=True)
+class DecisionFunction:
+    """A decision about groups and messages, as a function of their public ids."""
+
+    decide: Callable[[Services, SelectedBranch, Sequence[int]], Awaitable[DecisionResult]]
+    """The decision about these messages of the history: with each call its results are among them."""
+
+    @property
+    def name(self) -> str:
+        """The name of the action."""
+        return self.decide.__name__
+
+    async def __call__(
+        self,
+        services: Services,
+        tenant: str,
+        session: str,
+        ids: Sequence[str],
+        *,
+        thread: str | None = None,
+        id_kind: IdKind = "",
+    ) -> DecisionResult:
+        """Return the decision as it was stored. Raises NotFound, Conflict and Unprocessable."""
+        here = await find_branch(services, tenant, session, thread)
+        return await self.decide(services, here, _complete_steps(here, _resolve_ids(here, ids, id_kind)))
 
 
-async def remove(
-    services: Services,
-    tenant: str,
-    session: str,
-    ids: Sequence[str],
-    *,
-    thread: str | None = None,
-    id_kind: IdKind = "",
-) -> DecisionResult:
+@DecisionFunction
+async def drop(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
+    """Drop groups or messages from every prompt from the next on; they stay in the store."""
+    return await _take_out(services, selected, chosen, "drop")
+
+
+@DecisionFunction
+async def remove(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
     """Drop groups or messages for good: their text is also taken out of the store, and cannot be restored."""
-    here = await find_branch(services, tenant, session, thread)
-    chosen = _complete_steps(here, _resolve_ids(here, ids, id_kind))
-    changed = await _take_out(services, here, chosen, "remove")
-    await erase.erase_messages(services, here, chosen)
+    changed = await _take_out(services, selected, chosen, "remove")
+    await erase.erase_messages(services, selected, chosen)
     return changed
 
 
@@ -89,67 +99,42 @@ async def undo(services: Services, tenant: str, session: str, *, thread: str | N
     return changed
 
 
-async def restore(
-    services: Services,
-    tenant: str,
-    session: str,
-    ids: Sequence[str],
-    *,
-    thread: str | None = None,
-    id_kind: IdKind = "",
-) -> DecisionResult:
+@DecisionFunction
+async def restore(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
     """Bring back messages that were dropped, or left out or shortened by a policy. They come back whole, and no policy
     edits them again."""
-    here = await find_branch(services, tenant, session, thread)
-    chosen = _complete_steps(here, _resolve_ids(here, ids, id_kind))
-    if any(here.keys[n] in here.operator_decisions.removed for n in chosen):
+    if any(selected.keys[n] in selected.operator_decisions.removed for n in chosen):
         raise Conflict("what was removed for good cannot be restored")
-    rows = _make_rows(services, here, chosen, "withdrawn", "restore")
-    seen = await preview_prompt(services, here, apply_rows(here.operator_decisions, rows))
+    rows = _make_rows(services, selected, chosen, "withdrawn", "restore")
+    seen = await preview_prompt(services, selected, apply_rows(selected.operator_decisions, rows))
     refused = seen.turn.plan.refusal
     if refused:
         raise Conflict(f"the prompt would break rule {refused}", hint="Restore the whole group.")
-    still = [n for n in chosen if _is_out(seen, here.keys[n])]
+    still = [n for n in chosen if _is_out(seen, selected.keys[n])]
     if still:
-        raise Conflict(f"message {public_id(here.keys[still[0]])} stays out", hint="Restore the whole group.")
-    return await _store_decision(services, here, chosen, rows, "restore")
+        raise Conflict(f"message {public_id(selected.keys[still[0]])} stays out", hint="Restore the whole group.")
+    return await _store_decision(services, selected, chosen, rows, "restore")
 
 
-async def pin(
-    services: Services,
-    tenant: str,
-    session: str,
-    ids: Sequence[str],
-    *,
-    thread: str | None = None,
-    id_kind: IdKind = "",
-) -> DecisionResult:
+@DecisionFunction
+async def pin(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
     """Pin messages: no policy edits them from now on. Earlier edits stay as they are: `restore` brings the messages
     back whole."""
-    here = await find_branch(services, tenant, session, thread)
-    chosen = _complete_steps(here, _resolve_ids(here, ids, id_kind))
-    if any(here.keys[n] in here.operator_decisions.dropped for n in chosen):
+    if any(selected.keys[n] in selected.operator_decisions.dropped for n in chosen):
         raise Conflict("what is dropped cannot be pinned", hint="Restore it: then it stays, too.")
-    return await _store_decision(services, here, chosen, _make_rows(services, here, chosen, "pin", "pin"), "pin")
+    return await _store_decision(
+        services, selected, chosen, _make_rows(services, selected, chosen, "pin", "pin"), "pin"
+    )
 
 
-async def unpin(
-    services: Services,
-    tenant: str,
-    session: str,
-    ids: Sequence[str],
-    *,
-    thread: str | None = None,
-    id_kind: IdKind = "",
-) -> DecisionResult:
+@DecisionFunction
+async def unpin(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
     """Let policies edit messages again that were pinned or restored, by the operator or the client."""
-    here = await find_branch(services, tenant, session, thread)
-    chosen = _complete_steps(here, _resolve_ids(here, ids, id_kind))
-    rows = _make_rows(services, here, chosen, "unpin", "unpin")
-    back = [n for n in chosen if here.keys[n] in here.operator_decisions.restored]
+    rows = _make_rows(services, selected, chosen, "unpin", "unpin")
+    back = [n for n in chosen if selected.keys[n] in selected.operator_decisions.restored]
     versions = {row.key: row.version for row in rows}
-    rows += _make_rows(services, here, back, "withdrawn", "unpin", stage=RELEASED_STAGE, versions=versions)
-    return await _store_decision(services, here, chosen, rows, "unpin")
+    rows += _make_rows(services, selected, back, "withdrawn", "unpin", stage=RELEASED_STAGE, versions=versions)
+    return await _store_decision(services, selected, chosen, rows, "unpin")
 
 
 async def _take_out(
