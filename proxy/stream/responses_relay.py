@@ -1,0 +1,242 @@
+"""Relay of a Responses stream: the twin of `proxy.stream.relay.Relay`, with the same interface.
+
+If nothing must be removed, the incoming bytes go out at once and uncopied. The last event, which holds the whole
+response, is kept back in both cases: the exchange sends it when what the client has seen is on disk. If the model
+calls tools of the proxy, one answer to the client consists of several rounds, each with a relay made after the relay of
+the round before. All of them go under the id of the first round.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.dialects.completions.stream import Usage
+from proxy.dialects.responses import stream as facts
+from proxy.notes import state_block
+from proxy.stream.item_answer import ItemAnswer
+from proxy.stream.item_rewriter import ItemRewriter
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser
+from proxy.stream.tool_call_filter import HiddenCall
+
+_HEADS: Final = tuple(
+    form % name.encode()
+    for name in facts.ENDINGS
+    for form in (b"event: %b", b"event:%b", b'data: {"type":"%b"', b'data:{"type":"%b"', b'data: {"type": "%b"')
+)
+"""Beginnings of an event that ends an answer."""
+
+
+class ResponsesRelay:
+    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
+
+    The parameters are those of `proxy.stream.relay.Relay`. drop_usage: ignored, a response always tells its usage.
+    instructions: the client's own `instructions` as JSON (`null` for none), if others were sent; the events repeat
+    them. Definitions of hidden tools leave the `tools` that the events repeat.
+    """
+
+    __slots__ = (
+        "_closed", "_given", "_is_unedited", "_kept", "_limit", "_parser", "_previous", "_rewriter", "answer",
+        "is_unfinished", "terminal",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        withhold_state: bool,
+        drop_usage: bool = False,  # noqa: ARG002 - the interface is the other relay's
+        limit: int = EVENT_LIMIT,
+        headings: tuple[str, ...] = state_block.HEADINGS,
+        hidden_tools: frozenset[str] = frozenset(),
+        previous: ResponsesRelay | None = None,
+        hold_text: bool = False,
+        instructions: bytes | None = None,
+    ) -> None:
+        self.answer: ItemAnswer = ItemAnswer(limit) if previous is None else previous.answer
+        self.terminal = b""
+        self.is_unfinished = False
+        self._limit = limit
+        self._previous = previous
+        self._closed = False
+        self._parser = SseParser(limit)
+        self._given = 0  # bytes of the unfinished event that were sent (without edits)
+        self._kept = b""  # or, if none were sent, all of that event
+        self._is_unedited = not (withhold_state or hidden_tools or previous or instructions is not None)
+        self._rewriter: ItemRewriter = ItemRewriter(
+            self.answer,
+            withhold_blocks=withhold_state,
+            headings=headings,
+            hidden_tools=hidden_tools,
+            previous=previous._rewriter if previous else None,
+            limit=limit,
+            hold_text=hold_text,
+            instructions=instructions,
+            restores_echo=instructions is not None,
+        )
+
+    @property
+    def blocks(self) -> list[str]:
+        """The bodies of the STATE blocks withheld, in their order, over all rounds."""
+        before = self._previous.blocks if self._previous else []
+        return before + [block for held in self._rewriter.block_filters for block in held.blocks]
+
+    @property
+    def other_blocks(self) -> list[str]:
+        """The bodies of the withheld blocks under all other headings, in the same way."""
+        before = self._previous.other_blocks if self._previous else []
+        return before + [block for held in self._rewriter.block_filters for block in held.other_blocks]
+
+    @property
+    def hidden_calls(self) -> list[HiddenCall]:
+        """The hidden calls of this round, in their order, when it has ended; none if it did not end well."""
+        return self._rewriter.hidden_calls
+
+    @property
+    def shown_calls(self) -> int:
+        """The number of calls that the client has got in this answer."""
+        return self._rewriter.shown_calls
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the round has ended with hidden calls alone: nothing of its end was sent."""
+        return self._rewriter.goes_on
+
+    @property
+    def round_response_id(self) -> str | None:
+        """The id that upstream gave this round. The client knows only that of the first."""
+        return self._rewriter.round_answer.id
+
+    @property
+    def round_usage(self) -> Usage | None:
+        """The usage of this round alone."""
+        return self._rewriter.round_usage
+
+    def build_round_message(self) -> bytes | None:
+        """The canonical message of this round as upstream wrote it, with hidden calls and withheld text."""
+        return self._rewriter.round_answer.build_message()
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of upstream. Return the bytes that may go to the client now."""
+        if self._closed:
+            self._take_rest(data)
+            return b""
+        events = self._parser.feed(data)
+        if self._parser.overflowed:
+            self.answer.is_capped = self._rewriter.round_answer.is_capped = True
+        if self._is_unedited:
+            return self._relay_unchanged(data, events)
+        out: list[bytes] = []
+        for position, event in enumerate(events):
+            if self._take_event(event, out):
+                for later in events[position + 1 :]:
+                    self._keep_rest(later)
+                break
+        return b"".join(out)
+
+    def _take_event(self, event: SseEvent, out: list[bytes]) -> bool:
+        """Append what goes on for one event. Return True if it is the last one."""
+        value = facts.read_event(event.data) if event.data is not None else None
+        if value is None:
+            if event.data is not None:
+                self.answer.unparsed += 1
+            if not self._may_hide(event):
+                out.append(event.raw)
+            return False
+        if value["type"] not in facts.ENDINGS:
+            self._rewriter.rewrite_event(event, value, out)
+            return False
+        self._closed = True
+        self.terminal = self._rewriter.finish(event, value, out)
+        return True
+
+    def _may_hide(self, event: SseEvent) -> bool:
+        """True if an event that cannot be read may hold text or calls which the client must not see."""
+        if event.data is None:
+            hides = self._parser.overflowed and event.raw[:1] not in (b":", b"\n", b"\r")
+        else:
+            hides = b"output" in event.raw
+        self._rewriter.round_answer.is_capped |= hides
+        return hides
+
+    def _take_rest(self, data: bytes) -> None:
+        if self._is_unedited:
+            self.terminal += data[: max(self._limit - len(self.terminal), 0)]
+            return
+        for event in self._parser.feed(data):
+            self._keep_rest(event)
+
+    def _keep_rest(self, event: SseEvent) -> None:
+        """Keep the end marker that some servers send behind the last event."""
+        if self.terminal and event.data is not None and event.data.startswith(b"[DONE]"):
+            self.terminal += event.raw
+
+    def end(self) -> bytes:
+        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
+        if self._closed:
+            return b""
+        self._closed = True
+        rest = self._parser.flush()
+        if self._is_unedited:
+            return self._end_unchanged(rest)
+        out: list[bytes] = []
+        event = rest[0] if rest else None
+        if event is not None and event.data is not None and facts.read_event(event.data) is not None:
+            name = b"event: " + event.name + b"\n" if event.name else b""
+            raw = name + b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
+            if self._take_event(SseEvent(raw, event.data, event.name), out):
+                return b"".join(out)
+        self._rewriter.break_off(out)
+        return b"".join(out)
+
+    def drop_held_text(self) -> None:
+        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
+        self._rewriter.drop_held_text()
+
+    def end_answer(self) -> bytes:
+        """End the answer although this round goes on. Return the held end of the round, without its hidden calls.
+
+        Then `terminal` has the value that it has at the end of any answer.
+        """
+        out: list[bytes] = []
+        self.terminal = self._rewriter.end_answer(out)
+        self.answer.is_done = True
+        return b"".join(out)
+
+    def _relay_unchanged(self, data: bytes, events: list[SseEvent]) -> bytes:
+        """Relay without edits: return everything except bytes that may be the beginning of the end."""
+        dropped: list[bytes] = []
+        for position, event in enumerate(events):
+            if event.data is not None and self._take_event(event, dropped):
+                ready = b"".join([one.raw for one in events[:position]])
+                rest = b"".join([one.raw for one in events[position:]]) + bytes(self._parser.pending)
+                self.terminal = rest[self._given :] if position == 0 else rest
+                return ready[self._given :]
+        pending = self._parser.pending
+        if self._kept:
+            data = self._kept + data
+            self._kept = b""
+        if not pending:
+            self._given = 0
+        elif (events or not self._given) and _may_end(bytes(pending[:64])):
+            self._given = 0
+            self._kept = bytes(pending)
+            return data[: len(data) - len(pending)]
+        else:
+            self._given = len(pending)
+        return data
+
+    def _end_unchanged(self, rest: list[SseEvent]) -> bytes:
+        kept, self._kept = self._kept, b""
+        if not rest:
+            return b""
+        self.is_unfinished = True
+        event = rest[0]
+        if event.data is not None and self._take_event(event, []):
+            self.terminal = kept and kept + b"\n"
+            self.is_unfinished = not kept
+            return b""
+        return kept
+
+
+def _may_end(begun: bytes) -> bool:
+    """True if the beginning of an event may be that of an event which ends the answer."""
+    return any(head.startswith(begun[: len(head)]) for head in _HEADS)

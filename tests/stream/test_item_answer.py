@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+
+from proxy.dialects.completions.request import read_message
+from proxy.stream.item_answer import ItemAnswer
+from tests.response_events import Json, custom_call, message, response, thinking, tool_call
+from tests.stream.item_rounds import send_back
+
+ITEMS = [thinking(1, "So."), message(2, "Hello."), tool_call(3, "shell"), custom_call(4, "patch", "***")]
+
+
+def dump(value: Json) -> bytes:
+    return json.dumps(value).encode()
+
+
+def test_a_body_is_the_message_that_comes_back() -> None:
+    answer = ItemAnswer.from_body(dump(response(*ITEMS)))
+    raw = answer.build_message()
+    assert raw is not None
+    assert read_message(raw).digest == send_back(ITEMS).digest
+    assert json.loads(raw)["wire"] == ITEMS
+    assert (answer.text, [call.name for call in answer.calls]) == ("Hello.", ["shell", "patch"])
+    assert (answer.choice_count, answer.is_done, answer.is_truncated, answer.id) == (1, True, False, "resp_1")
+    assert answer.finish_reasons == {0: "tool_calls"}
+    assert answer.usage is not None
+    assert answer.usage.reasoning == 3
+    assert answer.build_message(1) is None
+
+
+def test_an_unfinished_answer_is_what_came_of_it() -> None:
+    answer = ItemAnswer()
+    assert (answer.build_message(), answer.text, answer.calls, answer.choice_count) == (None, "", (), 0)
+    answer.begin_item(0, {"type": "message", "id": "msg_1", "role": "assistant", "content": []})
+    answer.add_item_text(0, 0, "Hel")
+    answer.add_item_text(0, 0, "lo")
+    answer.begin_item(1, {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "shell", "arguments": ""})
+    answer.add_arguments(1, '{"a"')
+    answer.begin_item(2, {"type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": ""})
+    answer.add_arguments(2, "***")
+    answer.add_item_text(9, 0, "of no item")
+    assert (answer.text, [call.arguments for call in answer.calls]) == ("Hello", ['{"a"', "***"])
+    assert answer.is_truncated
+
+
+def test_bodies_that_are_no_answer() -> None:
+    failed = ItemAnswer.from_body(b'{"error":{"message":"no"}}')
+    assert (failed.error, failed.is_done, failed.build_message()) == ("no", False, None)
+    assert ItemAnswer.from_body(b"no json").unparsed == 1
+    odd = ItemAnswer.from_body(dump(response({"type": "message", "role": "assistant", "content": ["bare"]})))
+    assert odd.build_message() is None
+
+
+def test_an_answer_over_the_limit_is_capped() -> None:
+    answer = ItemAnswer.from_body(dump(response(message(1, "x" * 500))), 200)
+    assert answer.is_capped
+    assert answer.build_message() is None
+    growing = ItemAnswer(100)
+    growing.begin_item(0, {"type": "message", "role": "assistant"})
+    growing.add_item_text(0, 0, "x" * 50)
+    assert growing.is_capped
