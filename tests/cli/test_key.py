@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import tomllib
 from hashlib import sha256
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from proxy.cli.key import render_entry
+from proxy.cli.key import hash_password, make_password, make_web_config, render_entry
 from proxy.cli.main import app
 from proxy.errors import ConfigError
 from proxy.settings.load import load_settings
@@ -70,3 +71,17 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["key", "--folder", str(tmp_path / "no")])
     assert isinstance(done.exception, ConfigError)
     assert "folder" in str(done.exception)
+
+
+def test_a_hash_is_bcrypts_and_each_has_a_salt_of_its_own() -> None:
+    password = make_password()
+    made = {hash_password(password) for _ in range(5)}
+    assert len(made) == 5
+    assert all(re.fullmatch(r"\$2b\$05\$[./A-Za-z0-9]{53}", one) for one in made)
+
+
+def test_the_password_is_not_in_the_configuration() -> None:
+    password = make_password()
+    assert len(password) > 40
+    assert password not in make_web_config(password)
+    assert make_web_config(password).startswith("basic_auth_users:\n  prometheus: $2b$")

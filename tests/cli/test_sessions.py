@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from proxy.cli.sessions import _cost
 from tests.cli.conftest import Shop
 
 
@@ -64,3 +67,77 @@ def test_what_was_recorded_of_a_session_is_listed(shop: Shop, what: str) -> None
     if what == "threads":
         assert found[0]["thread"] in told
         assert "newest" in told
+
+
+def test_messages_are_listed_filtered_and_found(shop: Shop) -> None:
+    found = shop.json("messages", "list", "talk")
+    assert [m["seq"] for m in shop.json("messages", "list", "talk", "--newest", "-n", "2")] == [
+        m["seq"] for m in found[:-3:-1]
+    ]
+    assert {m["role"] for m in shop.json("messages", "list", "talk", "--role", "tool")} == {"tool"}
+    assert [m["text"] for m in shop.json("messages", "list", "talk", "--text", "other one", "--role", "user")]
+    best = shop.json("messages", "search", "talk", "other one")[0]
+    assert "other one" in best["text"]
+    assert best["id"] in shop.ok("messages", "search", "talk", "other one").out
+    assert "nothing has these words" in shop.ok("messages", "search", "talk", "zebra").out
+
+
+def test_a_message_is_shown_whole_with_what_was_decided(shop: Shop) -> None:
+    name = shop.fresh()
+    one = shop.json("messages", "list", name, "--role", "tool")[0]
+    shop.ok("context", "pin", name, one["group"])
+    told = shop.ok("messages", "show", name, one["id"]).out
+    assert told.count("a line of the log") == 40
+    assert "pin by operator" in told
+    assert shop.run("messages", "show", name, "nonesuch").code == 1
+
+
+def test_what_is_removed_is_gone_for_good(shop: Shop) -> None:
+    name = shop.fresh()
+    group = shop.groups(name)[1]
+    assert shop.run("messages", "remove", name, group["id"], given="n\n").code == 1
+    assert shop.groups(name)[1]["status"] == "in"
+    assert "removed for good" in shop.ok("messages", "remove", name, group["id"], "--yes").out
+    assert "And the other one?" not in json.dumps(shop.json("messages", "list", name, "--group", group["id"]))
+
+
+def test_what_steers_a_terminal_is_shown_and_not_done(shop: Shop) -> None:
+    text = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil"
+    shop.world.chat("steering", [{"role": "user", "content": text}])
+    one = shop.json("messages", "list", "steering")[0]
+    for words in (("messages", "list"), ("context", "show"), ("groups", "list"), ("messages", "show", one["id"])):
+        told = shop.ok(*words[:2], "steering", *words[2:]).out
+        assert not set(told) & set("\x1b\x07\x9b\u202e")
+        assert "\\x1b" in told
+    assert shop.ok("messages", "list", "steering", "--json").out.isascii()
+
+
+def test_where_a_session_stands_is_told_as_the_source_tells_it(shop: Shop) -> None:
+    found = shop.json("stats", "talk")
+    told = shop.ok("stats", "talk").out
+    assert f"{found['sent']:,} / {found['limit']:,}" in told
+    for line in ("total tokens used", "messages stored", "summaries", "compression ratio", "last compression",
+                 "retrieved items", "fetched again"):  # fmt: skip
+        assert line in told
+
+
+def test_levels_stand_there_where_the_policy_has_them(shop: Shop) -> None:
+    name = shop.fresh()
+    shop.ok("sessions", "settings", name, "--policy", "hierarchical")
+    levels = shop.json("stats", name)["levels"]
+    told = shop.ok("stats", name).out
+    assert levels
+    assert all(f"{level}" in told for level in levels)
+
+
+def test_the_whole_proxy_is_told_without_a_session(shop: Shop) -> None:
+    assert "healthy" in shop.ok("stats").out
+    assert shop.json("stats")["healthy"] is True
+    assert "since it started" not in shop.ok("stats").out
+    assert "since it started" in shop.ok("stats", key="cp-all-read").out
+
+
+def test_an_observed_plan_is_told_beside_what_was_paid() -> None:
+    found = {"cost": 0.21, "cost_without": 0.21, "cost_planned": 0.03, "planned_as": "thrifty"}
+    assert _cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
+    assert _cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy $0.2100"

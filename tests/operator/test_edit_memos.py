@@ -1,4 +1,4 @@
-"""Memos as an operator reads and changes them; the routes are in tests/web/api/test_memos.py."""
+"""Memos as an operator reads and changes them; the routes are in tests/web/api/test_operator_actions.py."""
 
 from __future__ import annotations
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from proxy.exchange.inband import is_reply
+from proxy.exchange.inband import COMMAND_WORDS, is_reply
 from proxy.operator import inband_commands
-from proxy.operator.inband_commands import HELP
+from proxy.operator.inband_commands import DEFAULT_GROUPS, HELP, InbandCommand, parse_command
 from tests.operator.agent import talking
 
 
@@ -35,3 +37,56 @@ async def test_calls_are_shown_and_a_long_reply_is_cut(monkeypatch: pytest.Monke
         assert '-> {"id":"call_000000000"' in whole
         monkeypatch.setattr(inband_commands, "MAX_REPLY_CHARS", 100)
         assert "cut here" in await inband_commands.run_command(talk.parts, talk.tenant, "s", "/context show")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("/context window 5", InbandCommand("set_window", number=5)),
+        ("/context window 0", InbandCommand("set_window", number=0)),
+        (" /context  show \n", InbandCommand("show_next_prompt")),
+        ("/context rebuild", InbandCommand("rebuild")),
+        ("/context drop abc", InbandCommand("drop", "abc")),
+        ("/context restore abc", InbandCommand("restore", "abc")),
+        ("/undo", InbandCommand("undo")),
+        ("/message", InbandCommand("list_groups", number=DEFAULT_GROUPS)),
+        ("/message list", InbandCommand("list_groups", number=DEFAULT_GROUPS)),
+        ("/messages list 3", InbandCommand("list_groups", number=3)),
+        ("/message show abc", InbandCommand("show_group", "abc")),
+        ("/messages remove abc", InbandCommand("remove", "abc")),
+        ("/session scratchpad", InbandCommand("show_scratchpad")),
+    ],
+)
+def test_each_command_is_read(text: str, wanted: InbandCommand) -> None:
+    assert parse_command(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/context", "/context window", "/context window five", "/context window -1", "/context window 1000000",
+        "/undo twice", "/session", "/message list 0", "/message drop abc", "/context drop", "/context drop a b",
+    ],
+)  # fmt: skip
+def test_what_no_command_is_behind_a_head_asks_for_help(text: str) -> None:
+    assert parse_command(text) == InbandCommand("help")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "undo", "please /undo", "/undone", "/contexts", "/undo\nand then go on", "/help", "/undo" + " x" * 200]
+)
+def test_anything_else_is_no_command(text: str) -> None:
+    assert parse_command(text) is None
+
+
+@given(st.text())
+def test_only_one_line_that_begins_with_a_head_is_one(text: str) -> None:
+    if parse_command(text) is not None:
+        assert text.strip().split()[0] in COMMAND_WORDS
+        assert "\n" not in text.strip()
+
+
+def test_the_help_names_every_head_and_replies_are_known() -> None:
+    assert all(head in HELP for head in COMMAND_WORDS)
+    assert is_reply("[context-proxy] Undone")
+    assert not is_reply("Undone [context-proxy]")

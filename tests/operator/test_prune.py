@@ -5,6 +5,8 @@ import pytest
 from proxy.chat.chain import public_id
 from proxy.errors import Conflict
 from proxy.operator import edit_messages, find_session, prune, session_settings, session_stats
+from proxy.operator.preview import preview_prompt
+from proxy.operator.prune import is_prunable, preview_pruned_prompt
 from tests.operator.agent import ROUND, numbers, of, talking
 
 LONG = "\n".join(f"line {n} of what it found" for n in range(400))
@@ -56,3 +58,13 @@ async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(m
         with pytest.raises(Conflict):
             await edit_messages.drop(talk.parts, talk.tenant, "s", [answer], thread=here.branch.name, id_kind="message")
         assert (await prune.prune_next_prompt(talk.parts, talk.tenant, "s")).force == "prune"
+
+
+async def test_a_pruned_prompt_is_tried_and_nothing_is_kept_of_it() -> None:
+    async with talking("rolling") as talk:
+        here = await find_session.find_branch(talk.parts, talk.tenant, "s")
+        plain, pruned = await preview_prompt(talk.parts, here), await preview_pruned_prompt(talk.parts, here)
+        assert pruned.turn.plan.after < plain.turn.plan.after
+        assert await is_prunable(talk.parts, here, plain)
+        again = await preview_prompt(talk.parts, await find_session.find_branch(talk.parts, talk.tenant, "s"))
+        assert again.turn.plan.after == plain.turn.plan.after

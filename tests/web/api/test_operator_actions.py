@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -13,8 +14,6 @@ from proxy.operator.actions import ACTIONS, SettingsBody
 from proxy.web.api.operator_actions import DECISIONS, add_routes
 from tests.operator.test_actions import planted
 from tests.web.api.conftest import World
-
-ON_ONE_STORE = True
 
 BODIES: dict[str, Any] = {
     "groups": 2, "text": "A canary.", "policy": "rolling",
@@ -72,3 +71,247 @@ def test_settings_that_are_left_out_are_replaced_too(world: World) -> None:
     world.ask("PATCH", base, {"urgency": "firm"})
     assert "urgency" not in world.ask("PUT", base, {"policy": "rolling"}).json()
     assert set(SettingsBody.model_fields) == {"policy", "schedule", "window", "max_iterations", "urgency"}
+
+
+def sent(world: World, session: str) -> Any:
+    """The newest exchange and the messages that went upstream in it."""
+    newest = world.ask("GET", f"/api/sessions/{session}/exchanges?limit=1").json()["items"][0]
+    body = world.ask("GET", f"/api/sessions/{session}/exchanges/{newest['exchange']}/body").json()
+    return newest, body["messages"]
+
+
+def go_on(world: World, session: str, history: list[dict[str, Any]], text: str = "Go on.") -> list[dict[str, Any]]:
+    messages = [*history, {"role": "user", "content": text}]
+    return [*messages, world.chat(session, messages)]
+
+
+def test_settings_are_in_force_with_the_next_request(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    base = f"/api/sessions/{name}"
+    assert world.ask("PATCH", base + "/settings", {"policy": "rolling", "urgency": "firm"}).status == 200
+    shown = world.ask("PATCH", base + "/settings", {"window": 1}).json()
+    assert (shown["policy"], shown["window"], shown["urgency"]) == ("rolling", 1, "firm")
+    history = go_on(world, name, history)
+    exchange, messages = sent(world, name)
+    assert exchange["policy"] == "rolling"
+    assert [m["role"] for m in messages if m["role"] != "system"] == ["user"], "one group stays"
+    put = world.ask("PUT", base + "/settings", {"policy": "rolling"}).json()
+    assert "urgency" not in put
+    assert world.ask("GET", base + "/settings").json() == put
+    go_on(world, name, history)
+    assert len(sent(world, name)[1]) > 3, "what is not named is as the policy says"
+    assert world.ask("GET", base).json()["settings"]["policy"] == "rolling"
+
+
+def test_a_window_is_set_by_a_call_of_its_own(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    assert world.ask("POST", f"/api/sessions/{name}/window", {"groups": 2}).json()["window"] == 2
+    go_on(world, name, history)
+    assert next(m["content"] for m in sent(world, name)[1] if m["role"] == "user").startswith("Thank you.")
+
+
+def test_undo_takes_the_last_group_out_though_the_agent_resends_it(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    changed = world.ask("POST", f"/api/sessions/{name}/undo", {}).json()
+    assert changed["action"] == "undo"
+    go_on(world, name, history)
+    texts = [m["content"] for m in sent(world, name)[1] if m["role"] == "user"]
+    assert not any("Thank you." in text for text in texts)
+    assert any("And the other one?" in text for text in texts)
+
+
+def test_what_the_next_request_does_is_told_until_it_has(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    assert world.ask("POST", f"/api/sessions/{name}/compress", {}).json()["force"] == "compress"
+    assert world.ask("GET", f"/api/sessions/{name}/settings").json()["force"] == "compress"
+    go_on(world, name, history)
+    assert "force" not in world.ask("GET", f"/api/sessions/{name}/settings").json()
+
+
+def test_nothing_can_be_pruned_where_the_policy_changes_nothing(world: World) -> None:
+    name = world.fresh()
+    world.ask("PATCH", f"/api/sessions/{name}/settings", {"policy": "passthrough"})
+    got = world.ask("POST", f"/api/sessions/{name}/prune", {})
+    assert (got.status, got.json()["error"]["code"]) == (409, "conflict")
+
+
+def test_a_state_is_rebuilt_with_the_next_request_where_nobody_else_can(world: World) -> None:
+    name = world.fresh()
+    rebuilt = world.ask("POST", f"/api/sessions/{name}/rebuild", {}).json()
+    assert (rebuilt["how"], rebuilt["text"]) == ("next_request", None)
+    assert world.ask("GET", f"/api/sessions/{name}/settings").json()["ask"] is True
+
+
+def groups(world: World, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = world.ask("GET", f"/api/sessions/{name}/groups").json()["items"]
+    return found
+
+
+def test_groups_are_listed_with_their_tokens_by_pages_and_status(world: World) -> None:
+    found = groups(world, "talk")
+    assert [line["title"] for line in found] == ["Read the log.", "And the other one?", "Thank you."]
+    assert all(line["tokens"] > 0 and line["sent"] <= line["tokens"] for line in found)
+    first = world.ask("GET", "/api/sessions/talk/groups?limit=2").json()
+    rest = world.ask("GET", f"/api/sessions/talk/groups?limit=2&cursor={first['next']}").json()
+    assert first["items"] + rest["items"] == found
+    assert world.ask("GET", "/api/sessions/talk/groups?status=dropped").json()["items"] == []
+    system, prompt, *_ = world.ask("GET", f"/api/sessions/talk/groups/{found[0]['id']}").json()
+    assert (system["id"], prompt["content"]["content"]) == ("", "Read the log.")
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
+def test_what_is_dropped_stays_out_and_what_is_restored_is_back_whatever_the_agent_resends(
+    world: World, policy: str
+) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    world.ask("PATCH", f"/api/sessions/{name}/settings", {"policy": policy})
+    middle = groups(world, name)[1]["id"]
+    changed = world.ask("POST", f"/api/sessions/{name}/groups/{middle}/drop", {}).json()
+    assert (changed["action"], changed["groups"]) == ("drop", [middle])
+    shown = world.ask("GET", f"/api/sessions/{name}/prompt").json()
+    out = [m for m in shown["messages"] if m["status"] == "dropped"]
+    assert [m["group"] for m in out] == [middle] * len(out)
+    assert out
+    assert all(m["why"]["stage"] == "operator" for m in out)
+    history = go_on(world, name, history)
+    assert "And the other one?" not in str(sent(world, name)[1])
+    assert groups(world, name)[1]["status"] == "dropped"
+    assert world.ask("POST", f"/api/sessions/{name}/groups/{middle}/restore", {}).status == 200
+    go_on(world, name, history)
+    assert "And the other one?" in str(sent(world, name)[1])
+
+
+def test_what_is_removed_is_gone_from_the_store_too(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    tool = world.ask("GET", f"/api/sessions/{name}/messages?role=tool").json()["items"][0]["id"]
+    assert world.ask("POST", f"/api/sessions/{name}/messages/{tool}/remove", {}).status == 200
+    assert "a line of the log" not in str(world.ask("GET", f"/api/sessions/{name}/messages/{tool}").json()["message"])
+    go_on(world, name, history)
+    assert world.ask("POST", f"/api/sessions/{name}/messages/{tool}/restore", {}).status == 409
+
+
+def test_several_are_decided_at_once(world: World) -> None:
+    name = world.fresh()
+    ids = [line["id"] for line in groups(world, name)]
+    changed = world.ask("POST", f"/api/sessions/{name}/decide/pin", {"ids": ids[:2]}).json()
+    assert changed["groups"] == ids[:2]
+    assert [line["pinned"] for line in groups(world, name)] == [True, True, False]
+    world.ask("POST", f"/api/sessions/{name}/decide/unpin", {"ids": ids[:1]})
+    assert [line["pinned"] for line in groups(world, name)] == [False, True, False]
+
+
+def test_a_past_prompt_says_why_something_was_left_out(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    world.ask("POST", f"/api/sessions/{name}/window", {"groups": 1})
+    go_on(world, name, history)
+    exchange, messages = sent(world, name)
+    shown = world.ask("GET", f"/api/sessions/{name}/exchanges/{exchange['exchange']}/prompt").json()
+    left_out = [m for m in shown["messages"] if m["status"] != "in"]
+    assert left_out
+    assert all("window" in m["why"]["reason"] and m["why"]["find"] for m in left_out)
+    assert len(shown["messages"]) - len(left_out) == len(messages)
+
+
+def test_a_state_is_read_set_and_told(world: World) -> None:
+    name = world.fresh()
+    base = f"/api/sessions/{name}/state"
+    assert world.ask("GET", base).json()["by"] in ("", "model")
+    shown = world.ask("PUT", base, {"text": "Goal: a canary in the state"}).json()
+    assert (shown["text"], shown["by"]) == ("Goal: a canary in the state", "operator")
+    assert world.ask("GET", base).json() == shown
+
+
+def test_a_scratchpad_is_read_and_set(world: World) -> None:
+    name = world.fresh()
+    base = f"/api/sessions/{name}/scratchpad"
+    assert world.ask("GET", base).json() == {"text": "", "number": 0, "author": "", "created_at": None}
+    shown: dict[str, Any] = {}
+    for n in (1, 2):
+        shown = world.ask("PUT", base, {"text": f"- [ ] step {n}"}).json()
+        assert (shown["text"], shown["number"], shown["author"]) == (f"- [ ] step {n}", n, "operator")
+    assert world.ask("GET", base).json() == shown
+
+
+def test_a_note_is_told_and_withdrawn(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    base = f"/api/sessions/{name}/notes"
+    note = world.ask("POST", base, {"text": "Mind the canary."}).json()
+    assert world.ask("GET", base).json() == [note]
+    history = go_on(world, name, history)
+    assert "Mind the canary." in str(sent(world, name)[1])
+    assert world.ask("DELETE", f"{base}/{note['id']}").json() == {"note": note["id"]}
+    assert world.ask("GET", base).json() == []
+    go_on(world, name, history)
+    assert "Mind the canary." not in str(sent(world, name)[1])
+
+
+def test_feedback_is_filed_with_its_thread(world: World) -> None:
+    name = world.fresh()
+    base = f"/api/sessions/{name}/feedback"
+    said = world.ask("POST", base, {"text": "That was the wrong file."}).json()
+    assert (said["kind"], said["text"]) == ("feedback", "That was the wrong file.")
+    assert world.ask("GET", base).json() == [said]
+    thread = world.ask("GET", f"/api/sessions/{name}/threads").json()["items"][0]["thread"]
+    assert world.ask("GET", f"{base}?thread={thread}").json() == [said]
+    assert world.ask("GET", "/api/sessions/talk/feedback").json() == []
+
+
+def test_memos_are_listed_by_pages_and_filters(world: World) -> None:
+    made = sorted(world.memo() for _ in range(3))
+    whole = world.ask("GET", "/api/memos?limit=200").json()["items"]
+    names = [memo["memo"] for memo in whole]
+    assert set(made) <= set(names)
+    assert names == sorted(names)
+    first = world.ask("GET", "/api/memos?limit=1").json()
+    second = world.ask("GET", f"/api/memos?limit=1&cursor={first['next']}").json()
+    assert first["items"] + second["items"] == whole[:2]
+    assert world.ask("GET", "/api/memos?q=xyzzy").json() == {"items": [], "next": None}
+    assert world.ask("GET", "/api/memos?q=POSTGRESQL&limit=200").json()["items"]
+    assert world.ask("GET", "/api/memos?project=nothing").json()["items"] == []
+
+
+def test_a_memo_is_mended_and_what_is_left_out_stays(world: World) -> None:
+    name = world.memo()
+    text = "The tests need PostgreSQL 15 since yesterday's change of the view."
+    shown = world.ask("PUT", f"/api/memos/{name}", {"content": text}).json()
+    assert (shown["content"], shown["tags"], shown["session"]) == (text, ["tests"], "talk")
+    shown = world.ask("PUT", f"/api/memos/{name}", {"tags": ["Data Base"]}).json()
+    assert (shown["content"], shown["tags"]) == (text, ["data-base"])
+    assert world.ask("GET", f"/api/memos/{name}").json() == shown
+
+
+def test_a_memo_from_elsewhere_is_saved_once(world: World) -> None:
+    body = {"content": "The release needs a tag that git signs with the key of the team.", "tags": ["Release"]}
+    shown = world.ask("POST", "/api/memos", body).json()
+    assert (shown["content"], shown["tags"], shown["session"]) == (body["content"], ["release"], "")
+    assert world.ask("GET", f"/api/memos/{shown['memo']}").json() == shown
+    again = world.ask("POST", "/api/memos", {**body, "tags": ["git"]}).json()
+    assert (again["memo"], set(again["tags"])) == (shown["memo"], {"release", "git"})
+    elsewhere = world.ask("POST", "/api/memos", {**body, "project": "other"}).json()
+    assert elsewhere["memo"] != shown["memo"]
+    assert world.ask("GET", f"/api/memos/{shown['memo']}", key="cp-other-admin").status == 404
+    assert world.ask("POST", "/api/memos", {"content": ""}).status == 422
+    assert world.ask("POST", "/api/memos", body, key="cp-acme-read").status == 403
+
+
+def test_a_deleted_memo_does_not_come_back(world: World) -> None:
+    name = world.memo()
+    assert world.ask("DELETE", f"/api/memos/{name}").json() == {"memo": name}
+    assert world.ask("GET", f"/api/memos/{name}").status == 404
+    assert world.ask("PUT", f"/api/memos/{name}", {"tags": ["again"]}).status == 404
+
+
+def test_all_memos_are_exported_a_line_each(world: World) -> None:
+    listed = world.ask("GET", "/api/memos?limit=200").json()["items"]
+    got = world.ask("GET", "/api/memos/export")
+    assert got.headers["content-type"].startswith("application/x-ndjson")
+    assert [json.loads(line) for line in got.body.splitlines()] == listed
+    assert world.ask("GET", "/api/memos/export", key="cp-other-admin").body == b""

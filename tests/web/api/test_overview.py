@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 from tests.web.api.conftest import World
 
 
@@ -36,3 +38,59 @@ def test_tenants_are_listed_and_removed_with_all_that_is_theirs(world: World) ->
     assert world.ask("GET", f"/api/memos/{memo}?tenant=leaving", key="cp-all-admin").status == 404
     assert world.ask("DELETE", "/api/tenants/leaving", key="cp-all-admin").status == 404
     assert world.ask("GET", "/api/sessions/talk").status == 200
+
+
+def test_a_key_is_told_whose_it_is_and_what_it_opens(world: World) -> None:
+    assert world.ask("GET", "/api/me").json() == {
+        "name": "acme-admin", "tenant": "acme", "plane": "admin", "may_change": True,
+    }  # fmt: skip
+    assert world.ask("GET", "/api/me", key="cp-acme-read").json()["may_change"] is False
+
+
+def test_sessions_come_with_figures_by_pages_and_filters(world: World) -> None:
+    for n in range(3):
+        world.converse(f"live-{n}")
+    first = world.ask("GET", "/api/live?limit=2&q=live-").json()
+    assert [line["session"] for line in first["items"]] == ["live-2", "live-1"]
+    figures, stats = first["items"][0]["figures"], world.ask("GET", "/api/sessions/live-2/stats").json()
+    for name in ("exchanges", "cost", "cost_without", "cached_predicted", "cached_reported", "limit"):
+        assert figures[name] == stats[name], name
+    assert 0 < figures["utilisation"] < 1
+    rest = world.ask("GET", f"/api/live?limit=2&q=live-&cursor={first['next']}").json()
+    assert ([line["session"] for line in rest["items"]], rest["next"]) == (["live-0"], None)
+    assert world.ask("GET", "/api/live?q=live-&policy=rolling").json()["items"] == []
+    assert world.ask("GET", "/api/live?q=live-", key="cp-other-read").json()["items"] == []
+
+
+def test_points_come_oldest_first_and_the_newest_of_them(world: World) -> None:
+    world.converse("pointed")
+    points = world.ask("GET", "/api/sessions/pointed/points").json()
+    assert [point["started_at"] for point in points] == sorted(point["started_at"] for point in points)
+    assert world.ask("GET", "/api/sessions/pointed/points?limit=2").json() == points[-2:]
+    thread = points[0]["thread"]
+    assert len(world.ask("GET", f"/api/sessions/pointed/points?thread={thread}").json()) == len(points)
+    assert world.ask("GET", "/api/sessions/pointed/points?thread=nobody").json() == []
+
+
+def test_a_picture_has_the_groups_of_the_next_prompt(world: World) -> None:
+    seen = world.ask("GET", "/api/sessions/talk/picture").json()
+    groups = world.ask("GET", "/api/sessions/talk/groups").json()["items"]
+    assert [bar["group"] for bar in seen["bars"]] == groups
+    assert {piece["kind"] for piece in seen["head"]} == {"tools", "system"}
+
+
+def test_money_is_the_sum_of_all_sessions_and_of_nobody_elses(world: World) -> None:
+    world.converse("spent")
+    money = world.ask("GET", "/api/money").json()
+    lines = world.ask("GET", "/api/live?limit=50").json()["items"]
+    assert money["over"] == len(lines)
+    assert abs(money["total"]["cost"] - sum(line["figures"]["cost"] for line in lines)) < 1e-9
+    assert money["total"]["exchanges"] == sum(step["exchanges"] for step in money["steps"])
+    costs = [one["figures"]["cost"] for one in money["spenders"]]
+    assert costs == sorted(costs, reverse=True)
+    assert "theirs" not in {one["session"] for one in money["spenders"]}
+    late = time.time() + 7200
+    assert world.ask("GET", f"/api/money?since={late:.0f}").json()["total"]["exchanges"] == 0
+    hours = world.ask("GET", f"/api/money?since={time.time() - 86400:.0f}&step=hour").json()
+    assert hours["step"] == 3600
+    assert all(step["at"] % 3600 == 0 for step in hours["steps"])

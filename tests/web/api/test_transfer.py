@@ -8,7 +8,7 @@ import pytest
 
 from proxy.replay.read import read_conversations
 from tests.web.api.conftest import Got, World
-from tests.web.api.test_settings import go_on, sent
+from tests.web.api.test_operator_actions import go_on, sent
 
 LINES = "application/x-ndjson"
 
