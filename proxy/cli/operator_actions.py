@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,7 +27,7 @@ from proxy.cli.terminal import (
     style_word,
 )
 from proxy.cli.transfer import Out, save_lines
-from proxy.operator.actions import ACTIONS, Action
+from proxy.operator.actions import ACTIONS, REQUIRED, Action, make_signature
 from proxy.operator.response_models import (
     DecisionResult,
     MemoDetails,
@@ -59,7 +58,6 @@ Ids = Annotated[
 GroupId = Annotated[str, typer.Argument(metavar="GID", help="Its id.", show_default=False)]
 Window = Annotated[int, typer.Argument(min=0, help="Groups that stay; 0: all.", show_default=False)]
 GivenText = Annotated[str, typer.Argument(metavar="TEXT", help="The text; - reads it from stdin.", show_default=False)]
-REQUIRED: Final = inspect.Parameter.empty
 ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
     "ids": (Ids, REQUIRED),
     "groups": (Window, REQUIRED),
@@ -100,12 +98,7 @@ def make_command(action: Action) -> Callable[..., None]:
     parameters |= {name: ARGUMENTS[name] for name in action.arguments}
     if action.confirm:
         parameters["yes"] = (Yes, False)
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inspect reads it
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-            for name, (kind, default) in parameters.items()
-        ]
-    )
+    run.__signature__ = make_signature(parameters)  # type: ignore[attr-defined]  # inspect reads it
     run.__annotations__ = {name: kind for name, (kind, _) in parameters.items()}
     run.__name__ = action.name
     return remote_command(run)

@@ -217,6 +217,20 @@ class Action:
         )  # fmt: skip
 
 
+REQUIRED: Final = inspect.Parameter.empty
+"""The default of an argument that has none."""
+
+
+def make_signature(arguments: Mapping[str, tuple[Any, Any]]) -> inspect.Signature:
+    """Return the signature of a route or a command that is made for an action. arguments: types and defaults."""
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for name, (kind, default) in arguments.items()
+        ]
+    )
+
+
 READ: Final[frozenset[Plane]] = frozenset({"admin", "read"})
 CHANGE: Final[frozenset[Plane]] = frozenset({"admin"})
 INBAND: Final[frozenset[Plane]] = frozenset({"data"})

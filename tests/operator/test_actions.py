@@ -9,7 +9,15 @@ import pytest
 
 from proxy.exchange.inband import COMMAND_WORDS
 from proxy.operator import edit_messages, show
-from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, Action, InbandForm, ThreadBody
+from proxy.operator.actions import (
+    ACTIONS,
+    ACTIONS_BY_NAME,
+    REQUIRED,
+    Action,
+    InbandForm,
+    ThreadBody,
+    make_signature,
+)
 from proxy.operator.inband_commands import HELP, REPLIES
 from proxy.operator.response_models import DecisionResult
 from tests.documentation.blocks import titled
@@ -102,3 +110,8 @@ async def test_the_action_of_the_page_on_architecture_works() -> None:
         made: DecisionResult = await action.function(talk.parts, talk.tenant, "s", [first])
         (shown, *_) = await show.list_groups(talk.parts, talk.tenant, "s")
     assert (made.action, made.groups, shown.status, shown.pinned) == ("drop", [first], "dropped", False)
+
+
+def test_a_signature_has_every_argument_by_its_name() -> None:
+    made = make_signature({"thread": (str, None), "text": (str, REQUIRED)})
+    assert str(made) == "(*, thread: str = None, text: str)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from proxy.operator import edit_memos, show
-from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, DECISION_PATH, Action, IdsBody
+from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, DECISION_PATH, REQUIRED, Action, IdsBody, make_signature
 from proxy.operator.edit_messages import IdKind
 from proxy.operator.response_models import DecisionResult, GroupListItem, MemoDetails
 from proxy.web.api import json_answers, pagination
@@ -25,7 +24,6 @@ SESSION: Final = "/api/sessions/{session}"
 Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
 Project = Annotated[str | None, Query(max_length=100, description="Those of this project; empty: of none.")]
 Id = Annotated[str, Path(max_length=64, description="Its id, as lists and prompts have it.")]
-REQUIRED: Final = inspect.Parameter.empty
 ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
     "thread": (Thread, None),
     "group": (Id, REQUIRED),
@@ -157,12 +155,7 @@ def _make_endpoint(action: Action) -> Any:
     in_body = action.body.model_fields if action.body is not None else {}
     parameters |= {name: ARGUMENTS[name] for name in action.arguments if name not in in_body}
     endpoint.__name__ = action.name
-    endpoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # FastAPI reads it
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-            for name, (kind, default) in parameters.items()
-        ]
-    )
+    endpoint.__signature__ = make_signature(parameters)  # type: ignore[attr-defined]  # FastAPI reads it
     return endpoint
 
 
