@@ -246,14 +246,13 @@ def list_memos(
     limit: Limit = 50,
 ) -> None:
     """List memos."""
-    found = list(command.client.list_items("/api/memos", limit, q=text, project=project))
     columns = (
         TableColumn("id", lambda m: m["memo"], style="cyan", is_never_cut=True),
         TableColumn("tags", lambda m: ", ".join(m["tags"])),
         TableColumn("when", lambda m: format_age(m["updated_at"]), is_number=True),
         TableColumn("text", lambda m: m["content"], takes_rest=True),
     )
-    command.show(found, lambda rows: print_table(rows, columns, empty="no memo"))
+    command.show_list("/api/memos", columns, "no memo", limit, q=text, project=project)
 
 
 @GROUPS["memos"].command("edit")

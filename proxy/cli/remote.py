@@ -13,7 +13,7 @@ import http.client
 import inspect
 import json
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_type_hints
@@ -223,6 +223,14 @@ class RemoteCommand:
             terminal.print_json(value)
         else:
             print_value(value)
+
+    def show_list(
+        self, path: str, columns: Sequence[terminal.TableColumn], empty: str, limit: int, **query: object
+    ) -> None:
+        """Print a list as JSON, or as a table. empty: the text for a list without items. limit: the largest number of
+        items."""
+        found = list(self.client.list_items(path, limit, **query))
+        self.show(found, lambda rows: terminal.print_table(rows, columns, empty=empty))
 
     def report_done(self, value: Any, text: str) -> None:
         """Print the changed value as JSON, or `text` for people."""

@@ -163,7 +163,6 @@ def delete(command: RemoteCommand, session: Session, yes: Yes = False) -> None:
 @remote_command
 def threads(command: RemoteCommand, session: Session, limit: Limit = 200) -> None:
     """List the threads of a session, including forks, twins and side calls."""
-    found = list(command.client.list_items(command.client.find_session_path(session) + "/threads", limit))
     columns = (
         TableColumn("thread", lambda t: t["thread"], style="cyan", is_never_cut=True),
         TableColumn("kind", lambda t: t["kind"]),
@@ -174,16 +173,14 @@ def threads(command: RemoteCommand, session: Session, limit: Limit = 200) -> Non
             "", lambda t: f"stopped: {t['stopped']}" if t["stopped"] else "newest" * t["is_newest"], takes_rest=True
         ),
     )
-    command.show(found, lambda rows: print_table(rows, columns, empty="no thread"))
+    path = command.client.find_session_path(session) + "/threads"
+    command.show_list(path, columns, "no thread", limit)
 
 
 @app.command()
 @remote_command
 def requests(command: RemoteCommand, session: Session, thread: Thread = None, limit: Limit = 20) -> None:
     """List the requests of a session, newest first, with tokens as received and as sent."""
-    found = list(
-        command.client.list_items(command.client.find_session_path(session) + "/exchanges", limit, thread=thread)
-    )
     columns = (
         TableColumn("id", lambda e: e["exchange"], style="cyan", is_never_cut=True),
         TableColumn("status", lambda e: style_word(e["status"], EXCHANGE_STYLES)),
@@ -193,7 +190,8 @@ def requests(command: RemoteCommand, session: Session, thread: Thread = None, li
         TableColumn("when", lambda e: format_age(e["started_at"]), is_number=True),
         TableColumn("model", lambda e: f"fallback: {e['fallback']}" if e["fallback"] else e["model"], takes_rest=True),
     )
-    command.show(found, lambda rows: print_table(rows, columns, empty="no request"))
+    path = command.client.find_session_path(session) + "/exchanges"
+    command.show_list(path, columns, "no request", limit, thread=thread)
 
 
 @app.command()
@@ -221,9 +219,6 @@ def _iterations(found: list[Any]) -> None:
 @remote_command
 def summaries(command: RemoteCommand, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
     """List the summaries that replace messages, and the answers of helper models."""
-    found = list(
-        command.client.list_items(command.client.find_session_path(session) + "/summaries", limit, thread=thread)
-    )
     columns = (
         TableColumn("by", lambda s: s["by"]),
         TableColumn("message", lambda s: s["message"], style="cyan"),
@@ -231,7 +226,8 @@ def summaries(command: RemoteCommand, session: Session, thread: Thread = None, l
         TableColumn("after", lambda s: s["tokens_after"], is_number=True),
         TableColumn("text", lambda s: s["text"], takes_rest=True),
     )
-    command.show(found, lambda rows: print_table(rows, columns, empty="no summary"))
+    path = command.client.find_session_path(session) + "/summaries"
+    command.show_list(path, columns, "no summary", limit, thread=thread)
 
 
 # `context-proxy messages`: the messages of a session, each message once.
@@ -264,8 +260,8 @@ def list_messages(
 ) -> None:
     """List messages in the order in which they were stored."""
     query = {"role": role, "group": group_id, "q": text, "thread": thread, "newest": newest}
-    found = list(command.client.list_items(command.client.find_session_path(session) + "/messages", limit, **query))
-    command.show(found, lambda rows: print_table(rows, MESSAGE_COLUMNS, empty="no message"))
+    path = command.client.find_session_path(session) + "/messages"
+    command.show_list(path, MESSAGE_COLUMNS, "no message", limit, **query)
 
 
 @messages_app.command("search")
