@@ -60,9 +60,11 @@ def run(streams: Iterable[bytes], *, step: int = 0, stop: bool = False, **option
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """The message as an SDK adds it up. Fails where an SDK would: indexes with gaps, blocks that never started."""
+    """The message as an SDK adds it up. Fails where an SDK would: indexes with gaps, blocks that overlap or
+    never start."""
     message: dict[str, Any] = {}
     inputs: dict[int, str] = {}
+    running: int | None = None
     for part in data.decode().split("\n\n"):
         lines = part.splitlines()
         if not lines or part.startswith(":"):
@@ -74,10 +76,13 @@ def read(data: bytes) -> dict[str, Any]:
             assert not message
             message = event["message"]
         elif name == "content_block_start":
-            assert event["index"] == len(message["content"])
+            assert running is None
+            running = event["index"]
+            assert running == len(message["content"])
             message["content"].append(event["content_block"])
         elif name == "content_block_delta":
-            block, delta = message["content"][event["index"]], event["delta"]
+            assert running == event["index"]
+            block, delta = message["content"][running], event["delta"]
             for key in ("text", "thinking"):
                 if key in delta:
                     block[key] += delta[key]
@@ -85,9 +90,12 @@ def read(data: bytes) -> dict[str, Any]:
                 block["signature"] = delta["signature"]
             inputs[event["index"]] = inputs.get(event["index"], "") + delta.get("partial_json", "")
         elif name == "content_block_stop":
+            assert running == event["index"]
+            running = None
             if inputs.get(event["index"]):
                 message["content"][event["index"]]["input"] = json.loads(inputs[event["index"]])
         elif name == "message_delta":
+            assert running is None
             message.update(event["delta"])
             message["usage"].update(event["usage"])
         elif name == "message_stop":

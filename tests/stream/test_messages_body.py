@@ -42,6 +42,13 @@ def test_a_block_that_was_nothing_else_leaves_whole() -> None:
     assert len(blocks) == 1
 
 
+def test_a_block_that_was_cut_off_counts_at_the_end_of_a_cut_answer_alone() -> None:
+    cut = text("Reading on.\n\n### STATE\nGoal: sh")
+    assert remove_blocks(_body(cut))[1] == []
+    assert len(remove_blocks(_body(cut, stop_reason="max_tokens"))[1]) == 1
+    assert remove_blocks(_body(cut, call("a"), stop_reason="max_tokens"))[1] == []
+
+
 def test_a_body_that_only_python_reads_is_served_too() -> None:
     odd = b'{"id":"a","id":"m","content":[{"type":"text","text":%b},{"type":"tool_use","id":"o","name":"recall"}]}'
     body = odd % json.dumps(NOTED).encode()

@@ -105,7 +105,8 @@ def test_a_block_that_is_nothing_but_state_leaves_whole() -> None:
 
 
 def test_a_state_block_that_was_cut_off_is_withheld_by_the_same_rule_as_elsewhere() -> None:
-    cut = "Reading on.\n\n### STATE\nGoal: ship it\nContext: a te"
+    cut = "Reading on.\n\n### STATE\nGoal: sh"
+    assert shapes(read(run([stream(text(cut))], withhold_state=True)[0])) == [cut], "whole, it is no block"
     out, relay = run([stream(text(cut), stop_reason="max_tokens")], withhold_state=True)
     assert shapes(read(out)) == ["Reading on."]
     assert relay.blocks
@@ -189,6 +190,18 @@ def test_hidden_calls_of_an_answer_that_did_not_end_well_are_not_run(reason: str
     assert relay.hidden_calls == []
 
 
+def test_hidden_calls_beside_an_error_are_not_run_and_the_newest_end_counts() -> None:
+    error = b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"Broken"}}\n\n'
+    data = stream(text("Hm."), own("o"))
+    at = data.index(b"event: message_delta")
+    relay = run([data[:at] + error + data[at:]], **HIDING)[1]
+    assert (relay.goes_on, relay.hidden_calls, relay.answer.error) == (False, [], "Broken")
+    early = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":null},"usage":{}}\n\n'
+    out, relay = run([data[:at] + early + data[at:]], stop=True, **HIDING)
+    assert out.count(b"event: message_delta") == 1
+    assert read(out)["stop_reason"] == "end_turn"
+
+
 def test_held_text_leaves_with_the_last_round_or_before_the_clients_call() -> None:
     held: dict[str, Any] = {**HIDING, "hold_text": True}
     first = stream(think(), text("Hm."), own("o"))
@@ -266,6 +279,10 @@ def test_an_event_that_is_too_large_passes_only_where_nothing_changes() -> None:
     hidden = stream(own("o"), text("a"), call("b")).replace(b'"a"', b'"' + b"a" * 3000 + b'"', 1)
     out, relay = run([hidden], step=100, limit=1000, **HIDING)
     assert b"aaaa" not in out
+    assert not relay.goes_on
+    first = stream(own("o")).replace(b'"name": "recall"', b'"name": "recall", "x": "' + b"y" * 3000 + b'"', 1)
+    out, relay = run([first], step=100, limit=1000, **HIDING)
+    assert b"recall" not in out
     assert not relay.goes_on
     assert relay.answer.is_capped
 

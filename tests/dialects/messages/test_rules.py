@@ -167,7 +167,7 @@ def test_what_the_provider_leaves_out_breaks_nothing() -> None:
         lambda b: b["system"][0].pop("cache_control"),
         lambda b: b.update(system="You."),
         lambda b: b["messages"][0].update(content=[{"text": "Do.", "type": "text", "cache_control": MARK}]),
-        lambda b: _m(b, 2)[0].update(content=[{"type": "text", "text": "out"}]),
+        lambda b: _m(b, 2)[0].update(content=[{"type": "text", "text": "out", "cache_control": MARK}]),
         lambda b: b["tools"].append({"name": "late", "input_schema": {}, "defer_loading": True}),
         lambda b: b["messages"].append({"role": "user", "content": "More."}),
         lambda b: _m(b, 3).pop(0),

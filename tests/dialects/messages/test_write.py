@@ -80,6 +80,15 @@ def test_the_blocks_of_a_result_stay_in_number_and_its_images_stay() -> None:
         request.write(plan)
 
 
+def test_a_marked_part_keeps_its_place_and_its_mark() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two", "cache_control": {"type": "ephemeral"}}]
+    request = _read(*STEP[:2], ("user", [_result("a", parts), _result("b")]))
+    plan = _plan(request)
+    plan[2] = (2, replace_text(plan[2][1], "stub"))
+    content = _write(request, plan)["messages"][2]["content"][0]["content"]
+    assert content == [{"type": "text", "text": "[removed]"}, {**parts[1], "text": "stub"}]
+
+
 def test_an_empty_text_gets_a_stand_in() -> None:
     request = _read(*STEP)
     plan = _plan(request)
@@ -208,6 +217,12 @@ def test_results_of_the_proxy_join_the_clients_in_the_order_of_calls(place: int)
     wanted = [_result("a"), _result("b")]
     wanted.insert(place, RESULT_BLOCK)
     assert made == [("user", "Do."), ("assistant", [THINKING, *calls]), ("user", [*wanted, TEXT])]
+
+
+def test_a_result_of_the_proxy_never_stands_behind_text() -> None:
+    request = _read(*STEP)
+    made = _wire(_write(request, [*_plan(request), (None, OUR_RESULT)]))
+    assert made[2][1] == [_result("a"), _result("b"), RESULT_BLOCK, TEXT]
 
 
 def test_a_result_without_a_message_to_join_gets_its_own() -> None:
