@@ -92,6 +92,16 @@ def read_messages_request(
     )
 
 
+def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
+    """The wire body with canonical messages of the proxy's at its end: an answer, and the results of its calls.
+
+    Raises NotManaged or ValueError if the body or a message cannot be read.
+    """
+    request = read_messages_request(body)
+    own: list[OutgoingMessage] = [(n, unit.chat) for n, (_, unit) in enumerate(request.units)]
+    return request.write([*own, *((None, raw) for raw in messages)])
+
+
 def _convert_system(system: bytes) -> MessageUnit:
     if system[:1] not in (b'"', b"["):
         raise NotManaged("shape", "a system prompt that is neither text nor a list")

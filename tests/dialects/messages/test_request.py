@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects.completions.request import build_prefix_cache, read_request
-from proxy.dialects.messages.request import MessagesRequest, find_session_names, read_messages_request
+from proxy.dialects.messages.request import (
+    MessagesRequest,
+    append_messages,
+    find_session_names,
+    read_messages_request,
+)
 from proxy.errors import NotManaged
 from tests.dialects.messages.drawn import bodies, histories
 
@@ -124,3 +129,16 @@ def test_session_names_are_the_clients_most_specific_first() -> None:
     assert find_session_names({}, old) == ["0a1b2c3d-0000"]
     for other in ({"metadata": {"user_id": "{bad"}}, {"metadata": {"user_id": "bob"}}, {"metadata": None}, {}):
         assert find_session_names({}, _read(**other)) == []
+
+
+def test_an_answer_and_its_results_are_appended() -> None:
+    body = _read(metadata={"user_id": "é"}).body
+    call = b'{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}'
+    answer = b'{"role":"assistant","content":null,"tool_calls":[%b]}' % call
+    made = append_messages(body, [answer, b'{"role":"tool","tool_call_id":"a","content":"out"}'])
+    added = [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "out"}]},
+    ]
+    assert json.loads(made)["messages"] == [*json.loads(body)["messages"], *added]
+    assert made.startswith(body[: body.index(b"Hi.")])
