@@ -81,7 +81,10 @@ def test_the_blocks_of_a_result_stay_in_number_and_its_images_stay() -> None:
 
 
 def test_a_marked_part_keeps_its_place_and_its_mark() -> None:
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two", "cache_control": {"type": "ephemeral"}}]
+    parts: list[Any] = [
+        {"type": "text", "text": "one"},
+        {"type": "text", "text": "two", "cache_control": {"type": "ephemeral"}},
+    ]
     request = _read(*STEP[:2], ("user", [_result("a", parts), _result("b")]))
     plan = _plan(request)
     plan[2] = (2, replace_text(plan[2][1], "stub"))
