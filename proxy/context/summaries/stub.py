@@ -258,15 +258,15 @@ class StubWriter:
             names = identifiers.list_names(message)
         else:  # names in the cut part of a kept line count only if a removed line has them
             names = identifiers.find_distinct_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))
-        names = split_places(names, lines)
         checkpoint()
         counted, own = self._standing.name_counts.get, held.name_set
         # Names that stand in another message, as `Standing.has_name` says, and blobs stay out.
-        lost = [
-            name
-            for name in names
-            if name not in have and counted(h := hash(name), 0) <= (h in own) and len(name) <= _NAME
-        ]
+        lost = [name for name in names if name not in have and counted(h := hash(name), 0) <= (h in own)]
+        parts = split_places(lost, lines)
+        if parts is not lost:
+            have.update(split_places(list(have), lines))
+            lost = [name for name in parts if name not in have and counted(h := hash(name), 0) <= (h in own)]
+        lost = [name for name in lost if len(name) <= _NAME]
         checkpoint()
         lost, folded = fold_places(lost)
         sizes = find_listing_sizes(lines) if any(map(_NUMBER.fullmatch, lost)) else frozenset()

@@ -58,6 +58,13 @@ def test_the_path_of_several_places_is_listed_once() -> None:
     assert stub(text, keep=narrow).splitlines()[-1] == "[also there: src/one.py:7 :12 :40; 2 more]"
 
 
+def test_a_place_in_a_kept_line_or_another_message_is_not_listed() -> None:
+    hits = [f"src/a.go:{n}:func {'x' * 80}" for n in (7, 9, 12)]
+    text = "\n".join([*hits, *FILLER])
+    assert stub(text).splitlines()[-1] == "[also there: src/a.go:9 :12]", "the first line stays"
+    assert stub(text, before="I saw src/a.go:9:func there").splitlines()[-1] == "[also there: src/a.go:12]"
+
+
 def test_of_the_context_around_a_hit_the_path_stays() -> None:
     rest = "x" * 80
     context = [
