@@ -50,8 +50,8 @@ def test_thrifty_pays_on_all_agent_runs(
         print(f"\nthrifty, {way}, relative to doing nothing\n  " + "\n  ".join(figures(rows, direct)))
     assert_sound(rows)
     total, base = rows["TOTAL"], direct["TOTAL"]
-    assert total[f"cost@{DEAR}"] <= 0.80 * base[f"cost@{DEAR}"]
-    assert total[f"effective@{DEAR}"] <= 0.80 * base[f"effective@{DEAR}"]
+    assert total[f"cost@{DEAR}"] <= 0.77 * base[f"cost@{DEAR}"]
+    assert total[f"effective@{DEAR}"] <= 0.79 * base[f"effective@{DEAR}"]
     assert total["recall_far"] >= 0.997
     assert total["lines"] >= 0.978
     assert total["in_place_text"] >= 0.967, "the numbers of a listing left aside: most of them are thinned out"
