@@ -51,6 +51,7 @@ class RemainingMessages:
         if not self.removed_edits:
             return plan
         gone = {edit.key: edit for edit in self.removed_edits.values()}
+        sources = range(len(self.request.messages)) if plan.messages is None else plan.sources
         places = [n for n in range(len(self._keys)) if n not in self.removed_edits]
         notes = plan.notes
         if plan.refusal:  # then the rest goes out as it came; dropped messages must not
@@ -65,6 +66,7 @@ class RemainingMessages:
             edits={**plan.edits, **gone},
             placed_inserts=tuple((places[n] if n >= 0 else n, insert) for n, insert in plan.placed_inserts),
             notes=notes,
+            sources=tuple(places[n] if n < len(places) else len(self._keys) for n in sources),
             keys=self._keys,
             before=plan.before + sum(edit.before for edit in gone.values()),
             refusal=None,
@@ -88,6 +90,7 @@ def rewrite_remaining(
         inputs,
         keys=left.keys,
         strategies=left.select_values(inputs.strategies),
+        sent_count=sum(n not in left.removed_edits for n in range(inputs.sent_count)),
         times=left.select_values(inputs.times),
     )
     return left.complete_plan(rewrite(left.request, left.session, policy, model, now, rest))

@@ -63,8 +63,18 @@ def rewrite(
         seen = replace(seen, budget=operator_edits.compute_prune_budget(seen, policy))
     if session.stopped is not None and seen.budget is not None:
         seen = replace(seen, budget=max(seen.budget, seen.limit or 0))
+    if policy.schedule == "append_only":
+        seen = _guard_sent_messages(seen, inputs.sent_count)
     seen, refetched = _count_new_faults(seen, session)
     return _rewrite_view(seen, session, policy, model, now, refetched, frozen=inputs.frozen)
+
+
+def _guard_sent_messages(seen: View, sent_count: int) -> View:
+    """The view for `append_only`: no message that was sent before is edited, not even to fit the budget.
+
+    Reasoning of the model may be bound to these messages. An upstream refuses such reasoning behind another prompt.
+    """
+    return replace(seen, guarded_keys=seen.guarded_keys | {*seen.keys[:sent_count]}, budget=None)
 
 
 def _count_new_faults(seen: View, session: BranchState) -> tuple[View, list[Note]]:
@@ -146,6 +156,8 @@ def _draft(seen: View, session: BranchState, policy: Policy, *, frozen: bool) ->
             wanted += [insert for injection in policy.injections for insert in injection(told)]
             owed = {insert.source for insert in session.deferred_inserts}  # an injection gives one note at a time
             wanted = [i for i in wanted if not (i.note_count and i.source in owed)] + list(session.deferred_inserts)
+    if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
+        wanted, asked = [insert for insert in wanted if insert.persistent], False
     return _draft_with_inserts(seen, edits, wanted, asked=asked)
 
 
@@ -364,6 +376,7 @@ def _plan(
         notes=tuple(notes),
         marks=tuple(made.marks),
         sizes=tuple(made.sizes),
+        sources=tuple(made.places),
         keys=seen.keys,
         before=seen.prefix_tokens + sum(seen.original_tokens),
         after=drawn.tokens,

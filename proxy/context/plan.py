@@ -260,6 +260,9 @@ class RewriteInputs:
     """Page faults of the tenant's other sessions (`View.tenant_faults`)."""
     frozen: bool = False
     """True to make no new edits, because the store cannot take them."""
+    sent_count: int = 0
+    """Number of messages at the front that were sent before, with this request's history or an earlier one. The
+    schedule `append_only` edits none of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -443,6 +446,9 @@ class Plan:
     """Tokens of the prefix that the provider's cache should serve."""
     asks_for_state: bool
     """True if a STATE block was asked for."""
+    sources: tuple[int, ...] = ()
+    """For each outgoing message the index of the message that it is made from. A message of ours has an index behind
+    the last message."""
     refusal: str | None = None
     """The rule or reason for which the original goes out instead."""
     deferred_inserts: tuple[Insert, ...] = ()

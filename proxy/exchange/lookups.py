@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import replace
-from typing import TypedDict
+from typing import TypedDict, get_args
 
 import msgspec
 
@@ -322,7 +322,7 @@ def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions
         return policy
     if requested not in services.policies:
         policy = services.policies.get(decisions.settings.policy, policy)
-    schedules: dict[str, ScheduleName] = {name: name for name in ("always", "over_budget", "when_it_pays")}
+    schedules: dict[str, ScheduleName] = {name: name for name in get_args(ScheduleName)}
     wanted = schedules.get(decisions.settings.schedule)
     if wanted is not None and policy.mode == "rewrite":
         policy = replace(policy, schedule=wanted)
