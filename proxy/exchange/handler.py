@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -25,6 +25,7 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.exchange import idle, inband, iteration_records, lookups, record_outcome, splice_rounds
+from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.plan_request import LARGE, find_simulated_state, prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
@@ -34,14 +35,14 @@ from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
-from proxy.stream.block_filter import remove_blocks
-from proxy.stream.relay import Relay
 from proxy.upstream.client import Reply, Target
 
 log = logging.getLogger(__name__)
 
 ERROR_BODY_BYTES = 1 << 20
 """Bytes of an upstream's error that are read, so that the error can still be passed on."""
+BOUND_ELSEWHERE = b"bound to a different conversation"
+"""Words with which Anthropic refuses reasoning behind another prompt, whatever wraps them."""
 TOO_LONG_STATUSES = (400, 413, 422)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
@@ -187,17 +188,17 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
             target, incoming.method, incoming.path, incoming.query, incoming.headers, body
         )
 
-    reply = await ask(turn.sent_body)
-    _record_sent(services, turn, incoming)
+    reply = await ask(turn.outgoing)
+    _record_sent(services, turn)
     if (
         reply.status in TOO_LONG_STATUSES
         and await _is_too_long(services, turn, incoming, reply)
         and await _replan_too_long(services, turn)
     ):
         await reply.close()
-        reply = await ask(turn.sent_body)
-        _record_sent(services, turn, incoming)
-    if reply.status == 400 and turn.sent_body != incoming.body:
+        reply = await ask(turn.outgoing)
+        _record_sent(services, turn)
+    if reply.status == 400 and turn.outgoing != incoming.body:
         await reply.close()
         turn.usage_added = False
         splice_rounds.strip_tools(turn)
@@ -206,13 +207,45 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
         services.metrics.fallbacks_total.labels(reason="upstream_reject").inc()
         if reply.status < 400:
             record_outcome.stop_rewriting(services, turn, "upstream_reject")
+        elif reply.status == 400:
+            reply = await _send_without_reasoning(turn, reply, ask)
     return reply
 
 
-def _record_sent(services: Services, turn: Turn, incoming: Incoming) -> None:
+async def _send_without_reasoning(turn: Turn, refused: Reply, ask: Callable[[bytes], Awaitable[Reply]]) -> Reply:
+    """Answer a refusal of bound reasoning with one more request, in which that reasoning is left out.
+
+    Our earlier edits stand in the prompts that the reasoning is bound to, so the client's own bytes are refused as
+    well. Without the reasoning the conversation goes on (DIALECTS.md 4.6).
+    """
+    if refused.encoding or turn.dialect.strip_bound is None:
+        return refused
+    try:
+        text = await refused.peek_body(ERROR_BODY_BYTES)
+    except UpstreamError:
+        return refused
+    if BOUND_ELSEWHERE not in text:
+        return refused
+    body = turn.original
+    try:
+        tokens = frozenset(turn.dialect.compute_bindings(body))
+        stripped = turn.dialect.strip_bound(body, tokens)
+    except (ValueError, RecursionError):
+        return refused
+    if stripped == body:
+        return refused
+    await refused.close()
+    turn.fallback = "bound"
+    reply = await ask(stripped)
+    if reply.status < 400:
+        turn.located.thread.refused_reasoning |= tokens
+    return reply
+
+
+def _record_sent(services: Services, turn: Turn) -> None:
     """Update the thread's state once the plan's bytes have gone out."""
     thread = turn.located.thread
-    thread.body_sizes = len(incoming.body), len(turn.sent_body)
+    thread.body_sizes = len(turn.request.body), len(turn.sent_body)
     if turn.policy.mode == "rewrite":
         before = thread.state
         thread.state = before.after_sending(turn.plan, services.now())
@@ -231,7 +264,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
     except AnswerTooLong:
         return False
     except UpstreamError:
-        if turn.sent_body == incoming.body:
+        if turn.outgoing == incoming.body:
             raise
         return False  # the status alone decides what is done next
     return lookups.learn_window(services, turn, body)
@@ -267,13 +300,14 @@ async def _relay_stream(
     """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
     frame waits for the store."""
     kept = record_outcome.find_withheld_headings(services, turn)
+    echo = turn.dialect.find_echo(turn.original, turn.outgoing) if turn.outgoing != turn.original else {}
 
-    def make(after: Relay | None) -> Relay:
+    def make(after: AnswerRelay | None) -> AnswerRelay:
         limit, names = (
             services.settings.limits.capture_mb << 20,
             tool_loop.tool_names if tool_loop is not None else frozenset(),
         )
-        return Relay(
+        return turn.dialect.make_relay(
             withhold_state=bool(kept),
             drop_usage=turn.usage_added,
             limit=limit,
@@ -281,6 +315,7 @@ async def _relay_stream(
             hidden_tools=names,
             previous=after,
             hold_text=services.settings.tools.hold_text,
+            **echo,
         )
 
     relay = make(None)
@@ -303,7 +338,7 @@ async def _relay_stream(
         _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
         _record_truncated(services, turn.upstream, code)
         message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
-        await out.write((b"\n\n" if relay.is_unfinished else b"") + record_outcome.make_error_event(message, code))
+        await out.write((b"\n\n" if relay.is_unfinished else b"") + turn.dialect.make_error_event(message, code))
         await out.abort()
         return
     rows = record_outcome.record_outcome(
@@ -360,7 +395,7 @@ async def _relay_body(
         raise
     readable = reply.status == 200 and not reply.encoding
     kept = record_outcome.find_withheld_headings(services, turn) if readable else ()
-    visible, found = remove_blocks(body, kept) if kept else (body, [])
+    visible, found = turn.dialect.remove_blocks(body, kept) if kept else (body, [])
     if tool_loop is not None and readable:
         joined = await _join_rounds(services, turn, tool_loop, visible, kept)
         if joined is None:
@@ -368,15 +403,12 @@ async def _relay_body(
             return
         visible, found = joined[0], [*found, *joined[1]]
     blocks = [block.body for block in found if block.heading == grammar.HEADING]
-    if (
-        readable
-        and turn.plan.asks_for_state
-        and turn.fallback != "upstream_reject"
-        and not services.settings.state.withhold
-    ):
-        blocks = [block.body for block in remove_blocks(visible)[1]]
+    if readable and turn.plan.asks_for_state and turn.fallback != "upstream_reject" and grammar.HEADING not in kept:
+        blocks = [block.body for block in turn.dialect.remove_blocks(visible, (grammar.HEADING,))[1]]
+    if readable and turn.outgoing != turn.original:
+        visible = _restore_echo(turn, visible)
     changed = visible != body
-    answer = AssembledAnswer.from_body(visible) if readable else None
+    answer = turn.dialect.read_answer(visible) if readable else None
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
     status: ExchangeStatus = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
     note = None if complete else f"http {reply.status}"
@@ -396,6 +428,12 @@ async def _relay_body(
     await out.end(visible)
 
 
+def _restore_echo(turn: Turn, body: bytes) -> bytes:
+    """Return an answer that repeats the request as the client knows it."""
+    echo = turn.dialect.find_echo(turn.original, turn.outgoing)
+    return turn.dialect.restore_echo(body, frozenset(turn.tool_offer.names), **echo)
+
+
 async def _join_rounds(
     services: Services, turn: Turn, tool_loop: ToolLoop, body: bytes, kept: tuple[str, ...]
 ) -> tuple[bytes, list[NoteBlock]] | None:
@@ -404,7 +442,7 @@ async def _join_rounds(
     found: list[NoteBlock] = []
 
     def clean(one: bytes) -> bytes:
-        visible, blocks = remove_blocks(one, kept) if kept else (one, [])
+        visible, blocks = turn.dialect.remove_blocks(one, kept) if kept else (one, [])
         found.extend(blocks)
         return visible
 

@@ -41,7 +41,7 @@ class MessageCache:
     def __init__(self, max_bytes: int, limits: SizeLimits | None = None) -> None:
         """max_bytes: bytes of memory, estimated. limits: size limits of a request; None: no limits."""
         self.max_bytes = max_bytes
-        self._limits = limits
+        self.limits = limits
         self._live_messages: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
         self._messages: OrderedDict[bytes, Message] = OrderedDict()
         self._messages_size = 0
@@ -80,7 +80,7 @@ class MessageCache:
 
     def get_request(self, body: bytes) -> tuple[Request, PrefixCache | None]:
         """Return the request in this body and, for a large body, its beginning as remembered. Raises NotManaged."""
-        limits = self._limits
+        limits = self.limits
         if len(body) < SMALL:
             return read_request(body, self.get_message, limits=limits), None
         if limits is not None:

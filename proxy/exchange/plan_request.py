@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from proxy.chat import chain
@@ -20,9 +21,11 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.view import compute_token_budget
+from proxy.dialects.base import WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import cost, exchange_rows, header_warnings, lookups, record_outcome, splice_rounds
+from proxy.exchange.dialect import DIALECTS, Dialect, count_sent_messages
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
 from proxy.exchange.lookups import inherit_state
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
@@ -58,15 +61,38 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     Raises NotManaged if the request has to go on as it came, StoreUnavailable if the store cannot tell its session.
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    turn, target = await _locate(services, incoming, headers)
+    is_new_branch = not turn.located.thread.stored
+    try:
+        turn.cached_without_proxy = cost.count_cached_without_proxy(turn)
+        forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
+        await _enrich(services, turn, incoming, headers, is_new_branch=is_new_branch)
+        await plan_request(services, turn)
+        await _ask_helper(services, turn, incoming.headers)
+        turn.rows += lookups.clear_one_time_settings(turn)
+        await _commit(services, turn, forms)
+        lookups.record_plan_metrics(services.metrics, turn.plan)
+    except BaseException:
+        # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
+        services.live_sessions.forget_session(turn.located.thread.live_session)
+        raise
+    return turn, target
+
+
+async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, str]) -> tuple[Turn, Target]:
+    """Read the request, find its session and branch, and choose its upstream. headers: with lower-case names."""
     tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
-    request, front, keys = await _read_request(services, incoming.body, tenant)
+    dialect = DIALECTS[incoming.dialect]
+    wire = await _read_wire(services, dialect, incoming.body)
+    request, front, keys = await _read_request(services, incoming.body if wire is None else wire.chat_body, tenant)
     target = services.client.select_target(request.model)
     model = look_up_model(services, request.model)
     named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
+    if named is None and wire is not None:
+        named = next(iter(dialect.find_session_names(headers, wire)), None)
     weigh = services.find_token_counter(model)
     await _count_tokens(services, weigh, request, keys, tenant, named)
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
-    place = await locate.locate_request(services.live_sessions, tenant, named, request, keys, retry=retry)
     asked = read_options(headers)
     warnings = header_warnings.find_warnings(asked, services.policies) if asked else ()
     if warnings:
@@ -74,7 +100,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     turn = Turn(
         id=locate.make_id(),
         tenant=tenant,
-        located=place,
+        located=await locate.locate_request(services.live_sessions, tenant, named, request, keys, retry=retry),
         request=request,
         keys=keys,
         policy=find_policy(services, headers, target),
@@ -87,30 +113,27 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
         log_fields=incoming.log_fields,
         warnings=warnings,
         options=asked,
+        dialect=dialect,
+        wire=wire,
     )
-    try:
-        turn.cached_without_proxy = cost.count_cached_without_proxy(turn)
-        new = not place.thread.stored
-        forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
-        steered = await lookups.refresh(services, place.thread.live_session)
-        erase_resent(turn, steered.removed)
-        turn.policy = lookups.choose_policy(services, turn.policy, steered, headers.get("x-context-policy", ""))
-        await inherit_state(services, turn, steered.dropped, is_new_branch=new)
-        lookups.pin_task(turn)
-        await lookups.search_store(services, turn)
-        turn.relevance = lookups.find_relevance(services, turn, incoming.headers)
-        await splice_rounds.add_rounds_and_tools(services, turn, first=new and place.relation == "main")
-        await lookups.load_notes(services, turn, lookups.find_project(services.settings, headers))
-        await plan_request(services, turn)
-        await _ask_helper(services, turn, incoming.headers)
-        turn.rows += lookups.clear_one_time_settings(turn)
-        await _commit(services, turn, forms)
-        lookups.record_plan_metrics(services.metrics, turn.plan)
-    except BaseException:
-        # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
-        services.live_sessions.forget_session(place.thread.live_session)
-        raise
     return turn, target
+
+
+async def _enrich(
+    services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], *, is_new_branch: bool
+) -> None:
+    """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes."""
+    decisions = await lookups.refresh(services, turn.located.thread.live_session)
+    erase_resent(turn, decisions.removed)
+    turn.policy = lookups.choose_policy(services, turn.policy, decisions, headers.get("x-context-policy", ""))
+    turn.policy = choose_bound_policy(services, turn)
+    await inherit_state(services, turn, decisions.dropped, is_new_branch=is_new_branch)
+    lookups.pin_task(turn)
+    await lookups.search_store(services, turn)
+    turn.relevance = lookups.find_relevance(services, turn, incoming.headers)
+    is_first = is_new_branch and turn.located.relation == "main"
+    await splice_rounds.add_rounds_and_tools(services, turn, first=is_first)
+    await lookups.load_notes(services, turn, lookups.find_project(services.settings, headers))
 
 
 def read_options(headers: Mapping[str, str]) -> dict[str, str]:
@@ -119,6 +142,29 @@ def read_options(headers: Mapping[str, str]) -> dict[str, str]:
     start = "x-context-"
     own = {name.removeprefix(start): value.strip() for name, value in headers.items() if name.startswith(start)}
     return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
+
+
+async def _read_wire(services: Services, dialect: Dialect, body: bytes) -> WireRequest | None:
+    """Read a request in its wire format; None for chat completions. Raises NotManaged."""
+    if dialect.read_request is None:
+        return None
+    limits = services.message_cache.limits
+    if len(body) < NEW:
+        return dialect.read_request(body, limits)
+    return await asyncio.get_running_loop().run_in_executor(services.workers, dialect.read_request, body, limits)
+
+
+def choose_bound_policy(services: Services, turn: Turn) -> Policy:
+    """The policy of a request whose model binds its reasoning to the prompt: nothing that was sent once may change.
+
+    A literal policy changes old messages with every request. `thrifty` takes its place.
+    """
+    policy = turn.policy
+    if policy.mode != "rewrite" or not turn.is_bound:
+        return policy
+    if policy.literal:
+        policy = services.policies.get("thrifty", replace(policy, stages=(), injections=()))
+    return replace(policy, schedule="append_only")
 
 
 async def _read_request(
@@ -196,6 +242,8 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
         else:
             turn.plan = await make_plan(services, turn, state, frozen=frozen)
             rewriting = rewriting and not (stopped and turn.plan.messages is None)
+        if rewriting:
+            _write_body(services, turn, is_stopped=stopped)
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         turn.fallback = problem.reason if isinstance(problem, NotManaged) else "error"
         services.metrics.fallbacks_total.labels(reason=turn.fallback).inc()
@@ -207,9 +255,23 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
         room = compute_token_budget(turn.request, turn.policy, turn.model, state.learned_window)
         turn.plan = replace(turn.plan, limit=room.limit if room is not None else None)
         turn.observed, turn.sent_body = True, turn.request.body
+        turn.outgoing = turn.original
         turn.is_simulated = turn.policy.mode == "observe" and turn.fallback is None and not turn.plan.refusal
         splice_rounds.strip_tools(turn)
-        return
+    if turn.located.thread.refused_reasoning:
+        _leave_out_refused_reasoning(turn)
+
+
+def _leave_out_refused_reasoning(turn: Turn) -> None:
+    """Leave out reasoning that the upstream has refused before, byte for byte as in the request that it took then."""
+    refused = turn.located.thread.refused_reasoning
+    if turn.dialect.strip_bound is not None:
+        with suppress(ValueError, RecursionError):  # the upstream judges a request that cannot be read
+            turn.outgoing = turn.dialect.strip_bound(turn.outgoing, refused)
+
+
+def _write_body(services: Services, turn: Turn, *, is_stopped: bool) -> None:
+    """Write the body of a plan. Raises NotManaged if the dialect does not allow its changes."""
     plan = turn.plan
     if plan.refusal:
         turn.fallback = f"rule {plan.refusal}"
@@ -217,12 +279,24 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
         splice_rounds.strip_tools(turn)
     splice_rounds.offer_pending_tools(services, turn)
     turn.observed = False
-    turn.usage_added = turn.request.stream and not (turn.request.usage_wanted or stopped)
+    turn.usage_added = turn.request.stream and not (turn.request.usage_wanted or is_stopped)
     try:
         turn.sent_body = write_request(turn.spliced.request, plan.messages, request_usage=turn.usage_added)
     except ValueError:  # stream_options is no object: upstream will report it, in its own words
         turn.usage_added = False
         turn.sent_body = write_request(turn.spliced.request, plan.messages)
+    if turn.wire is None:
+        turn.outgoing = turn.sent_body
+        return
+    if turn.sent_body == turn.request.body:
+        turn.outgoing = turn.original
+        return
+    try:
+        turn.outgoing = turn.write_wire()
+    except ValueError as problem:
+        raise NotManaged("dialect", f"the dialect does not allow this prompt: {problem}") from problem
+    if broken := turn.dialect.find_added_violations(turn.outgoing, turn.original):
+        raise NotManaged("dialect", f"the dialect does not allow this prompt: {broken[0]}")
 
 
 def find_current_state(services: Services, turn: Turn) -> BranchState:
@@ -281,7 +355,8 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
 
     inputs = RewriteInputs(
         weigh=turn.weigh, keys=woven.keys, strategy=turn.strategy, strategies=strategies, times=times, frozen=frozen,
-        offered_tools=frozenset(coming.names), tool_tokens=toll, guarded_keys=splice_rounds.find_guarded_results(turn),
+        offered_tools=frozenset(coming.names), tool_tokens=toll, sent_count=_count_sent(turn),
+        guarded_keys=splice_rounds.find_guarded_results(turn),
         options=turn.options, retrieved_texts=hits, relevance=turn.relevance,
         tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state), **told,
     )  # fmt: skip
@@ -293,6 +368,15 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     return await _plan_in_time(services, plan) if _takes_long(turn) else plan()
 
 
+def _count_sent(turn: Turn) -> int:
+    """Number of the planned messages that were sent before, hidden ones included."""
+    sent = count_sent_messages(turn.request, turn.located.known_until)
+    if not turn.spliced.hidden_at or sent == 0:
+        return sent
+    last = turn.keys[sent - 1]
+    return max(n for n, key in enumerate(turn.spliced.keys) if key == last) + 1
+
+
 def _is_as_it_came(turn: Turn) -> bool:
     return turn.observed or turn.fallback is not None
 
@@ -301,16 +385,20 @@ async def replan_refused(services: Services, turn: Turn) -> bool:
     """Plan a refused turn once more, as an exchange of its own: more is known of its window now. True if there is
     another body to send; else nothing has changed."""
     thread = turn.located.thread
-    before = turn.plan, turn.sent_body, turn.fallback, turn.observed, turn.usage_added, turn.spliced, turn.tool_offer
-    state, sent = thread.state, turn.sent_body
+    before = (
+        turn.plan, turn.sent_body, turn.outgoing, turn.fallback, turn.observed, turn.usage_added, turn.spliced,
+        turn.tool_offer,
+    )  # fmt: skip
+    state, sent = thread.state, turn.outgoing
     # The provider caches nothing of a prompt that it refuses.
     thread.state = replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
     turn.fallback = None
     await plan_request(services, turn)
-    if turn.sent_body == sent or _is_as_it_came(turn):
-        turn.plan, turn.sent_body, turn.fallback, turn.observed, turn.usage_added, turn.spliced, turn.tool_offer = (
-            before
-        )
+    if turn.outgoing == sent or _is_as_it_came(turn):
+        (
+            turn.plan, turn.sent_body, turn.outgoing, turn.fallback, turn.observed, turn.usage_added, turn.spliced,
+            turn.tool_offer,
+        ) = before  # fmt: skip
         thread.state = state
         return False
     record_outcome.store_in_background(

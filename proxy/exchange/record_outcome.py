@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
-
 from proxy.chat import chain
 from proxy.chat.chain import public_id
 from proxy.context.injections.reflect import ASK_SOURCE
@@ -335,12 +333,6 @@ def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
         ended_at=services.now(),
         note=note,
     )
-
-
-def make_error_event(message: str, code: str) -> bytes:
-    """An error in a stream, in the form that every client raises cleanly (WIRE.md 1.8)."""
-    body = {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
-    return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 # Publish the events of an exchange, with their data (FEATURES.md D6).

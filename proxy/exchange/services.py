@@ -49,6 +49,8 @@ class Incoming:
     """Reason for which the request goes on as it came, unread; "" where it is to be managed."""
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the request log, filled in while the request is answered."""
+    dialect: str = "completions"
+    """The name of the wire format that the client speaks (`exchange.dialect`)."""
 
 
 class ResponseWriter(Protocol):

@@ -64,8 +64,8 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> None:
     found = offers.choose_tools(services.settings, turn.policy, turn.request, explicit=turn.located.explicit)
     if when == "first_request":
         exchange_rows.add_offer_row(turn, found if first else offers.NO_TOOLS)
-    elif when == "first_edit" and count_cuts(turn.located.thread.state.edits):
-        exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
+    elif when == "first_edit" and (turn.is_bound or count_cuts(turn.located.thread.state.edits)):
+        exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools
     elif when == "first_edit":
         turn.pending_tool_offer = found
 

@@ -20,13 +20,11 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.exchange import record_outcome
+from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
-from proxy.stream.assemble import AssembledAnswer
-from proxy.stream.nonstreaming import join_rounds, may_call, read_round
-from proxy.stream.relay import Relay
 from proxy.stream.tool_call_filter import HiddenCall
 from proxy.tools.run_tool import make_error_result, run_tool_call
 from proxy.tools.tool_context import ToolContext
@@ -49,7 +47,7 @@ LIMIT_RESULTS = {
 }
 """Results of calls that are not run any more, by the limit that ended the rounds."""
 
-MakeRelay = Callable[[Relay], Relay]
+MakeRelay = Callable[[AnswerRelay], AnswerRelay]
 """Makes the relay of the next round from the relay of the round before."""
 
 
@@ -71,8 +69,8 @@ class ToolLoop:
         self._sends_original = False  # the request that was sent last has nothing of ours
 
     async def run_stream(
-        self, relay: Relay, out: ResponseWriter, make_relay: MakeRelay
-    ) -> tuple[Relay, UpstreamError | None]:
+        self, relay: AnswerRelay, out: ResponseWriter, make_relay: MakeRelay
+    ) -> tuple[AnswerRelay, UpstreamError | None]:
         """Continue from a round that has ended until the answer has ended. Return the last round's relay, and the
         reason why it broke or None. The client's part of the rounds is written to `out`."""
         broken: UpstreamError | None = None
@@ -89,11 +87,11 @@ class ToolLoop:
         return relay, broken
 
     async def _run_round(
-        self, before: Relay, message: bytes, out: ResponseWriter, make: MakeRelay
-    ) -> tuple[Relay, UpstreamError | None]:
+        self, before: AnswerRelay, message: bytes, out: ResponseWriter, make: MakeRelay
+    ) -> tuple[AnswerRelay, UpstreamError | None]:
         """Run one more round of a stream; send the original request instead if the round fails before any output."""
         self._add_usage(before.round_usage)
-        relay: Relay | None = None
+        relay: AnswerRelay | None = None
         broken: UpstreamError | None = None
         try:
             reply = await self._send_results(message, before.hidden_calls)
@@ -117,10 +115,11 @@ class ToolLoop:
     async def run_body(self, body: bytes, strip_blocks: Callable[[bytes], bytes]) -> bytes | None:
         """Run the rounds of answers that come in one body each, and return the body for the client. None where the
         original request has to be sent. strip_blocks: takes out of a body the blocks that the client must not see."""
-        if not may_call(body, self.tool_names):
+        dialect = self._turn.dialect
+        if not dialect.may_call(body, self.tool_names):
             return body
         bodies = [body]
-        found = read_round(body, self.tool_names)
+        found = dialect.read_round(body, self.tool_names)
         while found.goes_on and not self._without_tools and found.message is not None:
             self._add_usage(found.usage)
             try:
@@ -133,12 +132,12 @@ class ToolLoop:
                 self._give_up()
                 return None
             bodies.append(body)
-            found = read_round(body, self.tool_names)
+            found = dialect.read_round(body, self.tool_names)
             if found.message is None:
                 self._give_up()
                 return None
-        joined = join_rounds(bodies, self.tool_names)
-        await self._keep_round(found.message, found.hidden_calls, AssembledAnswer.from_body(joined).build_message())
+        joined = dialect.join_rounds(bodies, self.tool_names)
+        await self._keep_round(found.message, found.hidden_calls, dialect.read_answer(joined).build_message())
         return joined
 
     async def _send_results(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
@@ -152,6 +151,11 @@ class ToolLoop:
         if self._without_tools and tools is not None:
             body = json_spans.set_member(body, "tools", tools)
         self._sent_body = body
+        if self._turn.wire is not None:
+            try:
+                body = self._turn.write_wire(self._hidden_messages, with_tools=not self._without_tools)
+            except ValueError as problem:
+                raise UpstreamBroken(f"a hidden round cannot be written: {problem}") from problem
         return await self._send_round(body)
 
     async def _make_results(self, calls: Sequence[HiddenCall]) -> list[bytes]:
@@ -287,7 +291,7 @@ def _fingerprint(call: HiddenCall) -> tuple[str, str]:
     return call.name, chain.canonicalize_arguments(call.arguments)
 
 
-def _has_output(relay: Relay) -> bool:
+def _has_output(relay: AnswerRelay) -> bool:
     """True if the client has got any part of the answer that it would get twice from another one."""
     raw = relay.answer.build_message()
     if raw is None:
@@ -296,8 +300,8 @@ def _has_output(relay: Relay) -> bool:
     return any(value for name, value in found.items() if name != "role")
 
 
-async def relay_stream(reply: Reply, relay: Relay, out: ResponseWriter) -> UpstreamError | None:
-    """Relay one stream to the client, up to its end. Return the error that broke it, or None."""
+async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
+    """AnswerRelay one stream to the client, up to its end. Return the error that broke it, or None."""
     broken: UpstreamError | None = None
     try:
         try:

@@ -17,7 +17,9 @@ from proxy.chat.tokens import TokenCounter
 from proxy.context.models import Model
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
+from proxy.dialects.base import WireRequest
 from proxy.dialects.completions.stream import Usage
+from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
 from proxy.sessions.locate import Located
@@ -35,7 +37,8 @@ ORIGINAL_FALLBACKS = ("upstream_reject", "rounds")
 class Turn:
     """One request on its way: its session, its plan, and the bytes that were sent.
 
-    fallback: why the original went out. usage_added: the proxy asked upstream for usage. sent_body: the bytes sent.
+    fallback: why the original went out. usage_added: the proxy asked upstream for usage. sent_body: the request that
+    was sent, as chat completions.
     observed: the plan was only recorded. rows: the rows that are still to be stored.
     """
 
@@ -53,6 +56,11 @@ class Turn:
     prefix_cache: PrefixCache | None = None
     plan: Plan = UNPLANNED
     sent_body: bytes = b""
+    outgoing: bytes = b""
+    """The bytes for upstream: `sent_body`, in the wire format that the client speaks."""
+    dialect: Dialect = COMPLETIONS
+    wire: WireRequest | None = None
+    """The request in the client's wire format; None for chat completions."""
     usage_added: bool = False
     fallback: str | None = None
     observed: bool = False
@@ -101,6 +109,18 @@ class Turn:
         return self.plan.before if as_it_came else self.plan.after
 
     @property
+    def original(self) -> bytes:
+        """The client's own bytes."""
+        return self.request.body if self.wire is None else self.wire.body
+
+    @property
+    def is_bound(self) -> bool:
+        """True if reasoning of the model is bound to the prompts that it was made behind."""
+        if self.wire is not None and self.dialect.is_thinking(self.wire):
+            return True
+        return bool(self.request.find_indices("bound", is_bound))
+
+    @property
     def over_budget(self) -> int:
         """Tokens by which the prompt that went out is over its budget; 0 where it is not, or no budget is known."""
         return max(0, self.sent_tokens - self.plan.limit) if self.plan.limit is not None else 0
@@ -109,6 +129,14 @@ class Turn:
     def tip_key(self) -> bytes:
         """The chain key of the request's end."""
         return self.keys[-1]
+
+    def write_wire(self, more: Sequence[bytes] = (), *, with_tools: bool = True) -> bytes:
+        """The bytes for upstream, with more chat messages at the end. with_tools: our tools are in them. Raises
+        ValueError for a change that the dialect does not allow."""
+        if self.wire is None:
+            return self.sent_body
+        messages = [*find_sources(self.spliced, self.request, self.plan), *((None, raw) for raw in more)]
+        return self.wire.write(messages, tools=self.spliced.added_tools if with_tools else b"")
 
     def find_group_id(self, n: int) -> str:
         """The id of the group that the request's n-th message belongs to. Groups that an earlier request of the same

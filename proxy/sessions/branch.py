@@ -174,6 +174,9 @@ class Branch:
     """Bytes of the last request: as it came, and as it went out."""
     simulated_state: BranchState | None = None
     """Its state as it would be if the prompts that `observe` planned had gone out; this process alone knows it."""
+    refused_reasoning: frozenset[str] = frozenset()
+    """Tokens of reasoning that an upstream has refused because it is bound to another prompt; it is left out of every
+    later request. This process alone knows it: another one learns it by a refusal."""
     tool_offer: ToolOffer | None = None
     """The tools of ours that it offers its model; None while that is undecided."""
     last_beginning: tuple[bytes, int, float] | None = None

@@ -24,6 +24,7 @@ from proxy.errors import ConfigError, ProxyError, StoreRefused
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
 from proxy.exchange import lookups, retention
+from proxy.exchange.dialect import DIALECT_PATHS
 from proxy.exchange.message_cache import MessageCache
 from proxy.exchange.services import Services
 from proxy.helper.budget import Budget
@@ -42,7 +43,7 @@ from proxy.web.asgi import MAX_PATH_CHARS, App, Message, Receive, Scope, Send, l
 from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
 from proxy.web.chat import serve_chat
 from proxy.web.dashboard.static_files import create_dashboard
-from proxy.web.error_responses import answer_errors
+from proxy.web.error_responses import DIALECT_KEY, answer_errors
 from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.probes import create_probes
@@ -59,7 +60,9 @@ log = logging.getLogger(__name__)
 
 ROUTES = (
     ("POST", "/v1/chat/completions", "Chat, managed. Also without `/v1`."),
-    ("POST", "/s/{session}/v1/chat/completions", "The same, in the session that the path names."),
+    ("POST", "/v1/messages", "Anthropic's Messages, managed. Also without `/v1`."),
+    ("POST", "/v1/responses", "OpenAI's Responses, managed. Also without `/v1`."),
+    ("POST", "/s/{session}/v1/...", "One of these, in the session that the path names."),
     ("GET", "/healthz", "The process lives."),
     ("GET", "/readyz", "The process can serve, and how the store is."),
     ("GET", "/metrics", "Prometheus' text format."),
@@ -72,8 +75,6 @@ ROUTES = (
     ),
 )
 """The rows that docs/reference/routes.md lists before the admin API."""
-CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
-"""Paths of chat requests, behind a session's part if there is one; with and without /v1."""
 
 
 def make_store(settings: Settings) -> Store:
@@ -244,13 +245,15 @@ class ContextProxy:
             path = unquote(raw)
         caller: Caller = scope[CALLER_KEY]
         whose = find_share_owner(caller.tenant, caller.name)
-        if path in CHAT_PATHS and scope["method"] == "POST":
+        dialect = DIALECT_PATHS.get(path) if scope["method"] == "POST" else None
+        if dialect is not None:
+            scope[DIALECT_KEY] = dialect
             with (
                 self._counted("chat", send) as counted,
                 self.concurrency.hold_place(),
                 self.body_budget.share(whose) as share,
             ):
-                await serve_chat(scope, receive, counted, self.services, raw, session, share)
+                await serve_chat(scope, receive, counted, self.services, raw, session, share, dialect)
             return
         talks = is_conversational(scope["method"], path)
         shown = raw.partition("?")[0][:MAX_PATH_CHARS] if talks else None

@@ -56,9 +56,10 @@ async def serve_chat(
     path: str,
     session: str | None,
     share: BodyShare,
+    dialect: str,
 ) -> None:
     """Handle one chat request. path: the path for upstream, percent-encoded. session: the session that the path names.
-    share: the part of the body budget that this request holds."""
+    share: the part of the body budget that this request holds. dialect: the name of its wire format."""
     caller: Caller = scope[CALLER_KEY]  # set by the gate; without it the request fails
     limit = services.settings.limits.body_mb << 20
     body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
@@ -71,6 +72,7 @@ async def serve_chat(
         session=session,
         tenant=caller.one_tenant,
         log_fields=scope.setdefault(FACTS_KEY, {}),
+        dialect=dialect,
     )
     if any(name == b"content-encoding" for name, _ in incoming.headers):
         incoming = await _decode_request(services, incoming, share.reserve)

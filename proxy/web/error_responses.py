@@ -1,4 +1,4 @@
-"""Error answers for the client, in OpenAI's shape; an answer that has begun is broken off.
+"""Error answers in the shape of the client's dialect, OpenAI's by default; an answer that has begun is broken off.
 
 Once the first byte is sent, only a visible break is honest. The connection is closed in the middle of its chunked body
 or short of its Content-Length. No client then takes a part for the whole.
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from typing import Final
 
+from proxy.dialects.messages.stream import make_error_body as make_messages_error
 from proxy.errors import (
     ClientGone,
     HeadersTooLarge,
@@ -28,6 +29,8 @@ from proxy.web.asgi import App, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
+DIALECT_KEY: Final = "context_proxy.dialect"
+"""Key of the scope for the name of the wire format that the client speaks."""
 LINGER_S: Final = 2.0
 """Seconds for which a request that is too large is read and discarded after it was refused."""
 
@@ -48,15 +51,19 @@ async def send_error(
     *,
     receive: Receive | None = None,
     separate_hint: bool = False,
+    dialect: str = "",
 ) -> None:
-    """Send a whole answer that is this error. `headers` come after its own.
+    """Send a whole answer that is this error. `headers` come after its own. dialect: the client's wire format.
 
     A request that would fail again in the same way gets `x-should-retry: false`, which the SDKs obey. Errors for
     an unreachable upstream or a busy proxy do not carry it: clients retry a lost connection, and may go on doing so.
     With `receive`, a client that is still sending a body that is too large can read the reason before the connection is
     closed.
     """
-    body = render_error(error, separate_hint=separate_hint)
+    if dialect == "messages":
+        body = make_messages_error(str(error), error.code)
+    else:
+        body = render_error(error, separate_hint=separate_hint)
     out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if isinstance(error, Unauthorized):
         out.append((b"www-authenticate", b"Bearer"))
@@ -115,7 +122,7 @@ def answer_errors(app: App, metrics: Metrics) -> App:
                 log.exception("a request failed through a mistake of the proxy's own")
                 error = ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where.")
             if not begun:
-                await send_error(send, error, receive=receive)
+                await send_error(send, error, receive=receive, dialect=scope.get(DIALECT_KEY, ""))
                 return
             # Returning with the answer unfinished makes the server close the connection: a visible truncation.
             log.warning("an answer was broken off: %s", error)

@@ -14,6 +14,7 @@ deadlines and these rules:
 - A connection that is not read, because enough data waits, would not report that the client has left. So the socket is
   polled. Only Linux reports it; elsewhere it is noticed when reading goes on.
 - An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined: the exchange goes on in HTTP/1.1.
+  A WebSocket handshake gets 426, since no exchange in HTTP/1.1 could take its place.
 """
 
 from __future__ import annotations
@@ -294,7 +295,7 @@ class Connection(HttpToolsProtocol):
         self._deaf = True
         self.transport.abort()
 
-    def _end(self, status: int, why: str) -> None:
+    def _end(self, status: int, why: str, *, code: str = "invalid_request") -> None:
         """Close the connection, with an error answer if no answer has begun."""
         self._deaf = True
         running = self._running
@@ -303,7 +304,7 @@ class Connection(HttpToolsProtocol):
             if running is not None:
                 self._leave(running)  # what it sends from now on goes nowhere
             error = ProxyError(why)
-            error.code, error.type = "invalid_request", "invalid_request_error"
+            error.code, error.type = code, "invalid_request_error"
             body = render_error(error)
             head = b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(head % (status, len(body)) + body)
@@ -322,6 +323,10 @@ class Connection(HttpToolsProtocol):
         offered = len(kept) < len(self.headers) or any(token.lower() == b"upgrade" for token in connection)
         if method == b"CONNECT" or not offered:
             self._end(400, "tunnels are not made here")
+            return
+        if method == b"GET" and any(name == b"sec-websocket-key" for name, _ in self.headers):
+            # Codex goes to HTTP at once on this status, and tries for seven seconds on any other.
+            self._end(426, "WebSocket is not served here; use HTTP.", code="upgrade_required")
             return
         line = b"%b %b HTTP/%b\r\n" % (method, self.url, self.parser.get_http_version().encode())
         self.parser = httptools.HttpRequestParser(self)

@@ -1,4 +1,4 @@
-"""`append_only`: the schedule for reasoning that is bound to its prompt. What was sent once is sent again, byte for byte."""
+"""`append_only`: the schedule for reasoning that is bound to its prompt. What was sent once is sent again unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def talk(rounds: int) -> list[Json]:
 @pytest.mark.parametrize("name", [one for one in POLICIES if not load(one).literal])
 def test_each_prompt_begins_with_the_prompt_before_it(name: str) -> None:
     policy = replace(load(name), schedule="append_only")
-    session, before, saved = BranchState(), (), 0
+    session, saved = BranchState(), 0
+    before: tuple[bytes, ...] = ()
     for rounds in range(1, 30):
         values = talk(rounds)
         asked = request(values)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange.record_outcome import make_error_event
+from proxy.dialects.completions.stream import make_error_event
 from tests.awkward import Awkward, put_in
 from tests.faulty import STREAM, Connection, Request, connect, faulty, post
 from tests.running import CHAT, Agent, Running, running

@@ -370,6 +370,20 @@ async def test_an_offer_to_change_the_protocol_is_declined_and_the_connection_go
         assert all(not request.all(b"upgrade") for request in upstream.requests)
 
 
+async def test_a_websocket_handshake_is_told_to_use_http_before_anybody_is_asked() -> None:
+    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        offer = (b"connection: Upgrade", b"upgrade: websocket", b"sec-websocket-key: x", b"sec-websocket-version: 13")
+        await client.send(
+            b"GET /v1/responses HTTP/1.1\r\nhost: a\r\n" + b"".join(line + b"\r\n" for line in offer) + b"\r\n"
+        )
+        found = await reply(client)
+        assert (found.status, found.header("connection")) == (426, "close")
+        assert found.error["code"] == "upgrade_required"
+        assert found.error["message"] == "WebSocket is not served here; use HTTP."
+        assert upstream.requests == []
+
+
 async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_others_go_on() -> None:
     gate = asyncio.Event()
 

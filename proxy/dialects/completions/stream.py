@@ -165,3 +165,9 @@ def repair_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def make_error_event(message: str, code: str) -> bytes:
+    """An error in a stream, in the form that every client raises cleanly (WIRE.md 1.8)."""
+    body = {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"

@@ -1,0 +1,199 @@
+"""The dialects that clients speak: for each wire format the functions that read, write and relay it.
+
+The exchange works on chat-completions messages. It asks the dialect of a request for everything that stands on the
+wire: the request, the answer as a stream or as one body, and errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from proxy.chat import json_spans
+from proxy.chat.json_spans import SizeLimits
+from proxy.chat.message import Message, Request
+from proxy.context.plan import Plan
+from proxy.dialects.base import Binding, OutgoingMessage, WireRequest
+from proxy.dialects.completions.stream import Usage, make_error_event
+from proxy.dialects.messages import rules as messages_rules
+from proxy.dialects.messages import stream as messages_stream
+from proxy.dialects.messages.request import find_session_names as find_messages_session_names
+from proxy.dialects.messages.request import read_messages_request
+from proxy.dialects.responses import rules as responses_rules
+from proxy.dialects.responses import stream as responses_stream
+from proxy.dialects.responses.request import find_session_names as find_responses_session_names
+from proxy.dialects.responses.request import read_wire_request as read_responses_request
+from proxy.notes.state_block import NoteBlock
+from proxy.sessions.hidden_rounds import SplicedRequest
+from proxy.stream import messages_body, nonstreaming, responses_body
+from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.block_filter import remove_blocks
+from proxy.stream.messages_relay import MessagesRelay
+from proxy.stream.nonstreaming import RoundContent
+from proxy.stream.relay import Relay
+from proxy.stream.responses_relay import ResponsesRelay
+from proxy.stream.tool_call_filter import HiddenCall
+
+_BOUND = re.compile(rb'"(?:signature|encrypted_content)"\s*:\s*"[^"]|"(?:redacted_thinking|reasoning\.encrypted)"')
+"""Marks of reasoning that is bound to its prompt, in the bytes of an answer."""
+
+
+class AnswerRelay(Protocol):
+    """The relay of one stream: see `proxy.stream.relay.Relay`."""
+
+    terminal: bytes
+    is_unfinished: bool
+
+    @property
+    def answer(self) -> AssembledAnswer: ...
+    @property
+    def blocks(self) -> list[str]: ...
+    @property
+    def other_blocks(self) -> list[str]: ...
+    @property
+    def hidden_calls(self) -> list[HiddenCall]: ...
+    @property
+    def goes_on(self) -> bool: ...
+    @property
+    def round_usage(self) -> Usage | None: ...
+    def build_round_message(self) -> bytes | None: ...
+    def feed(self, data: bytes) -> bytes: ...
+    def end(self) -> bytes: ...
+    def drop_held_text(self) -> None: ...
+    def end_answer(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One wire format, as the exchange uses it."""
+
+    name: str
+    make_relay: Callable[..., AnswerRelay]
+    """The relay of a stream, with the arguments of `Relay`."""
+    read_answer: Callable[[bytes], AssembledAnswer]
+    """The answer in one body."""
+    remove_blocks: Callable[[bytes, tuple[str, ...]], tuple[bytes, list[NoteBlock]]]
+    """(A body without the blocks under these headings, the blocks)."""
+    may_call: Callable[[bytes, frozenset[str]], bool]
+    read_round: Callable[[bytes, frozenset[str]], RoundContent]
+    join_rounds: Callable[[Sequence[bytes], frozenset[str]], bytes]
+    make_error_event: Callable[[str, str], bytes]
+    """An error in a stream, from its message and code."""
+    read_request: Callable[[bytes, SizeLimits | None], WireRequest] | None = None
+    """The reader of a request; None where the wire is the form that the exchange works on."""
+    find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
+    """The names that a client gives its session, from its headers and its request."""
+    is_thinking: Callable[[Any], bool] = lambda _: False
+    """True if a request asks for reasoning that is bound to its prompt."""
+    find_added_violations: Callable[[bytes, bytes], list[str]] = lambda *_: []
+    """The rules of the provider that the first body breaks and the second, the client's own, does not."""
+    compute_bindings: Callable[[bytes], Mapping[str, Binding]] = lambda _: {}
+    """The prompt that each piece of reasoning in a body is bound to, by its token."""
+    find_echo: Callable[[bytes, bytes], dict[str, bytes]] = lambda *_: {}
+    """Values that an answer repeats and that differ between the first body, the client's, and the one that was sent:
+    arguments of `make_relay` and `restore_echo`."""
+    restore_echo: Callable[..., bytes] = lambda body, *_, **__: body
+    """An answer in one body that repeats the request as the client knows it."""
+    strip_bound: Callable[[bytes, Collection[str]], bytes] | None = None
+    """A body without the reasoning of these tokens."""
+
+
+COMPLETIONS = Dialect(
+    name="completions",
+    make_relay=Relay,
+    read_answer=AssembledAnswer.from_body,
+    remove_blocks=remove_blocks,
+    may_call=nonstreaming.may_call,
+    read_round=nonstreaming.read_round,
+    join_rounds=nonstreaming.join_rounds,
+    make_error_event=make_error_event,
+)
+
+
+def _contains(request: Any, member: str, text: bytes) -> bool:
+    """True if a top-level value of a request has this text in it."""
+    start, end = request.members.get(member, (0, 0))
+    return text in request.body[start:end]
+
+
+def _find_changed_instructions(original: bytes, sent: bytes) -> dict[str, bytes]:
+    """The client's own instructions, where others were sent; a response repeats them."""
+    own = json_spans.read_value(original, "instructions")
+    return {} if json_spans.read_value(sent, "instructions") == own else {"instructions": own or b"null"}
+
+
+MESSAGES = Dialect(
+    name="messages",
+    make_relay=MessagesRelay,
+    read_answer=messages_body.read_answer,
+    remove_blocks=messages_body.remove_blocks,
+    may_call=messages_body.may_call,
+    read_round=messages_body.read_round,
+    join_rounds=messages_body.join_rounds,
+    make_error_event=messages_stream.make_error_event,
+    read_request=read_messages_request,
+    find_session_names=find_messages_session_names,
+    is_thinking=lambda request: (
+        _contains(request, "thinking", b"type") and not _contains(request, "thinking", b'"disabled"')
+    ),
+    find_added_violations=messages_rules.find_added_violations,
+    compute_bindings=messages_rules.compute_bindings,
+    strip_bound=messages_rules.strip_bound,
+)
+RESPONSES = Dialect(
+    name="responses",
+    make_relay=ResponsesRelay,
+    read_answer=responses_body.read_answer,
+    remove_blocks=responses_body.remove_blocks,
+    may_call=responses_body.may_call,
+    read_round=responses_body.read_round,
+    join_rounds=responses_body.join_rounds,
+    make_error_event=responses_stream.make_error_event,
+    read_request=read_responses_request,
+    find_session_names=lambda headers, request: find_responses_session_names(headers, request.body),
+    is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
+    find_added_violations=responses_rules.find_new_violations,
+    compute_bindings=responses_rules.compute_bindings,
+    find_echo=_find_changed_instructions,
+    restore_echo=responses_body.restore_echo,
+    strip_bound=responses_rules.strip_bound,
+)
+DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (COMPLETIONS, MESSAGES, RESPONSES)}
+DIALECT_PATHS: Mapping[str, str] = {
+    f"{prefix}{path}": name
+    for path, name in (("/chat/completions", "completions"), ("/messages", "messages"), ("/responses", "responses"))
+    for prefix in ("/v1", "")
+}
+"""The dialect of each path that carries a conversation; with and without /v1."""
+
+
+def is_bound(message: Message) -> bool:
+    """True if an answer bears reasoning that the model binds to the prompt before it."""
+    return message.role == "assistant" and _BOUND.search(message.raw) is not None
+
+
+def count_sent_messages(request: Request, known_until: int) -> int:
+    """Number of messages that were sent before: those that are known, and all up to the last bound answer, which
+    another proxy or none may have sent."""
+    bound = request.find_indices("bound", is_bound)
+    return max(known_until + 1, bound[-1] + 1 if bound else 0)
+
+
+def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[OutgoingMessage]:
+    """The messages of a plan, each with the index of the client's message that it is made from.
+
+    An answer that hidden rounds stand in for is one of ours: upstream gets it back as it was.
+    """
+    indices: list[int | None] = []
+    at = 0
+    for message, key in zip(spliced.request.messages, spliced.keys, strict=True):
+        if key in spliced.hidden_at:
+            indices.append(None)
+            continue
+        indices.append(at if message is client.messages[at] else None)
+        at += 1
+    if plan.messages is None:
+        return [(n, m.raw) for n, m in zip(indices, spliced.request.messages, strict=True)]
+    return [(indices[n] if n < len(indices) else None, raw) for n, raw in zip(plan.sources, plan.messages, strict=True)]

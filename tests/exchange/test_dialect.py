@@ -1,0 +1,82 @@
+"""Agents that speak Messages and Responses, on upstreams that refuse what the providers refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dialect_agents import MessagesAgent, ResponsesAgent
+from tests.faulty import faulty
+from tests.running import running
+from tests.strict_messages import StrictMessages
+from tests.strict_responses import Ask, Say, StrictResponses, Think
+
+LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
+STEPS = 25
+
+
+def read(name: str, arguments: dict[str, Any]) -> str:
+    """A file; each fifth file is the same as the one before."""
+    return f"{LISTING}\n# {arguments.get('path', '')[:6]}"
+
+
+def think(n: int) -> list[dict[str, Any]]:
+    """An answer in Messages: thinking, a text, a call."""
+    return [
+        {"type": "thinking", "thinking": f"I look at file {n}."},
+        {"type": "text", "text": f"Step {n}."},
+        {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": f"file{n % 3}.py"}},
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("policy", ["thrifty", "rolling", "observe"])
+async def test_an_agent_on_messages_works_as_without_the_proxy_and_cheaper(
+    policy: str, stream: bool, tmp_path: Path
+) -> None:
+    model = StrictMessages(*(think(n) for n in range(STEPS)), [{"type": "text", "text": "All done."}])
+    tree: dict[str, Any] = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        agent = MessagesAgent(proxy, read, stream=stream, more={"thinking": {"type": "adaptive"}})
+        assert await agent.work("Find the fault.") == "All done."
+        outcomes = await proxy.outcomes()
+    assert model.refusals == []
+    assert model.dropped == []
+    assert len(outcomes) == STEPS + 1
+    assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+    assert len({found.session for found in agent.heard}) == 1
+    assert [one["id"] for m in agent.answers for one in m["content"] if one["type"] == "tool_use"] == [
+        f"toolu_{n:04}" for n in range(STEPS)
+    ]
+    sent, whole = len(model.received[-1].body), len(str(agent.messages))
+    if policy == "observe":
+        assert model.bodies[-1]["messages"] == agent.messages[:-1]
+    else:
+        assert sent < 0.9 * whole, "repeats are sent once"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("policy", ["thrifty", "rolling", "observe"])
+async def test_an_agent_on_responses_works_as_without_the_proxy_and_cheaper(
+    policy: str, stream: bool, tmp_path: Path
+) -> None:
+    steps: list[list[Any]] = [
+        [Think(f"file {n}"), Say(f"Step {n}."), Ask("read", {"path": f"file{n % 3}.py"})] for n in range(STEPS)
+    ]
+    model = StrictResponses(*steps, [Think(), Say("All done.")])
+    tree: dict[str, Any] = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        agent = ResponsesAgent(proxy, read, stream=stream)
+        assert await agent.work("Find the fault.") == "All done."
+        outcomes = await proxy.outcomes()
+    assert model.refused == []
+    assert model.dropped == []
+    assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+    assert len({found.session for found in agent.heard}) == 1
+    sent, whole = len(str(model.received[-1]["input"])), len(str(agent.items))
+    if policy == "observe":
+        assert model.received[-1]["input"] == agent.items[: len(model.received[-1]["input"])]
+    else:
+        assert sent < 0.9 * whole, "repeats are sent once"
