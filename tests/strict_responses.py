@@ -133,7 +133,7 @@ class StrictResponses:
         if callable(answer):
             await answer(request, there)
             return
-        made = self._answer([Say(answer)] if isinstance(answer, str) else answer, asked, items)
+        made = self._make(answer, asked, items)
         if asked.get("stream") is True:
             await there.send(STREAM)
             for one in events(made, self.size):
@@ -141,6 +141,21 @@ class StrictResponses:
             await there.chunk(b"")
         else:
             await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+
+    def respond(self, body: bytes) -> Json:
+        """The response to a body, without a socket. Raises Refused."""
+        asked = self._read(body)
+        try:
+            items = self._judge(asked)
+        except Refused as refused:
+            self.refused.append((refused.rule, str(refused)))
+            raise
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        assert not callable(answer)
+        return self._make(answer, asked, items)
+
+    def _make(self, answer: str | Sequence[Piece], asked: Json, items: list[Json]) -> Json:
+        return self._answer([Say(answer)] if isinstance(answer, str) else answer, asked, items)
 
     def _read(self, body: bytes) -> Json:
         try:
@@ -220,7 +235,9 @@ class StrictResponses:
             reason = ""
             if signed["model"] != asked["model"]:
                 reason = "model_mismatch"
-            elif self.binds and (signed["prefix"], signed["after"]) != (sign_prefix(asked, kept), after[-24:]):
+            elif self.binds and (
+                signed["prefix"] != sign_prefix(asked, kept) or after[-24:] not in ("", signed["after"])
+            ):
                 reason = "prefix_mismatch"
             if reason:
                 self.dropped.append((str(item.get("id")), reason))

@@ -29,7 +29,9 @@ _ARGUMENTS: Final = ("response.function_call_arguments.delta", "response.custom_
 class _TextPart:
     """A text part of a message. place: its position for the client, -1 while nothing of it is visible."""
 
-    __slots__ = ("begun", "ends", "filter", "last", "logged", "notes", "original", "place", "sent_tokens", "shown")
+    __slots__ = (
+        "begun", "ends", "filter", "last", "logged", "notes", "original", "place", "sent_tokens", "shown", "unlogged",
+    )  # fmt: skip
 
     def __init__(self, begun: SseEvent, headings: tuple[str, ...]) -> None:
         self.begun = begun
@@ -39,9 +41,20 @@ class _TextPart:
         self.shown: list[str] = []
         self.logged: list[Any] = []
         self.sent_tokens = 0
+        self.unlogged = ""  # shown text whose tokens have not come or were not whole
         self.notes: list[SseEvent] = []
         self.ends: list[SseEvent] = []
         self.place = -1
+
+    def take_tokens(self, text: str) -> list[Any]:
+        """The log probabilities of the tokens that are whole with this text. Behind a cut there are none."""
+        begin = self.sent_tokens
+        if self.logged and self.sent_tokens < len(self.logged):
+            self.unlogged += text
+            count, at = body_rules.count_shown_tokens(self.logged[begin:], self.unlogged)
+            self.sent_tokens += count
+            self.unlogged = self.unlogged[at:]
+        return self.logged[begin : self.sent_tokens]
 
     @property
     def is_unchanged(self) -> bool:
@@ -274,12 +287,11 @@ class ItemRewriter:
         self._show_part(item, part, out)
         part.shown.append(text)
         changes: Changes = {"content_index": part.place}
-        count = body_rules.count_shown_tokens(part.logged, "".join(part.shown)) if part.logged else 0
+        tokens = part.take_tokens(text)
         if text != original:
             changes["delta"] = text
         if part.logged or text != original:
-            changes["logprobs"] = part.logged[part.sent_tokens : count]
-        part.sent_tokens = count
+            changes["logprobs"] = tokens
         self._send(item, event, changes, out)
 
     def _end_part(self, item: _StreamItem, part: _TextPart, out: list[bytes], *, is_cut: bool) -> None:

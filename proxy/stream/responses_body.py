@@ -94,19 +94,19 @@ def cut_part(part: bytes, shown: str, headings: tuple[str, ...]) -> bytes:
         left = [shift_note(note, str(value.get("text")), headings) for note in notes]
         new["annotations"] = write_json([note for note in left if note is not None])
     if isinstance(logged, list) and logged:
-        new["logprobs"] = write_json(logged[: count_shown_tokens(logged, shown)])
+        new["logprobs"] = write_json(logged[: count_shown_tokens(logged, shown)[0]])
     return set_members(part, new)
 
 
-def count_shown_tokens(logged: Sequence[Any], shown: str) -> int:
-    """The number of tokens, from the first on, that the shown text begins with."""
+def count_shown_tokens(logged: Sequence[Any], shown: str) -> tuple[int, int]:
+    """(the number of tokens, from the first on, that the shown text begins with; the characters of these)."""
     at = 0
     for n, one in enumerate(logged):
         token = one.get("token") if isinstance(one, dict) else None
-        if not isinstance(token, str) or not shown.startswith(token, at) or at + len(token) > len(shown):
-            return n
+        if not isinstance(token, str) or not shown.startswith(token, at):
+            return n, at
         at += len(token)
-    return len(logged)
+    return len(logged), at
 
 
 def shift_note(note: Any, text: str, headings: tuple[str, ...]) -> Any:

@@ -41,6 +41,9 @@ def test_an_unfinished_answer_is_what_came_of_it() -> None:
     answer.add_item_text(9, 0, "of no item")
     assert (answer.text, [call.arguments for call in answer.calls]) == ("Hello", ['{"a"', "***"])
     assert answer.is_truncated
+    answer.put_item(0, dump(message(1, "Hello, you.")))
+    assert answer.text == "Hello, you."
+    assert [json.loads(raw)["type"] for raw in answer.items] == ["message", "function_call", "custom_tool_call"]
 
 
 def test_bodies_that_are_no_answer() -> None:

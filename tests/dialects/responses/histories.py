@@ -116,7 +116,7 @@ def steps(draw: st.DrawFn, number: int) -> list[Json]:
             thought["summary"] = [{"type": "summary_text", "text": draw(SAYINGS)}]
         made.append(thought)
     if draw(st.booleans()):
-        made.append(draw(st.sampled_from(HOSTED)) | ({"id": f"h_{number}"} if draw(st.booleans()) else {}))
+        made.append(draw(st.sampled_from(HOSTED)) | {"id": f"h_{number}"})
     if draw(st.booleans()) or not made:
         made.append(said(draw(SAYINGS), number))
     outputs = []

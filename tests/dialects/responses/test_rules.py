@@ -26,7 +26,8 @@ def rules_broken(body: bytes, partners: dict[str, str] | None = None) -> set[str
 @settings(max_examples=60, deadline=None)
 def test_a_sound_history_breaks_no_rule(items: list[Json]) -> None:
     body = dump(items)
-    assert rules.find_violations(body, rules.find_partners(body)) == []
+    found = rules.find_violations(body, rules.find_partners(body))
+    assert [line for line in found if not line.startswith("R16")] == []  # histories have any number of marks
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,10 @@ def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
     assert broken([developer("Other."), *GOOD[1:]]) == ["gAAA1", "gAAA2"]
     assert broken([*GOOD[:2], user("New."), *GOOD[2:]]) == ["gAAA1", "gAAA2"]
     assert broken([*GOOD[:4], *GOOD[4:6], user("New."), *GOOD[6:]]) == ["gAAA2"]
-    assert broken([item for item in GOOD if item.get("id") != "rs_1"]) == ["gAAA2"]
+    assert broken([item for item in GOOD if item.get("id") != "rs_1"]) == []  # reasoning may leave from the front
+    longer = [*GOOD, reasoning(3), said("z", 3), user()]
+    before |= rules.compute_bindings(dump(longer))
+    assert broken([item for item in longer if item.get("id") != "rs_2"]) == ["gAAA3"]
     assert (
         broken(GOOD, tools=[{"type": "web_search"}]) == broken(GOOD, reasoning={"effort": "low"}) == ["gAAA1", "gAAA2"]
     )
