@@ -294,7 +294,7 @@ class ContextProxy:
         metrics.unmanaged_total.labels(path=metrics.limit_label("path", path)).inc()
         if shown is not None and shown not in self._logged_paths and len(self._logged_paths) < MAX_LOGGED_PATHS:
             self._logged_paths.add(shown)
-            log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", shown)
+            log.warning("requests to %s are passed on unmanaged: their format is not rewritten", shown)
 
 
 def find_share_owner(tenant: str, key: str) -> str:

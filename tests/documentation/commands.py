@@ -154,6 +154,11 @@ def aider(words: list[str], place: Place, given: dict[str, str]) -> None:
     assert words[words.index("--openai-api-base") + 1] == f"http://{ADDRESS}/v1"
 
 
+def claude(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """Claude Code adds `/v1/messages` itself."""
+    assert (words, given) == (["claude"], {"ANTHROPIC_BASE_URL": f"http://{ADDRESS}"})
+
+
 def export(words: list[str], place: Place, given: dict[str, str]) -> None:
     """A variable that a client is said to read: the client is asked."""
     key, _, value = words[1].partition("=")
@@ -170,7 +175,7 @@ def python(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
     "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "pip": pip, "aider": aider,
-    "export": export, "python": python,
+    "claude": claude, "export": export, "python": python,
 }  # fmt: skip
 
 

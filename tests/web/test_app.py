@@ -90,9 +90,9 @@ async def test_unmanaged_traffic_is_counted_and_said_once(caplog: pytest.LogCapt
     async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
         with caplog.at_level(logging.WARNING, "proxy.web.app"):
             for _ in range(3):
-                await proxy.post({"input": "a"}, path="/v1/responses")
-        assert proxy.count("unmanaged_total", path="/v1/responses") == 3
-    assert len([r for r in caplog.records if "/v1/responses" in r.getMessage()]) == 1
+                await proxy.post({"prompt": "a"}, path="/v1/completions")
+        assert proxy.count("unmanaged_total", path="/v1/completions") == 3
+    assert len([r for r in caplog.records if "/v1/completions" in r.getMessage()]) == 1
 
 
 async def test_requests_are_counted_by_route_and_status() -> None:

@@ -175,17 +175,17 @@ async def test_an_unmanaged_conversation_is_named_in_the_answer_and_once_in_the_
     monkeypatch.setattr("proxy.web.app.MAX_LOGGED_PATHS", 3)
     with caplog.at_level(logging.WARNING, "proxy.web.app"):
         async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
-            for path in ("/v1/messages", "/v1/responses", "/s/mine/v1/messages", "/v1/messages"):
+            for path in ("/v1/complete", "/v1/completions", "/s/mine/v1/complete", "/v1/complete"):
                 found = await proxy.post({"model": "m", "messages": []}, path=path)
                 assert found.header(HEADER) == path.removeprefix("/s/mine")
             for other in ("/v1/embeddings", "/v1/files"):
                 assert (await proxy.post({"model": "m"}, path=other)).header(HEADER) is None
             managed = Agent(proxy, path=CHAT, messages=[{"role": "user", "content": "Hello"}])
             assert (await managed.send()).header(HEADER) is None
-            strange = await proxy.post({}, path="/%0d%0ax:%20y/v1/messages")
-            assert strange.header(HEADER) == "/%0d%0ax:%20y/v1/messages"
-            await proxy.post({}, path="/one/more/v1/messages")
+            strange = await proxy.post({}, path="/%0d%0ax:%20y/v1/complete")
+            assert strange.header(HEADER) == "/%0d%0ax:%20y/v1/complete"
+            await proxy.post({}, path="/one/more/v1/complete")
     said = [record.getMessage() for record in caplog.records if "unmanaged" in record.getMessage()]
     assert len(said) == 3, "a client cannot fill the log with paths of its own"
-    assert [text.split()[2] for text in said[:2]] == ["/v1/messages", "/v1/responses"]
+    assert [text.split()[2] for text in said[:2]] == ["/v1/complete", "/v1/completions"]
     assert "\n" not in said[2]
