@@ -32,6 +32,15 @@ ANSWER_TIME_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 12
 RATIO_BUCKETS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0)
 """Bucket bounds of compression ratios: below 2 there is a warning, and 10 is a good summary."""
 
+REQUEST_TIME_BUCKETS = (*ANSWER_TIME_BUCKETS, 600.0)
+"""Bucket bounds in seconds of whole requests, the model's answer included."""
+
+USAGE_LABELS = ("model", "policy", "upstream")
+"""Labels of tokens and dollars."""
+
+MAX_USAGE_SERIES = 200
+"""Number of combinations of `USAGE_LABELS` that are counted separately."""
+
 TOKEN_BUCKETS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 
 
@@ -52,10 +61,17 @@ class Metrics:
     def __init__(self, known_labels: Mapping[str, Iterable[str]] | None = None) -> None:
         self.registry = CollectorRegistry()
         self.descriptions: list[MetricDescription] = []
+        self._usage_series: set[tuple[str, str, str]] = set()
         self._seen: dict[str, set[str]] = {kind: set(values) for kind, values in (known_labels or {}).items()}
 
         self.request_seconds = self._histogram(
             "request_seconds", PROXY_TIME_BUCKETS, ("route",), "Time of a request spent in the proxy itself."
+        )
+        self.request_duration_seconds = self._histogram(
+            "request_duration_seconds",
+            REQUEST_TIME_BUCKETS,
+            ("route",),
+            "Time of a whole request, from its first byte to the end of its answer.",
         )
         self.first_token_seconds = self._histogram(
             "first_token_seconds",
@@ -71,19 +87,6 @@ class Metrics:
             "refusals_total", ("rule",), "Plans thrown away because they broke a rule; the original was sent."
         )
         self.fallbacks_total = self._counter("fallbacks_total", ("reason",), "Chat requests sent on as they came.")
-        self.cached_tokens_total = self._counter(
-            "cached_tokens_total", ("kind",), "Prompt tokens from the provider's cache: predicted and reported."
-        )
-        self.prompt_tokens_total = self._counter("prompt_tokens_total", (), "Prompt tokens that upstreams reported.")
-        self.completion_tokens_total = self._counter(
-            "completion_tokens_total", (), "Completion tokens that upstreams reported."
-        )
-        self.cost_dollars_total = self._counter(
-            "cost_dollars_total",
-            ("kind",),
-            "Dollars by the prices of config/models.toml: `paid`, what it would have been `without` the proxy, and"
-            " under `observe` what the `planned` prompts would have cost.",
-        )
         self.upstream_errors_total = self._counter(
             "upstream_errors_total",
             ("upstream", "kind"),
@@ -99,6 +102,7 @@ class Metrics:
         self.upstream_truncated_total = self._counter(
             "upstream_truncated_total", (), "Streams that ended without an end."
         )
+        self._add_usage_metrics()
         self._add_client_metrics()
         self._add_helper_metrics()
         self._add_compression_metrics()
@@ -106,6 +110,30 @@ class Metrics:
         self._add_event_metrics()
         self._add_memory_metrics()
         self._add_process_metrics()
+
+    def _add_usage_metrics(self) -> None:
+        self.context_tokens_total = self._counter(
+            "context_tokens_total",
+            (*USAGE_LABELS, "kind"),
+            "Prompt tokens by our own count: `before`, as prompts came, and `sent`, as they went out.",
+        )
+        self.cached_tokens_total = self._counter(
+            "cached_tokens_total",
+            (*USAGE_LABELS, "kind"),
+            "Prompt tokens from the provider's cache: `predicted` and `reported`.",
+        )
+        self.prompt_tokens_total = self._counter(
+            "prompt_tokens_total", USAGE_LABELS, "Prompt tokens that upstreams reported."
+        )
+        self.completion_tokens_total = self._counter(
+            "completion_tokens_total", USAGE_LABELS, "Completion tokens that upstreams reported."
+        )
+        self.cost_dollars_total = self._counter(
+            "cost_dollars_total",
+            (*USAGE_LABELS, "kind"),
+            "Dollars by the prices of config/models.toml: `paid`, what it would have been `without` the proxy, and"
+            " under `observe` what the `planned` prompts would have cost.",
+        )
 
     def _add_process_metrics(self) -> None:
         self.internal_errors_total = self._counter(
@@ -229,6 +257,18 @@ class Metrics:
             return OTHER_LABEL
         seen.add(text)
         return text
+
+    def limit_usage_labels(self, model: str, policy: str, upstream: str) -> dict[str, str]:
+        """Return the labels of tokens and dollars. Each value is limited as by `limit_label`, and so is the number of
+        their combinations."""
+        limit = self.limit_label
+        series = (limit("model", model), limit("policy", policy), limit("upstream", upstream))
+        if series not in self._usage_series:
+            if len(self._usage_series) >= MAX_USAGE_SERIES:
+                series = (OTHER_LABEL, OTHER_LABEL, OTHER_LABEL)
+            else:
+                self._usage_series.add(series)
+        return dict(zip(USAGE_LABELS, series, strict=True))
 
     def render_text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

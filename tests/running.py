@@ -169,7 +169,10 @@ class Running:
                 await asyncio.sleep(0.01)
 
     def count(self, metric: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"context_proxy_{metric}", labels) or 0.0
+        """The sum of the metric's samples that have these labels."""
+        samples = (one for family in self.metrics.registry.collect() for one in family.samples)
+        name = f"context_proxy_{metric}"
+        return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
 
 def settings_for(upstream: int | str, **tree: Any) -> Settings:

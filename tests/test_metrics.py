@@ -5,7 +5,7 @@ import re
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.metrics import CONTENT_TYPE, MAX_LABEL_VALUES, OTHER_LABEL, Metrics
+from proxy.metrics import CONTENT_TYPE, MAX_LABEL_VALUES, MAX_USAGE_SERIES, OTHER_LABEL, Metrics
 
 
 def test_every_name_begins_with_the_namespace_and_is_described_once() -> None:
@@ -64,3 +64,13 @@ def test_known_values_always_count_and_take_their_share_of_the_bound() -> None:
 
 def test_a_label_value_cannot_be_long() -> None:
     assert len(Metrics().limit_label("path", "x" * 10_000)) == 100
+
+
+def test_series_of_tokens_and_dollars_are_bounded_together() -> None:
+    metrics = Metrics()
+    first = metrics.limit_usage_labels("m0", "p0", "u0")
+    assert first == {"model": "m0", "policy": "p0", "upstream": "u0"}
+    made = [metrics.limit_usage_labels(f"m{n % 40}", f"p{n % 30}", f"u{n % 7}") for n in range(5_000)]
+    assert len({tuple(labels.values()) for labels in made}) == MAX_USAGE_SERIES + 1
+    assert set(made[-1].values()) == {OTHER_LABEL}
+    assert metrics.limit_usage_labels("m0", "p0", "u0") == first

@@ -253,17 +253,20 @@ def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter
     usage = answer.usage if answer is not None else None
     if usage is None or meter is None:
         return
-    metrics.prompt_tokens_total.inc(meter.prompt)
-    metrics.completion_tokens_total.inc(usage.completion or 0)
+    labels = metrics.limit_usage_labels(turn.request.model, turn.policy.name, turn.upstream)
+    metrics.context_tokens_total.labels(**labels, kind="before").inc(turn.plan.before)
+    metrics.context_tokens_total.labels(**labels, kind="sent").inc(turn.sent_tokens)
+    metrics.prompt_tokens_total.labels(**labels).inc(meter.prompt)
+    metrics.completion_tokens_total.labels(**labels).inc(usage.completion or 0)
     if usage.cached is not None:
-        metrics.cached_tokens_total.labels(kind="predicted").inc(meter.expected)
-        metrics.cached_tokens_total.labels(kind="reported").inc(usage.cached)
+        metrics.cached_tokens_total.labels(**labels, kind="predicted").inc(meter.expected)
+        metrics.cached_tokens_total.labels(**labels, kind="reported").inc(usage.cached)
     owed = cost.compute_bill(turn.model, meter)
     if owed is not None:
-        metrics.cost_dollars_total.labels(kind="paid").inc(owed.paid)
-        metrics.cost_dollars_total.labels(kind="without").inc(owed.without_proxy)
+        metrics.cost_dollars_total.labels(**labels, kind="paid").inc(owed.paid)
+        metrics.cost_dollars_total.labels(**labels, kind="without").inc(owed.without_proxy)
         if owed.planned is not None:
-            metrics.cost_dollars_total.labels(kind="planned").inc(owed.planned)
+            metrics.cost_dollars_total.labels(**labels, kind="planned").inc(owed.planned)
 
 
 async def wait_until_stored(services: Services, written: asyncio.Future[None]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -271,9 +272,9 @@ class ContextProxy:
 
     @contextmanager
     def _counted(self, route: str, send: Send) -> Iterator[Send]:
-        """Yield a `send` whose status is counted at the end; "none" if nothing was sent: the outer layer then
+        """Yield a `send` whose status and time are counted at the end; "none" if nothing was sent: the outer layer then
         answers."""
-        status = "none"
+        status, began = "none", time.perf_counter()
 
         def noting(message: Message) -> Awaitable[None]:
             nonlocal status
@@ -286,6 +287,7 @@ class ContextProxy:
         finally:
             metrics = self.services.metrics
             metrics.requests_total.labels(route=route, status=metrics.limit_label("status", status)).inc()
+            metrics.request_duration_seconds.labels(route=route).observe(time.perf_counter() - began)
 
     def _count_unmanaged(self, path: str, shown: str | None) -> None:
         """Count a request that passes unmanaged. If its path carries a conversation, log it once a path. The answer

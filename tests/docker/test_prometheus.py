@@ -65,6 +65,29 @@ def queries() -> Iterator[tuple[str, str]]:
             yield f"{panel['title']} {target['refId']}", text
 
 
+def datasources(found: Any) -> Iterator[Any]:
+    """Each data source that is named anywhere in the dashboard."""
+    if isinstance(found, dict):
+        for name, value in found.items():
+            if name == "datasource":
+                yield value["uid"]
+            else:
+                yield from datasources(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from datasources(value)
+
+
+def test_the_dashboard_can_be_imported_with_any_data_source() -> None:
+    tree = json.loads(DASHBOARD.read_text())
+    assert set(datasources(tree)) == {"${datasource}"}
+    assert [(v["type"], v["query"]) for v in tree["templating"]["list"][:1]] == [("datasource", "prometheus")]
+    assert [p["title"] for p in tree["panels"] if p["type"] == "row"] == [
+        "Money", "Provider's cache", "Quality", "Latency", "Health",
+    ]  # fmt: skip
+    assert len({p["id"] for p in tree["panels"]}) == len(tree["panels"])
+
+
 def variables() -> Iterator[str]:
     for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
         yield variable["name"]
@@ -162,7 +185,7 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
                 assert [t["health"] for t in targets_up] == ["up"]
                 values = [float(s["value"][1]) for s in found["Tokens left out A"]["result"]]
                 assert 0 < values[0] < 1
-                assert list(variables()) == ["job", "instance"]
+                assert list(variables()) == ["datasource", "job", "instance"]
                 assert set(await ask(url, "/api/v1/label/job/values")) == {"context-proxy"}
 
 

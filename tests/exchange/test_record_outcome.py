@@ -50,6 +50,12 @@ async def test_what_upstream_says_of_an_answer_is_on_record() -> None:
         times = await proxy.rows("SELECT started_at, ended_at, first_byte_ms FROM exchanges")
         assert proxy.count("prompt_tokens_total") == 100
         assert proxy.count("cached_tokens_total", kind="reported") == 64
+        named = {"model": "m", "policy": "thrifty", "upstream": "default"}
+        assert proxy.count("prompt_tokens_total", **named) == 100
+        assert proxy.count("completion_tokens_total", **named) == 14
+        assert proxy.count("context_tokens_total", kind="before", **named) == proxy.count("tokens_before_sum") > 0
+        assert proxy.count("request_duration_seconds_count", route="chat") == 2
+        assert proxy.count("request_duration_seconds_sum") >= proxy.count("first_token_seconds_sum")
     assert rows == [("complete", 200, "tool_calls", 50, 7, 32)] * 2
     assert {one for (one,) in keys} == {1}
     assert heads == [(1,), (1,)]
