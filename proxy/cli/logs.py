@@ -12,6 +12,8 @@ import logging
 import sys
 import traceback
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 
 NOISY_LOGGERS = ("aiosqlite", "asyncio", "httpcore2", "httpx2", "uvicorn", "uvicorn.error", "uvicorn.access")
 """Loggers that write URLs, SQL values or bytes. Only their warnings are let through."""
@@ -69,11 +71,19 @@ def _quoted(value: object) -> str:
     return json.dumps(said, ensure_ascii=False)
 
 
-def set_up_logging(level: str, access: str = "auto") -> None:
-    """Send log records to stderr from now on. level: debug, info, warning or error. access: json, text, auto, or off
-    for no line per request."""
-    handler = logging.StreamHandler()
-    text = access == "text" or (access != "json" and sys.stderr.isatty())
+MAX_FILE_BYTES = 5_000_000
+"""Size of a log file at which it is renamed and a new one begun. One renamed file is kept."""
+
+
+def set_up_logging(level: str, access: str = "auto", file: Path | None = None) -> None:
+    """Send log records to stderr from now on, or to a file. level: debug, info, warning or error. access: json, text,
+    auto, or off for no line per request."""
+    handler = (
+        logging.StreamHandler()
+        if file is None
+        else RotatingFileHandler(file, maxBytes=MAX_FILE_BYTES, backupCount=1, encoding="utf-8")
+    )
+    text = access == "text" or (access != "json" and (file is not None or sys.stderr.isatty()))
     handler.setFormatter(TextFormatter() if text else JsonFormatter())
     logging.getLogger(REQUEST_LOGGER).setLevel(logging.CRITICAL if access == "off" else logging.NOTSET)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

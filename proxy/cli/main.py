@@ -19,6 +19,7 @@ from proxy.cli.shell import shell
 from proxy.cli.tail import tail
 from proxy.cli.transfer import export, import_files
 from proxy.cli.upkeep import migrate, vacuum
+from proxy.cli.wrap import wrap
 from proxy.errors import ConfigError, StoreRefused
 
 app = typer.Typer(
@@ -32,6 +33,8 @@ for command in (serve, check, key, replay):
     app.command(rich_help_panel="The proxy itself")(command)
 for command in (stats, shell, tail):
     app.command(rich_help_panel="Look on")(command)
+# What follows the agent's name is the agent's, options included.
+app.command(rich_help_panel="The proxy itself", context_settings={"allow_interspersed_args": False})(wrap)
 groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": sessions.messages_app}
 app.command(rich_help_panel="Steer a session")(operator_actions.build)
 operator_actions.add_commands(app, groups, "Steer a session")

@@ -96,7 +96,8 @@ def tune_collector() -> None:
 class AnnouncingServer(uvicorn.Server):
     """A uvicorn server that prints its address once it listens."""
 
-    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, settings: Settings, listener: socket.socket, *, announces: bool = True) -> None:
+        """announces: True if the address is printed."""
         self._app = create_app(settings)
         super().__init__(
             uvicorn.Config(
@@ -114,6 +115,7 @@ class AnnouncingServer(uvicorn.Server):
             )
         )
         self._settings = settings
+        self._announces = announces
         self._told_again = False
         self._address: tuple[str, int] = listener.getsockname()[:2]
 
@@ -123,7 +125,8 @@ class AnnouncingServer(uvicorn.Server):
         if self.started:
             tune_collector()
             sys.setswitchinterval(THREAD_SWITCH_S)
-            print_address(self._settings, make_base_url(*self._address), Console())
+            if self._announces:
+                print_address(self._settings, make_base_url(*self._address), Console())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop the server. After the notice, event streams end at once. All other answers have time to end, until a

@@ -315,6 +315,18 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
     return settings
 
 
+def copy_environment() -> dict[str, str]:
+    """Return the environment, for a program that is started with it."""
+    return dict(os.environ)
+
+
+def find_data_folder() -> Path:
+    """Return the folder for what the proxy keeps of a person: `context-proxy` in $XDG_DATA_HOME, usually
+    ~/.local/share."""
+    named = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(named) if Path(named).is_absolute() else Path.home() / ".local" / "share") / "context-proxy"
+
+
 def find_program(*names: str, default: str) -> str:
     """Return the program that a person has chosen in the environment (`PAGER`, `EDITOR`): the first of these variables
     that is set."""

@@ -85,6 +85,9 @@ def ask(place: Place, *words: str, **given: str) -> str:
 def ours(words: list[str], place: Place, given: dict[str, str]) -> None:
     """context-proxy. What would serve for ever is checked in place of that: `check` takes the same options."""
     action = [*words[1:]]
+    if action[0] == "wrap":
+        wrap(action, place, given)
+        return
     if action[0] == "serve":
         action[0] = "check"
         if action[-1].startswith("postgresql://"):
@@ -94,6 +97,18 @@ def ours(words: list[str], place: Place, given: dict[str, str]) -> None:
     if action[0] == "replay":
         action += ["--jobs", "1"]
     ask(place, *action, **given)
+
+
+def wrap(action: list[str], place: Place, given: dict[str, str]) -> None:
+    """A program of the agent's name ends at once. Its upstream is the demo model, as no test asks a provider."""
+    program = place.folder / "bin" / action[-1]
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    given = {"XDG_DATA_HOME": str(place.folder), "HOME": str(place.folder), "CONTEXT_PROXY_URL": "", **given}
+    given |= {"PATH": f"{program.parent}:{os.environ['PATH']}", "CONTEXT_PROXY_UPSTREAM": "demo"}
+    given |= {"CONTEXT_PROXY_DB": str(place.folder / "wrapped.sqlite3")}
+    called([sys.executable, "-m", "proxy.cli.main", *action], place, given)
 
 
 def curl(words: list[str], place: Place, given: dict[str, str]) -> None:

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.errors import Forbidden, NotFound
-from proxy.operator import timeline
+from proxy.operator import savings, timeline
 from proxy.operator.response_models import RemovalResult
+from proxy.operator.savings import Savings
 from proxy.operator.timeline import HOUR_S, ExchangePoint, HourlyFigures, SessionFigures, TimelineCache
 from proxy.store.session_lists import SessionFilter
 from proxy.web.api import json_answers, pagination
@@ -58,6 +59,14 @@ class ModelDetails(BaseModel):
     cache: str
 
 
+class UpstreamDetails(BaseModel):
+    """An upstream. models: patterns of the model names that go there."""
+
+    name: str
+    base_url: str
+    models: list[str]
+
+
 class TenantListItem(BaseModel):
     """A tenant with sessions in the store."""
 
@@ -65,11 +74,13 @@ class TenantListItem(BaseModel):
 
 
 class ProxyOverview(BaseModel):
-    """The proxy since its start, and its store. figures: its counters, for a caller that sees every tenant."""
+    """The proxy since its start, and its store. targets: the upstreams with their addresses. figures: its counters, for
+    a caller that sees every tenant."""
 
     version: str
     policy: str
     upstreams: list[str]
+    targets: list[UpstreamDetails]
     healthy: bool
     trouble: str
     queued: int
@@ -131,6 +142,10 @@ async def show_overview(admin: AdminContextDep) -> ProxyOverview:
         version=version("context-proxy"),
         policy=parts.settings.policy,
         upstreams=[target.name for target in parts.client.targets],
+        targets=[
+            UpstreamDetails(name=name, base_url=one.base_url, models=list(one.models))
+            for name, one in parts.settings.active_upstreams.items()
+        ],
         healthy=store.healthy,
         trouble=store.trouble,
         queued=store.queued,
@@ -322,6 +337,14 @@ async def show_costs(
             "spenders": [_spender(one) for one in spenders[:20]],
         }
     )
+
+
+@figures_router.get("/savings", openapi_extra=READ, response_model=json_answers.describe(Savings))
+async def show_savings(
+    admin: AdminContextDep, since: Annotated[float, Query(ge=0, le=1e12, description="Unix seconds.")] = 0.0
+) -> Response:
+    """Show what the requests since then have cost and saved, in tokens and in dollars, exact to the request."""
+    return json_answers.render(await savings.sum_savings(admin.services, admin.tenant, since))
 
 
 def _spender(one: dict[str, object]) -> dict[str, object]:

@@ -94,3 +94,20 @@ def test_money_is_the_sum_of_all_sessions_and_of_nobody_elses(world: World) -> N
     hours = world.ask("GET", f"/api/money?since={time.time() - 86400:.0f}&step=hour").json()
     assert hours["step"] == 3600
     assert all(step["at"] % 3600 == 0 for step in hours["steps"])
+
+
+def test_savings_are_those_since_a_moment_and_of_ones_own_tenant(world: World) -> None:
+    before = world.ask("GET", f"/api/savings?since={time.time()}").json()
+    assert before["requests"] == 0
+    began = time.time()
+    world.converse("saving")
+    found = world.ask("GET", f"/api/savings?since={began}").json()
+    stats = world.ask("GET", "/api/sessions/saving/stats").json()
+    assert found["requests"] == stats["exchanges"]
+    assert abs(found["cost"] - stats["cost"]) < 1e-12
+    assert world.ask("GET", f"/api/savings?since={began}", key="cp-other-read").json()["requests"] == 0
+
+
+def test_the_upstreams_are_told_with_their_addresses(world: World) -> None:
+    [target] = world.ask("GET", "/api/stats").json()["targets"]
+    assert target == {"name": "default", "base_url": "demo", "models": ["*"]}

@@ -1,0 +1,295 @@
+"""Coding agents that `wrap` and `doctor` know: where their requests go now, and how one run of them is pointed at the
+proxy.
+
+Everything here reads: the environment as it is handed in, and the agents' own configuration files. Nothing writes to
+those files. An agent is pointed at the proxy by variables and arguments of that one run.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from proxy.errors import ConfigError
+
+ANTHROPIC: Final = "https://api.anthropic.com"
+OPENAI: Final = "https://api.openai.com/v1"
+CHATGPT: Final = "https://chatgpt.com/backend-api/codex"
+"""The address to which Codex sends requests of a ChatGPT login."""
+
+TOOL_SEARCH: Final = "ENABLE_TOOL_SEARCH"
+FIRST_PARTY: Final = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"
+CLOUDS: Final = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+"""Variables by which Claude Code sends its requests to a cloud, in that cloud's own format."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentUpstream:
+    """An address to which an agent's requests go. models: patterns of the model names that go there."""
+
+    name: str
+    base_url: str
+    models: tuple[str, ...] = ("*",)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSurroundings:
+    """The place in which an agent is started: environment, arguments, working directory."""
+
+    environment: Mapping[str, str]
+    folder: Path
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def home(self) -> Path:
+        """The home directory."""
+        return Path(self.environment.get("HOME") or "/")
+
+    def find_folder(self, variable: str, *usual: str) -> Path:
+        """Return the folder that a variable names, else the usual one below the home directory."""
+        return Path(self.environment[variable]) if self.environment.get(variable) else self.home.joinpath(*usual)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSetup:
+    """The upstreams of an agent, and the variables and arguments that point one run of it at a proxy."""
+
+    upstreams: tuple[AgentUpstream, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables to set; `{url}` stands for the proxy's address without /v1."""
+    arguments: tuple[str, ...] = ()
+    """Arguments in front of the user's own; `{url}` as above."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what this run loses or cannot have."""
+
+    def fill_environment(self, url: str) -> dict[str, str]:
+        """Return the variables with the proxy's address."""
+        return {name: value.replace("{url}", url) for name, value in self.environment.items()}
+
+    def fill_arguments(self, url: str) -> list[str]:
+        """Return the arguments with the proxy's address."""
+        return [one.replace("{url}", url) for one in self.arguments]
+
+
+def read_agent(name: str, surroundings: AgentSurroundings, upstream: str = "") -> AgentSetup:
+    """Return how an agent is pointed at a proxy. upstream: the address that a person named, empty for the agent's own.
+    Raises ConfigError if the agent is not known, or if its requests cannot go through a proxy."""
+    reader = AGENTS.get(name)
+    if reader is None:
+        raise ConfigError("AGENT", name, "one of " + ", ".join(AGENTS))
+    return reader(surroundings, upstream)
+
+
+def _read_claude(here: AgentSurroundings, upstream: str) -> AgentSetup:
+    folder = here.find_folder("CLAUDE_CONFIG_DIR", ".claude")
+    files = (
+        folder / "settings.json",
+        here.folder / ".claude/settings.json",
+        here.folder / ".claude/settings.local.json",
+    )
+    own: dict[str, str] = {}
+    for file in files:
+        table = _read_json(file).get("env")
+        if isinstance(table, dict):
+            own |= {str(name): str(value) for name, value in table.items()}
+    # Claude Code lays the variables of its settings files over the environment.
+    known = {**here.environment, **own}
+    for variable in CLOUDS:
+        if known.get(variable, "").lower() not in ("", "0", "false"):
+            raise ConfigError(variable, known[variable], "nothing: a cloud's own format does not go through the proxy")
+    base = upstream or _with_version(known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
+    wanted = {"ANTHROPIC_BASE_URL": "{url}"}
+    # Behind an address that is not Anthropic's, Claude Code switches its tool search off and shortens its window.
+    if TOOL_SEARCH not in known:
+        wanted[TOOL_SEARCH] = "true"
+    if is_anthropic(base) and FIRST_PARTY not in known:
+        wanted[FIRST_PARTY] = "1"
+    arguments: tuple[str, ...] = ()
+    if "ANTHROPIC_BASE_URL" in own:
+        if any(one.partition("=")[0] == "--settings" for one in here.arguments):
+            allowed = "nothing, as long as a settings file sets ANTHROPIC_BASE_URL: wrap needs this argument itself"
+            raise ConfigError("--settings", "...", allowed)
+        arguments = ("--settings", '{"env": {"ANTHROPIC_BASE_URL": "{url}"}}')
+    return AgentSetup((AgentUpstream("anthropic", base),), wanted, arguments)
+
+
+def _with_version(base: str) -> str:
+    """Return the address for the proxy: agents add /v1/messages to theirs, and the proxy replaces /v1 by a base's own
+    path."""
+    base = base.rstrip("/")
+    return base if urlsplit(base).path in ("", "/v1") or base.endswith("/v1") else base + "/v1"
+
+
+def is_anthropic(url: str) -> bool:
+    """True if this is Anthropic's own address."""
+    return urlsplit(url).hostname == "api.anthropic.com"
+
+
+def _read_codex(here: AgentSurroundings, upstream: str) -> AgentSetup:
+    folder = here.find_folder("CODEX_HOME", ".codex")
+    config = _read_toml(folder / "config.toml")
+    profiles = config.get("profiles")
+    profile = profiles.get(config.get("profile")) if isinstance(profiles, dict) else None
+    merged = config | (profile if isinstance(profile, dict) else {})
+    name = str(merged.get("model_provider") or "openai")
+    if name == "openai":
+        login = _read_json(folder / "auth.json")
+        by_chatgpt = bool(login.get("tokens")) and not login.get("OPENAI_API_KEY")
+        base = upstream or str(merged.get("openai_base_url") or "") or here.environment.get("OPENAI_BASE_URL", "")
+        notes: tuple[str, ...] = ()
+        if not base and by_chatgpt:
+            base = CHATGPT
+            notes = ("With a ChatGPT login Codex may compress its requests; the extra `zstd` manages those too.",)
+        return AgentSetup(
+            (AgentUpstream("openai", base or OPENAI),), {}, ("-c", 'openai_base_url="{url}/v1"'), notes
+        )  # fmt: skip
+    table = config.get("model_providers")
+    provider = table.get(name) if isinstance(table, dict) else None
+    base = upstream or (str(provider.get("base_url") or "") if isinstance(provider, dict) else "")
+    if not base:
+        allowed = "openai, or a provider with a base_url in [model_providers]"
+        raise ConfigError("model_provider", name, allowed, source=str(folder / "config.toml"))
+    return AgentSetup((AgentUpstream(_label(name), base),), {}, ("-c", f'model_providers.{name}.base_url="{{url}}/v1"'))
+
+
+def _read_opencode(here: AgentSurroundings, upstream: str) -> AgentSetup:
+    """opencode asks several providers; the model's name tells them apart at the proxy."""
+    config: dict[str, Any] = {}
+    folder = here.find_folder("XDG_CONFIG_HOME", ".config") / "opencode"
+    named = here.environment.get("OPENCODE_CONFIG", "")
+    files = [folder / "opencode.json", folder / "opencode.jsonc", here.folder / "opencode.json"]
+    files += [Path(named)] if named else []
+    own = _parse(here.environment.get("OPENCODE_CONFIG_CONTENT", ""))
+    for table in (*(_read_json(file).get("provider") for file in files), own.get("provider")):
+        if isinstance(table, dict):
+            config |= {name: one for name, one in table.items() if isinstance(one, dict)}
+    logins = _read_json(here.find_folder("XDG_DATA_HOME", ".local", "share") / "opencode" / "auth.json")
+    by_login = {name: one for name, one in logins.items() if isinstance(one, dict)}
+    found: list[AgentUpstream] = []
+    for name, one in config.items():
+        if name not in ("openai", "anthropic") and (base := _base_url(one)):
+            models = one.get("models")
+            names = tuple(str(each) for each in models) if isinstance(models, dict) and models else ("*",)
+            found.append(AgentUpstream(_label(name), base, names))
+    skipped = []
+    for name, usual, patterns in (("anthropic", ANTHROPIC + "/v1", ("claude*",)), ("openai", OPENAI, ("*",))):
+        if by_login.get(name, {}).get("type") == "oauth":
+            skipped.append(name)
+        elif name in config or name in by_login or here.environment.get(f"{name.upper()}_API_KEY"):
+            found.append(AgentUpstream(name, _base_url(config.get(name, {})) or usual, patterns))
+    if upstream:
+        found = [AgentUpstream(one.name, upstream) for one in found] or [AgentUpstream("openai", upstream)]
+    if not found:
+        allowed = "openai or anthropic with a key of yours, or a provider with a baseURL"
+        raise ConfigError("provider", ", ".join(skipped) or None, allowed, source="opencode")
+    content: dict[str, Any] = {**own, "provider": dict(own.get("provider") or {})}
+    labels = {_label(name): name for name in config}
+    for one in found:
+        name = labels.get(one.name, one.name)
+        entry = content["provider"].get(name) or {}
+        content["provider"][name] = {**entry, "options": {**(entry.get("options") or {}), "baseURL": "{url}/v1"}}
+    notes = tuple(f"The provider {name} is logged in by OAuth and goes past the proxy." for name in skipped)
+    unique = tuple(found[:1]) if upstream else tuple(found)
+    return AgentSetup(unique, {"OPENCODE_CONFIG_CONTENT": json.dumps(content)}, (), notes)
+
+
+def _base_url(provider: Mapping[str, Any]) -> str:
+    options = provider.get("options")
+    return str(options.get("baseURL") or "") if isinstance(options, dict) else ""
+
+
+def _read_qwen(here: AgentSurroundings, upstream: str) -> AgentSetup:
+    folder = here.home / ".qwen"
+    auth: dict[str, Any] = {}
+    for file in (folder / "settings.json", here.folder / ".qwen/settings.json"):
+        security = _read_json(file).get("security")
+        if isinstance(security, dict) and isinstance(security.get("auth"), dict):
+            auth |= security["auth"]
+    if auth.get("selectedType") == "qwen-oauth" and not upstream:
+        raise ConfigError("security.auth.selectedType", "qwen-oauth", "openai: a Qwen login has an address of its own")
+    base = upstream or here.environment.get("OPENAI_BASE_URL") or str(auth.get("baseUrl") or "") or OPENAI
+    # The argument wins over settings files, the variable alone does not.
+    given = any(one.partition("=")[0] == "--openai-base-url" for one in here.arguments)
+    arguments = () if given else ("--openai-base-url", "{url}/v1")
+    return AgentSetup((AgentUpstream("openai", base),), {"OPENAI_BASE_URL": "{url}/v1"}, arguments)
+
+
+def _read_aider(here: AgentSurroundings, upstream: str) -> AgentSetup:
+    known = here.environment
+    openai = (
+        known.get("AIDER_OPENAI_API_BASE") or known.get("OPENAI_API_BASE") or known.get("OPENAI_BASE_URL") or OPENAI
+    )
+    anthropic = _with_version(known.get("ANTHROPIC_API_BASE") or known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
+    both = (AgentUpstream("anthropic", anthropic, ("claude*",)), AgentUpstream("openai", openai))
+    wanted = dict.fromkeys(("AIDER_OPENAI_API_BASE", "OPENAI_API_BASE", "OPENAI_BASE_URL"), "{url}/v1")
+    wanted |= dict.fromkeys(("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"), "{url}")
+    return AgentSetup((AgentUpstream("named", upstream),) if upstream else both, wanted)
+
+
+def _read_copilot(here: AgentSurroundings, upstream: str) -> AgentSetup:
+    known = here.environment
+    kind = known.get("COPILOT_PROVIDER_TYPE") or "openai"
+    if kind not in ("openai", "anthropic"):
+        raise ConfigError("COPILOT_PROVIDER_TYPE", kind, "openai or anthropic")
+    anthropic = kind == "anthropic"
+    named = known.get("COPILOT_PROVIDER_BASE_URL", "")
+    base = upstream or (_with_version(named) if named and anthropic else named)
+    if not base and not known.get("COPILOT_PROVIDER_API_KEY"):
+        allowed = "a key of a provider of your own: GitHub's models have an address that cannot be changed"
+        raise ConfigError("COPILOT_PROVIDER_API_KEY", None, allowed)
+    usual = ANTHROPIC if anthropic else OPENAI
+    wanted = {"COPILOT_PROVIDER_BASE_URL": "{url}" if anthropic else "{url}/v1"}
+    return AgentSetup((AgentUpstream(kind, base or usual),), wanted)
+
+
+AgentReader = Callable[[AgentSurroundings, str], AgentSetup]
+
+AGENTS: Final[Mapping[str, AgentReader]] = {
+    "claude": _read_claude, "codex": _read_codex, "opencode": _read_opencode, "qwen": _read_qwen,
+    "aider": _read_aider, "copilot": _read_copilot,
+}  # fmt: skip
+"""The agents by the names of their programs."""
+
+KEY_VARIABLES: Final[Mapping[str, Sequence[str]]] = {
+    "claude": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    "codex": ("OPENAI_API_KEY", "CODEX_API_KEY"),
+    "opencode": ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
+    "qwen": ("OPENAI_API_KEY",),
+    "aider": ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
+    "copilot": ("COPILOT_PROVIDER_API_KEY",),
+}
+"""Variables in which an agent looks for its key."""
+
+
+def _label(name: str) -> str:
+    """Return a provider's name as the name of an upstream."""
+    return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; empty if there is none that can be read."""
+    try:
+        return _parse(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    """Return the TOML of a file; empty if there is none that can be read."""
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}

@@ -1,0 +1,314 @@
+"""`context-proxy wrap`: runs a coding agent behind the proxy, and says at the end what was saved.
+
+If no proxy runs that leads to the agent's upstream, one is started in this process for as long as the agent runs. It
+lives in a thread: it ends with this process, however this process ends. The agent is pointed at it by variables and
+arguments of this one run (`agents`), so that nothing has to be undone in a file. What wrap prints goes to stderr, since
+stdout is the agent's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from proxy.cli.agents import AGENTS, AgentSetup, AgentSurroundings, AgentUpstream, read_agent
+from proxy.cli.check import Config, Db, PolicyName, read_settings
+from proxy.cli.logs import set_up_logging
+from proxy.cli.remote import DEFAULT_URL, AdminClient, RemoteRefused, RemoteUnreachable
+from proxy.cli.serve import AnnouncingServer, open_listener
+from proxy.cli.terminal import escape_controls, format_dollars, print_error
+from proxy.errors import ConfigError, StoreRefused
+from proxy.settings.load import Settings, copy_environment, find_data_folder
+from proxy.store.sqlite_files import FileLock
+
+START_S: Final = 30.0
+"""Seconds in which the proxy of an agent has to start, and in which it has to end."""
+SETTLE_S: Final = 5.0
+"""Seconds for which the last requests of an agent that has ended are waited for."""
+FORWARDED_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+TERMINAL_SIGNALS: Final = (signal.SIGINT, signal.SIGQUIT)
+"""Signals that a terminal sends to the agent itself as well."""
+MAX_STORES: Final = 100
+"""Agents that run at once, each with a proxy and a store of its own."""
+
+
+def wrap(
+    agent: Annotated[str, typer.Argument(help="The agent: " + ", ".join(AGENTS) + ".", show_default=False)],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the agent, after --.")] = None,
+    upstream: Annotated[
+        str, typer.Option(help="The upstream's base URL, in place of the one that the agent asks by itself.")
+    ] = "",
+    policy: PolicyName = None,
+    url: Annotated[str, typer.Option(envvar="CONTEXT_PROXY_URL", help="A running proxy to use, without keys.")] = "",
+    db: Db = None,
+    config: Config = None,
+) -> None:
+    """Run a coding agent behind the proxy, and print what was saved at the end. Its settings files stay as they are."""
+    given = tuple(arguments or ())
+    given = given[1:] if given[:1] == ("--",) else given
+    surroundings = AgentSurroundings(copy_environment(), Path.cwd(), given)
+    setup = read_agent(agent, surroundings, upstream)
+    program = shutil.which(agent, path=surroundings.environment.get("PATH"))
+    if program is None:
+        raise ConfigError("AGENT", agent, f"a program that is installed: there is no `{agent}` on the PATH")
+    with find_or_start_proxy(setup, url, config, upstream=upstream, policy=policy, db=db) as used:
+        say(f"{agent} runs behind {used.url}, which leads to {used.leads_to}.")
+        for line in (*used.notes, *setup.notes):
+            say(line)
+        client = AdminClient(used.url, seconds=SETTLE_S)
+        began = time.time()
+        environment = {**surroundings.environment, **setup.fill_environment(used.url)}
+        code = run_agent([program, *setup.fill_arguments(used.url), *given], environment)
+        for line in describe_savings(read_savings(client, began)):
+            say(line)
+        say(used.afterwards)
+    raise typer.Exit(code)
+
+
+def say(text: str) -> None:
+    """Print a line of wrap's own on stderr."""
+    Console(stderr=True, highlight=False).print(Text(f"context-proxy: {escape_controls(text)}"), soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class UsedProxy:
+    """The proxy that an agent uses. url: its address without /v1."""
+
+    url: str
+    leads_to: str
+    """The addresses of its upstreams."""
+    afterwards: str
+    """The sentence for the end: where the requests can be looked at."""
+    notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def find_or_start_proxy(
+    setup: AgentSetup, url: str, config: Path | None, *, upstream: str, policy: str | None, db: str | None
+) -> Iterator[UsedProxy]:
+    """Yield a running proxy that leads to the agent's upstream: the one that was named, the one at the usual address,
+    or one that is started and ended here. Raises ConfigError and StoreRefused."""
+    asked_before = next((one.base_url for one in setup.upstreams if _leads_here(one.base_url)), "")
+    if url or asked_before:
+        address = (url or asked_before).rstrip("/").removesuffix("/v1")
+        yield _use_running(address, read_overview(address, named=True), policy)
+        return
+    wants_own = policy is not None or db is not None or config is not None
+    running = None if wants_own else read_overview(DEFAULT_URL, named=False)
+    if running is not None and _leads_to(running, setup.upstreams):
+        yield _use_running(DEFAULT_URL, running, None)
+        return
+    settings = make_settings(setup.upstreams, config, upstream=upstream, policy=policy, db=db)
+    with start_proxy(settings) as address:
+        targets = ", ".join(dict.fromkeys(one.base_url for one in settings.active_upstreams.values()))
+        yield UsedProxy(
+            address,
+            f"{targets} with the policy {settings.policy}",
+            f"The requests are in {settings.db}; `context-proxy serve --db {settings.db}` shows them.",
+            (f"Its dashboard is at {address}/dashboard/ as long as the agent runs.",),
+        )
+
+
+def _leads_here(base: str) -> bool:
+    """True if an address of this machine is a context-proxy."""
+    is_local = base.startswith(("http://127.0.0.1:", "http://localhost:", "http://[::1]:"))
+    return is_local and read_overview(base.rstrip("/").removesuffix("/v1"), named=False) is not None
+
+
+def read_overview(url: str, *, named: bool) -> Any:
+    """Return what a running proxy tells of itself. If there is none, or if it wants a key: None, or ConfigError if a
+    person has named it."""
+    try:
+        found = AdminClient(url, seconds=SETTLE_S).request("GET", "/api/stats")
+    except (RemoteUnreachable, RemoteRefused) as problem:
+        if named:
+            raise ConfigError("url", url, f"a running proxy without keys ({problem})", source="--url") from None
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("targets"), list) else None
+
+
+def _leads_to(overview: Any, upstreams: tuple[AgentUpstream, ...]) -> bool:
+    """True if a running proxy sends everything to where the agent would send it."""
+    there = [(one["base_url"].rstrip("/").removesuffix("/v1"), tuple(one["models"])) for one in overview["targets"]]
+    return there == [(one.base_url.rstrip("/").removesuffix("/v1"), one.models) for one in upstreams]
+
+
+def _use_running(url: str, overview: Any, policy: str | None) -> UsedProxy:
+    if policy is not None:
+        raise ConfigError("policy", policy, f"nothing for a proxy that runs already: it has {overview['policy']}")
+    targets = ", ".join(dict.fromkeys(one["base_url"] for one in overview["targets"]))
+    return UsedProxy(
+        url,
+        f"{targets} with the policy {overview['policy']}",
+        f"The requests are at {url}/dashboard/.",
+        ("That proxy ran already. What others send through it meanwhile is in the sums too.",),
+    )
+
+
+def make_settings(
+    upstreams: tuple[AgentUpstream, ...], config: Path | None, *, upstream: str, policy: str | None, db: str | None
+) -> Settings:
+    """Return the settings of a proxy for one agent: the user's, on a free port of this machine. Upstreams that the
+    configuration names go before those of the agent. Raises ConfigError and StoreRefused."""
+    flags: dict[str, object] = {"host": "127.0.0.1", "port": 0, "policy": policy}
+    user = read_settings(config, **flags, db=db)
+    if user.keys:
+        raise ConfigError("keys", "...", "none: wrap's own proxy serves this machine alone, and the agent has no key")
+    if upstream:
+        flags["upstream"] = upstream
+    elif not (user.upstream or user.upstreams):
+        for one in upstreams:
+            flags[f"upstreams.{one.name}.base_url"] = one.base_url
+            flags[f"upstreams.{one.name}.models"] = one.models
+    if db is None and user.db == Settings.model_fields["db"].default:
+        flags["db"] = str(find_free_store(find_data_folder()))
+    else:
+        flags["db"] = user.db
+    return read_settings(config, **flags)
+
+
+def find_free_store(folder: Path) -> Path:
+    """Return a store that no process uses. The usual one keeps the sessions of all runs; others are for agents that run
+    at the same time. Raises StoreRefused."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for number in range(1, MAX_STORES + 1):
+        file = folder / ("wrap.sqlite3" if number == 1 else f"wrap-{number}.sqlite3")
+        try:
+            with held_store(file):
+                return file
+        except StoreRefused:
+            continue
+    raise StoreRefused(f"all {MAX_STORES} stores in {folder} are in use.", hint="Name another one with --db.")
+
+
+@contextmanager
+def held_store(file: Path) -> Iterator[None]:
+    """Hold the lock of a SQLite store. Raises StoreRefused if another process has it."""
+    lock = FileLock(file)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def start_proxy(settings: Settings) -> Iterator[str]:
+    """Run a proxy in a thread, and yield its address without /v1. Raises StoreRefused if it does not start."""
+    folder = find_data_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log_file = folder / "wrap.log"
+    if "://" not in settings.db and settings.db != ":memory:" and Path(settings.db).parent.is_dir():
+        with held_store(Path(settings.db)):
+            pass  # another process's store is refused here in its own words, and not in the log alone
+    # The terminal is the agent's.
+    set_up_logging(settings.log_level, settings.access_log, log_file)
+    with open_listener(settings.host, settings.port) as listener:
+        server = AnnouncingServer(settings, listener, announces=False)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True, name="proxy")
+        thread.start()
+        until = time.monotonic() + START_S
+        while not server.started and thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.01)
+        if not server.started:
+            raise StoreRefused("the proxy did not start.", hint=f"Its log is {log_file}.")
+        host, port = listener.getsockname()[:2]
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(START_S)
+
+
+def run_agent(command: list[str], environment: Mapping[str, str]) -> int:
+    """Run the agent in this terminal, and return its exit code; 128 and the number of a signal that ended it. Signals
+    to this process go on to the agent. A signal of the terminal is not sent again: the agent has it already."""
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if child is None:
+            early.append(number)
+        elif child.poll() is None and not (number in TERMINAL_SIGNALS and _is_in_foreground()):
+            child.send_signal(number)
+
+    before = {one: signal.signal(one, forward) for one in (*FORWARDED_SIGNALS, *TERMINAL_SIGNALS)}
+    try:
+        child = subprocess.Popen(command, env=dict(environment))  # noqa: S603  # the user's own choice
+        for number in early:
+            forward(number, None)
+        code = child.wait()
+    except OSError as problem:
+        raise ConfigError("AGENT", command[0], f"a program that can be started ({problem.strerror})") from None
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _is_in_foreground() -> bool:
+    """True if the terminal's signals come to this process and to the agent alike."""
+    try:
+        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
+
+
+def read_savings(client: AdminClient, since: float) -> Any:
+    """Return the sums of the requests since a moment, once the last of them are stored; None if the proxy is gone."""
+    until = time.monotonic() + SETTLE_S
+    try:
+        while True:
+            settled = not client.request("GET", "/api/stats")["queued"]
+            found = client.request("GET", "/api/savings", since=since)
+            if (settled and not found["open_requests"]) or time.monotonic() > until:
+                return found
+            time.sleep(0.05)
+    except (RemoteUnreachable, RemoteRefused) as problem:
+        print_error(str(problem))
+        return None
+
+
+def describe_savings(found: Any) -> list[str]:
+    """Return the sentences that tell the sums to a person."""
+    if found is None:
+        return ["What was saved is not known: the proxy does not answer."]
+    if not found["requests"]:
+        return ["No request of the agent came through the proxy, so nothing was saved."]
+    before, after = found["tokens_before"], found["tokens_after"]
+    left_out = before - after
+    share = f" ({left_out / before:.0%})" if before else ""
+    requests = "1 request" if found["requests"] == 1 else f"{found['requests']:,} requests"
+    lines = [f"{requests}; {left_out:,} of {before:,} prompt tokens were left out{share}."]
+    priced = found["requests"] - found["unpriced"] - found["without_usage"] - found["open_requests"]
+    if priced:
+        saved = found["cost_without"] - found["cost"]
+        verb = "saved" if saved >= 0 else "more than without the proxy"
+        lines.append(
+            f"{format_dollars(found['cost'])} paid in place of {format_dollars(found['cost_without'])}: "
+            f"{format_dollars(abs(saved))} {verb}."
+        )
+    rest = [
+        (found["unpriced"], "no price is known for " + ", ".join(found["unpriced_models"])),
+        (found["without_usage"], "the answer told no usage"),
+        (found["open_requests"], "the answer has not ended"),
+    ]
+    lines += [f"Dollars are unknown for {count:,} of the requests: {why}." for count, why in rest if count]
+    if found["more"]:
+        lines.append("There are more sessions than were added up.")
+    return lines

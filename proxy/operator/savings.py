@@ -1,0 +1,85 @@
+"""Savings of all requests since a moment: tokens that were left out, and dollars paid beside dollars without the proxy.
+
+The sums are exact from that moment on, unlike the hours and days of the cost report. `context-proxy wrap` reads them
+when its agent has ended.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from proxy.exchange.services import Services
+from proxy.operator.find_session import PAGE_SIZE
+from proxy.operator.timeline import build_points
+from proxy.store.base import ExchangeRecord
+from proxy.store.session_lists import SessionFilter
+
+MAX_SESSIONS = 500
+"""Limit on the sessions that are added up, the newest."""
+MAX_EXCHANGES = 10_000
+"""Limit on the exchanges of a session that are added up, the newest."""
+
+
+class Savings(Struct):
+    """Sums over the requests since a moment."""
+
+    since: float
+    requests: int = 0
+    open_requests: int = 0
+    """Requests whose answer has not ended."""
+    tokens_before: int = 0
+    """Tokens of the prompts as they came."""
+    tokens_after: int = 0
+    """Tokens of the prompts as they were sent."""
+    cost: float = 0.0
+    """Dollars paid, for the requests whose cost is known."""
+    cost_without: float = 0.0
+    """Dollars that the same requests would have cost without the proxy."""
+    unpriced: int = 0
+    """Requests whose model has no price. No sum of dollars has them."""
+    without_usage: int = 0
+    """Requests whose answer told no usage. No sum of dollars has them."""
+    unpriced_models: list[str] = field(default_factory=list)
+    more: bool = False
+    """True if there are more sessions than are added up."""
+
+
+async def sum_savings(services: Services, tenant: str | None, since: float) -> Savings:
+    """Add up the requests that began at `since` or later. tenant: None for all tenants."""
+    rows = await services.store.list_sessions(tenant, None, MAX_SESSIONS + 1, SessionFilter("", since, None, ""))
+    made = Savings(since, more=len(rows) > MAX_SESSIONS)
+    unpriced: set[str] = set()
+    for row in rows[:MAX_SESSIONS]:
+        exchanges = await _read_since(services, row.tenant, row.session, since)
+        points, _ = build_points(services, exchanges)
+        for one, point in zip(exchanges, points, strict=True):
+            if point.started_at < since:
+                continue  # it is there for the cache that the next one found
+            made.requests += 1
+            made.tokens_before += point.tokens_before
+            made.tokens_after += point.tokens_after
+            made.cost += point.cost or 0.0
+            made.cost_without += point.cost_without or 0.0
+            if point.status == "open":
+                made.open_requests += 1
+            elif point.prompt_tokens is None:
+                made.without_usage += 1
+            elif point.cost is None:
+                made.unpriced += 1
+                unpriced.add(one.model)
+    made.unpriced_models = sorted(unpriced)
+    return made
+
+
+async def _read_since(services: Services, tenant: str, session: str, since: float) -> list[ExchangeRecord]:
+    """Return the exchanges since a moment, oldest first, with up to a page of those before it."""
+    found: list[ExchangeRecord] = []
+    before: float | None = None
+    while len(found) < MAX_EXCHANGES and (
+        page := await services.store.read_exchanges(tenant, session, PAGE_SIZE, before)
+    ):
+        found += page
+        before = page[-1].started_at
+        if before < since:
+            break
+    return found[::-1]
