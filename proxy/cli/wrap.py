@@ -54,7 +54,9 @@ def wrap(
         str, typer.Option(help="The upstream's base URL, in place of the one that the agent asks by itself.")
     ] = "",
     policy: PolicyName = None,
-    url: Annotated[str, typer.Option(envvar="CONTEXT_PROXY_URL", help="A running proxy to use, without keys.")] = "",
+    url: Annotated[
+        str, typer.Option("--proxy", envvar="CONTEXT_PROXY_URL", help="A running proxy to use, without keys.")
+    ] = "",
     db: Db = None,
     config: Config = None,
 ) -> None:
@@ -137,7 +139,7 @@ def read_overview(url: str, *, named: bool) -> Any:
         found = AdminClient(url, seconds=SETTLE_S).request("GET", "/api/stats")
     except (RemoteUnreachable, RemoteRefused) as problem:
         if named:
-            raise ConfigError("url", url, f"a running proxy without keys ({problem})", source="--url") from None
+            raise ConfigError("url", url, f"a running proxy without keys ({problem})", source="--proxy") from None
         return None
     return found if isinstance(found, dict) and isinstance(found.get("targets"), list) else None
 

@@ -113,7 +113,7 @@ async def test_a_running_proxy_that_is_named_is_used_and_a_model_without_a_price
         unpriced = type(proxy.app.services.models[0])("gpt-5")
         proxy.app.services.models_by_name["gpt-5"] = unpriced
         address = f"http://127.0.0.1:{proxy.port}"
-        code, out, err = await run(tmp_path, "--url", address, "aider")
+        code, out, err = await run(tmp_path, "--proxy", address, "aider")
         assert code == 7, err
         assert json.loads(out)["url"].startswith(address + "/")
         assert "8 requests; 0 of" in err
