@@ -45,6 +45,10 @@ class WireRequest(Protocol):
     def bound(self) -> tuple[str | None, ...]:
         """For each canonical message the tokens that bind it, joined by `BOUND_SEPARATOR`; None without tokens."""
 
+    @property
+    def is_cut(self) -> bool:
+        """True if an answer in it cannot be sent as it is, since the client lacks a part that was withheld from it."""
+
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages in place of its own, and with tools added behind the client's own.
 

@@ -96,6 +96,8 @@ class Dialect:
     arguments of `make_relay` and `restore_echo`."""
     restore_echo: Callable[..., bytes] = lambda body, *_, **__: body
     """An answer in one body that repeats the request as the client knows it."""
+    repair_answers: Callable[[bytes], bytes] = lambda body: body
+    """A body in which answers can be sent again that lack what was withheld from the client (`WireRequest.is_cut`)."""
     strip_bound: Callable[[bytes, Collection[str]], bytes] | None = None
     """A body without the reasoning of these tokens."""
 
@@ -140,6 +142,7 @@ MESSAGES = Dialect(
     ),
     find_added_violations=messages_rules.find_added_violations,
     compute_bindings=messages_rules.compute_bindings,
+    repair_answers=messages_rules.fill_empty_answers,
     strip_bound=messages_rules.strip_bound,
 )
 RESPONSES = Dialect(
@@ -156,6 +159,7 @@ RESPONSES = Dialect(
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
     find_added_violations=responses_rules.find_new_violations,
     compute_bindings=responses_rules.compute_bindings,
+    repair_answers=responses_rules.remove_orphan_reasoning,
     find_echo=_find_changed_instructions,
     restore_echo=responses_body.restore_echo,
     strip_bound=responses_rules.strip_bound,

@@ -258,6 +258,9 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
         turn.outgoing = turn.original
         turn.is_simulated = turn.policy.mode == "observe" and turn.fallback is None and not turn.plan.refusal
         splice_rounds.strip_tools(turn)
+    if turn.wire is not None and turn.wire.is_cut and turn.policy.mode == "rewrite":
+        with suppress(ValueError, RecursionError):  # the upstream judges a request that cannot be read
+            turn.outgoing = turn.dialect.repair_answers(turn.outgoing)
     if turn.located.thread.refused_reasoning:
         _leave_out_refused_reasoning(turn)
 

@@ -89,12 +89,14 @@ def record_outcome(
     if answer_key is not None and complete:
         rows += locate.mark_side_call(thread)
         rows += exchange_rows.record_hidden_round(turn, answer_key, now)
-    thread.failed = answer_key is None or not complete
+    # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
+    state_key = turn.tip_key if answer_key is None and complete and blocks else answer_key
+    thread.failed = state_key is None or not complete
     state = None
     meter = _make_meter(services, turn, usage, status)
     first = turn.earlier_usage[0] if turn.earlier_usage else usage  # the prediction is for the first round's prompt
-    if answer is not None and answer_key is not None and complete:
-        state = _read_state(services, turn, answer, answer_key, blocks, rows, now)
+    if answer is not None and state_key is not None and complete:
+        state = _read_state(services, turn, answer, state_key, blocks, rows, now)
         cached = first.cached if first is not None else None
         answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
         thread.state = thread.state.after_answer(

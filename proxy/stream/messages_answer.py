@@ -130,8 +130,10 @@ class MessagesAnswer(AssembledAnswer):
         return self._list
 
     def build_message(self, index: int = 0) -> bytes | None:
-        """Return the canonical message, as the client's next request gives it; None if there was none."""
-        return _convert([block.build() for block in self._list]) if self._list and not index else None
+        """Return the canonical message, as the client's next request gives it; None if there was none. An answer that
+        has ended may be empty: all of it was withheld."""
+        is_there = self._list or self.finish_reasons
+        return _convert([block.build() for block in self._list]) if is_there and not index else None
 
     def build_round_message(self) -> bytes | None:
         """Return the canonical message without empty texts, which upstream would refuse if it got them back."""

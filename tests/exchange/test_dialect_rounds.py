@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.exchange.hiding import OURS, SECRET
-from tests.faulty import Script, faulty
+from tests.faulty import faulty
 from tests.running import Heard, Running, running
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
@@ -40,7 +42,10 @@ SCENARIOS: dict[str, list[list[Piece]]] = {
     "ours before the client's": [[THINK, ("ours", 1), ("theirs", 1)]],
     "ours behind the client's": [[THINK, ("say", "Both: "), ("theirs", 1), ("ours", 1)]],
     "ours between the client's": [[THINK, ("theirs", 1), ("ours", 1), ("theirs", 2), ("ours", 2), ("theirs", 3)]],
-    "ours, then both": [[THINK, ("say", "First. "), ("ours", 1)], [THINK, ("say", "Both."), ("ours", 2), ("theirs", 1)]],
+    "ours, then both": [
+        [THINK, ("say", "First. "), ("ours", 1)],
+        [THINK, ("say", "Both."), ("ours", 2), ("theirs", 1)],
+    ],
     "ours, then the client's": [[THINK, ("ours", 1)], [THINK, ("say", "Now yours."), ("theirs", 1)]],
     "both, and both again": [[THINK, ("ours", 1), ("theirs", 1)], [THINK, ("theirs", 2), ("ours", 2)]],
 }
@@ -97,14 +102,43 @@ class Wire:
         return list(model.refusals if self.name == "messages" else model.refused)
 
     def history(self, agent: Any) -> list[Json]:
-        return list(agent.messages if self.name == "messages" else agent.items)
+        found: list[Json] = agent.messages if self.name == "messages" else agent.items
+        return found
+
+    def bring(self, agent: Any, answer: Json) -> bool:
+        """Answer the calls of an answer; False if it has none."""
+        if self.name == "messages":
+            calls = [one for one in answer["content"] if one["type"] == "tool_use"]
+            results = [
+                {"type": "tool_result", "tool_use_id": one["id"], "content": read(one["name"], one["input"])}
+                for one in calls
+            ]
+            self.history(agent).extend([{"role": "user", "content": results}] if calls else [])
+            return bool(calls)
+        calls = [one for one in answer["output"] if one["type"] == "function_call"]
+        for one in calls:
+            output = read(one["name"], json.loads(one["arguments"]))
+            self.history(agent).append({"type": "function_call_output", "call_id": one["call_id"], "output": output})
+        return bool(calls)
+
+    def forget(self, agent: Any) -> None:
+        """Leave out what some clients leave out: ids of items; marks of the cache move."""
+        for one in self.history(agent):
+            if self.name == "messages":
+                for block in one["content"] if isinstance(one["content"], list) else ():
+                    block.pop("cache_control", None)
+            else:
+                one.pop("id", None)
+                one.pop("status", None)
+        if self.name == "messages" and isinstance(self.history(agent)[-1]["content"], list):
+            self.history(agent)[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
 
     def sent(self, model: Any, at: int) -> list[Json]:
         """The messages or items of one request upstream."""
-        return list(model.bodies[at]["messages"] if self.name == "messages" else model.received[at]["input"])
+        return list(self.bodies(model)[at]["messages" if self.name == "messages" else "input"])
 
-    def count(self, model: Any) -> int:
-        return len(model.bodies if self.name == "messages" else model.received)
+    def bodies(self, model: Any) -> list[Json]:
+        return list(model.bodies if self.name == "messages" else model.received)
 
 
 WIRES = [
@@ -137,7 +171,7 @@ def assert_hidden(heard: list[Heard]) -> None:
 def assert_grows(wire: Wire, model: Any) -> None:
     """Each request begins with the messages of the one before it, and has what upstream wrote in between."""
     before: list[Json] = []
-    for at in range(wire.count(model)):
+    for at in range(len(wire.bodies(model))):
         sent = wire.sent(model, at)
         assert sent[: len(before)] == before, f"request {at} has another beginning than the one before"
         before = sent
@@ -159,7 +193,7 @@ async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_ours(
     assert wire.refused(model) == []
     assert model.dropped == []
     assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
-    assert wire.count(model) == len(answers)
+    assert len(wire.bodies(model)) == len(answers)
     assert_hidden(agent.heard)
     assert_grows(wire, model)
     texts = "".join(piece[1] for answer in answers for piece in answer if piece[0] == "say")
@@ -174,3 +208,152 @@ def read_texts(answers: list[Json]) -> str:
             found += one.get("text", "") if one["type"] == "text" else ""
             found += "".join(part["text"] for part in one["content"]) if one["type"] == "message" else ""
     return found
+
+
+@BOTH
+@STREAMING
+@pytest.mark.parametrize("scenario", ["three rounds of ours", "ours between the client's", "ours, then both"])
+async def test_rounds_are_put_back_after_a_restart_and_for_clients_that_send_less_back(
+    scenario: str, stream: bool, wire: Wire, tmp_path: Path
+) -> None:
+    answers = number([*SCENARIOS[scenario], END, END])
+    model = wire.play(answers)
+    async with faulty(model) as upstream:
+        agent = wire.agent(None, read, stream=stream)
+        wire.history(agent).append({"role": "user", "content": "Hello"})
+        ended = False
+        while not ended:  # each request is that of another process
+            async with offering(upstream.port, db=str(tmp_path / "a.sqlite3")) as proxy:
+                agent.proxy = proxy
+                ended = not wire.bring(agent, await agent.ask())
+                wire.forget(agent)
+        async with offering(upstream.port, db=str(tmp_path / "a.sqlite3")) as proxy:
+            agent.proxy = proxy
+            assert await agent.work("Thank you") == "It is so."
+            outcomes = await proxy.outcomes()
+    assert wire.refused(model) == []
+    assert model.dropped == []
+    assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+    assert len(wire.bodies(model)) == len(answers)
+    assert_hidden(agent.heard)
+    assert len({one.session for one in agent.heard}) == 1
+
+
+NOTE = "Goal: go on\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
+BLOCK = "### STATE\n" + NOTE
+
+
+@BOTH
+@STREAMING
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [[("say", "Well.\n\n" + BLOCK)]],
+        [[("say", BLOCK)]],
+        [[("say", "Well.\n\n" + BLOCK), ("theirs", 1)], [("say", "Done.")]],
+        [[("say", BLOCK), ("theirs", 1)], [("say", "Done.")]],
+        [[("ours", 1)], [("say", "Well.\n\n" + BLOCK)]],
+        [[("say", BLOCK), ("ours", 1)], [("say", "Well.\n\n" + BLOCK.replace("go on", "end"))]],
+        [[("say", "First.\n\n" + BLOCK), ("ours", 1), ("theirs", 1)], [("say", "Done.")]],
+    ],
+    ids=["behind a text", "alone", "in front of a call", "alone and a call", "behind ours", "twice", "mixed"],
+)
+async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_prompt(
+    answers: list[list[Piece]], stream: bool, wire: Wire
+) -> None:
+    last = [("say", "Fine.")]
+    played = number([*answers, last, last])
+    model = wire.play(played)
+    more: Json = {} if wire.name == "messages" else {"include": []}
+    async with faulty(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
+        # Without an answer, a first prompt alone does not show which conversation goes on.
+        lines = (b"x-context-session: a",) if wire.name == "responses" else ()
+        agent = wire.agent(proxy, read, stream=stream, more=more, lines=lines)
+        await agent.work("Hello")
+        await agent.work("Thank you")
+        await agent.work("And then?")
+        outcomes = await proxy.outcomes()
+        states = [text.decode() for (text,) in await proxy.rows("SELECT text FROM states ORDER BY created_at")]
+    assert wire.refused(model) == []
+    assert model.dropped == []
+    assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+    assert_hidden(agent.heard)
+    for one in agent.heard:
+        assert b"STATE" not in one.body
+        assert b"Technical Anchors" not in one.body
+    assert states
+    assert states[-1].startswith("Goal: ")
+    assert NOTE.split("\n")[1] in json.dumps(wire.bodies(model)[-1])
+
+
+@BOTH
+@STREAMING
+async def test_a_lost_store_costs_reasoning_and_no_conversation(stream: bool, wire: Wire) -> None:
+    answers = number([[THINK, ("ours", 1)], [THINK, ("ours", 2)], END, END])
+    model = wire.play(answers)
+    async with faulty(model) as upstream:
+        async with offering(upstream.port) as proxy:
+            agent = wire.agent(proxy, read, stream=stream)
+            assert await agent.work("Hello") == "It is so."
+        async with offering(upstream.port) as proxy:
+            agent.proxy = proxy
+            assert await agent.work("Thank you") == "It is so."
+    # The plan and the client's own bytes are refused, the request without its reasoning is taken.
+    assert len(wire.refused(model)) == (2 if wire.name == "messages" else 0)
+
+
+@BOTH
+@STREAMING
+async def test_usage_adds_up_over_rounds(stream: bool, wire: Wire) -> None:
+    answers = number([[THINK, ("ours", 1)], [THINK, ("say", "So. "), ("ours", 2)], END])
+    model = wire.play(answers)
+    spent: list[Json] = []
+    made = model.make_message if wire.name == "messages" else model._make
+
+    def record(*given: Any) -> Json:
+        found = made(*given)
+        spent.append(found["usage"])
+        return found
+
+    if wire.name == "messages":
+        model.make_message = record
+    else:
+        model._make = record
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        agent = wire.agent(proxy, read, stream=stream)
+        await agent.work("Hello")
+    usage = agent.answers[-1]["usage"]
+    assert len(spent) == 3
+    assert usage["output_tokens"] == sum(one["output_tokens"] for one in spent)
+    assert usage["input_tokens"] == spent[-1]["input_tokens"]
+    if wire.name == "responses":
+        assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+        thought = [one["output_tokens_details"]["reasoning_tokens"] for one in spent]
+        assert usage["output_tokens_details"]["reasoning_tokens"] == sum(thought) > 0
+        assert usage["input_tokens_details"]["cached_tokens"] == spent[-1]["input_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("scenario", list(SCENARIOS))
+async def test_the_reader_of_openais_sdk_accepts_the_stream(scenario: str) -> None:
+    answers = number([*SCENARIOS[scenario], END])
+    model = StrictResponses(*([make_piece(piece) for piece in answer] for answer in answers))
+    async with AsyncExitStack() as stack, faulty(model) as upstream, offering(upstream.port) as proxy:
+        client = await stack.enter_async_context(openai.AsyncOpenAI(base_url=proxy.url, api_key="k", max_retries=0))
+        items: list[Any] = [{"role": "user", "content": "Hello"}]
+        calls: list[Any] = [True]
+        while calls:
+            async with client.responses.stream(
+                model="gpt-6.2-sol",
+                input=items,
+                store=False,
+                include=["reasoning.encrypted_content"],
+                tools=[{"type": "function", "name": "read", "parameters": {}, "strict": False}],
+            ) as found:
+                response = await found.get_final_response()
+            items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in response.output]
+            calls = [item for item in response.output if item.type == "function_call"]
+            items += [{"type": "function_call_output", "call_id": one.call_id, "output": "text"} for one in calls]
+        assert response.output_text.endswith("It is so.")
+    assert model.refused == []
+    assert model.dropped == []

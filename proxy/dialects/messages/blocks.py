@@ -52,6 +52,7 @@ class WireMessage:
 
     role: str
     units: tuple[MessageUnit, ...]
+    is_empty: bool = False
 
 
 def convert_message(raw: bytes) -> WireMessage:
@@ -63,10 +64,10 @@ def convert_message(raw: bytes) -> WireMessage:
         if role not in _ROLES:
             raise NotManaged("shape", "a message of an unknown role")
         if content[:1] == b'"':
-            return WireMessage(role, (MessageUnit(_make(role, content), ()),))
+            return WireMessage(role, (MessageUnit(_make(role, content), ()),), content == b'""')
         blocks = [_cut(content, one) for one in spans.read_elements(content)]
         if role == "assistant":
-            return WireMessage(role, (convert_answer(blocks),))
+            return WireMessage(role, (convert_answer(blocks),), not blocks)
         if role == "system":
             return WireMessage(role, (MessageUnit(_make(role, content), tuple(range(len(blocks)))),))
         return WireMessage(role, _convert_user(blocks))

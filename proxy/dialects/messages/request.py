@@ -43,6 +43,8 @@ class MessagesRequest:
     """The canonical messages, each with the index of its wire message, or `SYSTEM_PLACE`."""
     user_id: str = ""
     """`metadata.user_id`."""
+    is_cut: bool = False
+    """True if an answer in front of another message is empty: all of it was withheld from the client."""
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages. Raises ValueError for a change that may not be made (`write`)."""
@@ -77,8 +79,11 @@ def read_messages_request(
     system = values.raw("system")
     if system not in (None, b"null", b"[]", b'""'):
         units.append((SYSTEM_PLACE, _convert_system(system or b"")))
+    is_cut = False
     for place, (start, end) in enumerate(places):
-        units += [(place, unit) for unit in convert(body[start:end]).units]
+        message = convert(body[start:end])
+        units += [(place, unit) for unit in message.units]
+        is_cut |= message.role == "assistant" and message.is_empty and place + 1 < len(places)
     metadata = values.get("metadata")
     user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
     return MessagesRequest(
@@ -89,6 +94,7 @@ def read_messages_request(
         places,
         tuple(units),
         user_id if isinstance(user_id, str) else "",
+        is_cut,
     )
 
 

@@ -291,6 +291,22 @@ def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
     return new
 
 
+def fill_empty_answers(body: bytes) -> bytes:
+    """The body with a text in each answer that is empty and not the last message, which rule M7 refuses.
+
+    The client has such an answer if all of it was withheld. Raises ValueError if the body cannot be read.
+    """
+    span = spans.read_members(body)["messages"]
+    replacements: list[spans.Replacement] = []
+    for start, end in spans.read_elements(body, span)[:-1]:
+        members = spans.read_members(body[start:end])
+        role, content = (body[start + members[name][0] : start + members[name][1]] for name in ("role", "content"))
+        if role == b'"assistant"' and (content == b'""' or (content[:1] == b"[" and not content[1:-1].strip())):
+            at = members["content"]
+            replacements.append((start + at[0], start + at[1], spans.encode_visible("")))
+    return spans.apply_replacements(body, replacements)
+
+
 def _strip_message(raw: bytes, tokens: Collection[str]) -> bytes:
     """One wire message without these thinking blocks; b"" if nothing is left of it."""
     start, end = spans.read_members(raw)["content"]

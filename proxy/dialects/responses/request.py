@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -61,6 +62,8 @@ class ResponsesRequest:
     members: dict[str, Span]
     elements: tuple[Span, ...]
     """Spans of the items in the body; none if `input` is one text."""
+    is_cut: bool = False
+    """True if reasoning leads to nothing: the call behind it was withheld from the client."""
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages and tools: see `base.WireRequest.write`. Raises ValueError for a change
@@ -97,14 +100,15 @@ def read_wire_request(body: bytes, limits: SizeLimits | None = None) -> Response
     start = members["input"][0]
     elements: tuple[Span, ...] = ()
     barrier = 0
+    is_cut = False
     if body[start : start + 1] == b'"':
         read.append(ItemMessage(_message("user", _read(body, members, "input")), _TEXT_INPUT, 0))
         bound.append(None)
     else:
         elements = _find_elements(body, members["input"], limits)
-        barrier = _read_items(body, elements, read, bound)
+        barrier, is_cut = _read_items(body, elements, read, bound)
     chat = _make_chat_body(plain, [one.canonical for one in read])
-    return ResponsesRequest(body, chat, tuple(bound), barrier, tuple(read), members, elements)
+    return ResponsesRequest(body, chat, tuple(bound), barrier, tuple(read), members, elements, is_cut)
 
 
 def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:
@@ -126,9 +130,11 @@ def _find_elements(body: bytes, span: Span, limits: SizeLimits | None) -> tuple[
     return tuple((span[0] + start, span[0] + end) for start, end in found)
 
 
-def _read_items(body: bytes, elements: Sequence[Span], read: list[ItemMessage], bound: list[str | None]) -> int:
+def _read_items(
+    body: bytes, elements: Sequence[Span], read: list[ItemMessage], bound: list[str | None]
+) -> tuple[int, bool]:
     """Append the messages of these items and their tokens. Return the index of the first message behind the last
-    compaction."""
+    compaction, and True if reasoning leads to nothing."""
     known: list[tuple[dict[str, Any], bytes]] = []
     for start, end in elements:
         raw = body[start:end]
@@ -138,6 +144,7 @@ def _read_items(body: bytes, elements: Sequence[Span], read: list[ItemMessage], 
             raise NotManaged("unreadable", f"an item that cannot be read: {problem}") from problem
     _refuse_unmanaged([item for item, _ in known])
     barrier = at = 0
+    is_cut = False
     while at < len(known):
         end = at + 1
         if wire.find_role(known[at][0]) == "model":
@@ -145,6 +152,8 @@ def _read_items(body: bytes, elements: Sequence[Span], read: list[ItemMessage], 
                 end += 1
             run = known[at:end]
             canonical = wire.make_assistant(run)
+            types = [*(wire.find_type(item) for item, _ in run), "reasoning"]
+            is_cut |= ("reasoning", "reasoning") in pairwise(types)
             tokens = [token for item, _ in run if (token := wire.find_token(item)) is not None]
             if any(wire.find_type(item) in wire.COMPACTIONS for item, _ in run):
                 barrier = len(read) + 1
@@ -153,7 +162,7 @@ def _read_items(body: bytes, elements: Sequence[Span], read: list[ItemMessage], 
         read.append(ItemMessage(canonical, at, end))
         bound.append(BOUND_SEPARATOR.join(tokens) if tokens else None)
         at = end
-    return barrier
+    return barrier, is_cut
 
 
 def _refuse_unmanaged(items: Sequence[Mapping[str, Any]]) -> None:

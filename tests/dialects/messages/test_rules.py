@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 
 from proxy.dialects.base import find_broken
-from proxy.dialects.messages.rules import compute_bindings, find_added_violations, find_violations, strip_bound
+from proxy.dialects.messages.request import read_messages_request
+from proxy.dialects.messages.rules import (
+    compute_bindings,
+    fill_empty_answers,
+    find_added_violations,
+    find_violations,
+    strip_bound,
+)
 from tests.dialects.messages.drawn import bodies
 from tests.strict_messages import StrictMessages, find_mismatches, refuse
 
@@ -242,3 +249,15 @@ def test_an_open_tool_loop_keeps_its_thinking_where_the_provider_wants_it() -> N
     with pytest.raises(ValueError, match="M13"):
         strip_bound(raw, ["s2"])
     assert b"s1" not in strip_bound(raw, ["s1"])
+
+
+@pytest.mark.parametrize("content", ["[]", '""', "[ ]"])
+def test_an_answer_that_was_withheld_whole_can_be_sent_again(content: str) -> None:
+    body = '{"max_tokens":9,"messages":[{"role":"user","content":"A"},{ "role":"assistant","content":%s,"x":1},'
+    body += '{"role":"user","content":""},{"role":"assistant","content":[]}]}'
+    raw = (body % content).encode()
+    assert read_messages_request(raw).is_cut
+    filled = (body % '"[removed]"').encode()
+    assert fill_empty_answers(raw) == filled
+    assert fill_empty_answers(filled) == filled
+    assert not read_messages_request(filled).is_cut

@@ -186,3 +186,15 @@ def test_reasoning_that_leads_to_nothing_is_removed() -> None:
     fixed = rules.remove_orphan_reasoning(dump(items))
     assert json.loads(fixed)["input"] == [user(), reasoning(2), said("x", 2), user(), user()]
     assert rules.remove_orphan_reasoning(fixed) == fixed
+
+
+def test_a_request_whose_reasoning_leads_to_nothing_is_known() -> None:
+    thought = {"type": "reasoning", "summary": [], "encrypted_content": "a"}
+    said = {"type": "message", "role": "assistant", "content": "So."}
+    user = {"role": "user", "content": "A"}
+    for items, is_cut in (
+        ([user, thought, said, user], False),
+        ([user, thought, {**thought, "encrypted_content": "b"}, said, user], True),
+        ([user, thought, user], True),
+    ):
+        assert read(items).is_cut == is_cut
