@@ -24,6 +24,10 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
 
+# Empty is unset: each start of a program, and each process of tests, reads what was compiled before. Compiling all
+# takes longer than to collect all tests.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run system test test-all test-slow test-alone test-others lint format types house mutants replay replay-figures bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
@@ -40,10 +44,11 @@ system:
 # Twice as many as there are processors: most tests wait for a socket or a disk more than they compute.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 SEVERAL = -n $(WORKERS) --dist loadfile
-PLAIN := not long and not slow and not timed and not faults
+# One plugin takes half a second of each process, and no test needs it that is not slow.
+PLAIN := -p no:schemathesis -m "not long and not slow and not timed and not faults"
 
 test: .venv/.test
-	$(BIN)/python -m pytest $(SEVERAL) -m "$(PLAIN)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SEVERAL) $(PLAIN) $(PYTEST_ARGS)
 
 # What CI runs: with what takes long, what breaks things, and what asserts times that were promised.
 test-all: test test-slow test-alone test-others
@@ -74,7 +79,7 @@ test-%:
 	[ -n "$$found" ] || { echo "== Python $*: not found, not tested"; exit 0; }; \
 	$(MAKE) --no-print-directory .venvs/$*/.test VENV_PYTHON="$$found" || exit 1; \
 	told="== Python $*: $(WHICH), but what is marked slow, timed or faults: the same on each Python"; \
-	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) -m "$(PLAIN)" $(PYTEST_ARGS) $(WHICH) \
+	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) $(PLAIN) $(PYTEST_ARGS) $(WHICH) \
 		>.venvs/$*/log 2>&1 || { echo "$$told"; cat .venvs/$*/log; exit 1; }; \
 	echo "$$told"; tail -n 25 .venvs/$*/log
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,11 +13,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.faults.promises import Writer
 from tests.postgres import drop_database, new_database, shared_url
+from tests.selection import FAULTS, can_select, check_marks
 
 if TYPE_CHECKING:
     from tests.faults.nursery import Nursery
 
-FAULTS = Path(__file__).parent / "faults"
 SHARED = Path(__file__).parents[2] / "shared"
 """Recorded agent traffic. It is there only where the project is built, never in a checkout of somebody else."""
 
@@ -43,6 +44,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if FAULTS in item.path.parents:
             item.add_marker(pytest.mark.faults)
+    check_marks(items)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file in which `-m` selects nothing is not imported."""
+    expression = config.getoption("markexpr")
+    if not expression or not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
+    return None if can_select(expression, collection_path) else True
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported stays. The garbage collector does not look at it again after each so many tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from proxy.settings.load import Settings
 from proxy.web.app import ContextProxy
 from tests.web.api.conftest import World
 
+pytestmark = pytest.mark.slow  # the requests are made while the file is collected
 ON_ONE_STORE = True
 
 CHECKS = [
@@ -49,7 +50,6 @@ def lines(_: SerializationContext, value: object) -> bytes:
 schema = schemathesis.openapi.from_dict(ContextProxy(Settings(db=":memory:", upstream="demo")).api.openapi())
 
 
-@pytest.mark.slow
 @schema.parametrize()
 @settings(
     max_examples=EXAMPLES,
