@@ -248,10 +248,17 @@ MUTANTS = (
         ("tests/context/test_models.py",),
     ),
     Mutant(
+        "an hour in the cache costs more than five minutes",
+        "proxy/context/prices.py",
+        "+ model.w * (written - long) + w_long * long",
+        "+ model.w * written",
+        ("tests/context/test_prices.py",),
+    ),
+    Mutant(
         "what was not sent is billed by the provider's count",
         "proxy/exchange/cost.py",
-        "factor = meter.rounds[0][0] / max(meter.sent, 1) * unit",
-        "factor = unit",
+        "factor = first.prompt / max(meter.sent, 1)",
+        "factor = 1.0",
         ("tests/exchange/test_cost.py::test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache",),
     ),
     Mutant(

@@ -18,8 +18,11 @@ from msgspec import Meta
 from proxy.errors import ConfigError
 
 Tokens = Annotated[int, Meta(ge=1, le=10**12)]
+Hour = Annotated[int, Meta(ge=0, le=24)]
 Price = Annotated[float, Meta(ge=0, le=10**9)]
 """A price has an upper bound, so that neither `inf` nor `nan`, which TOML allows, is valid."""
+FIRST_WEEKDAY, SATURDAY = 3, 5
+"""The first day of Unix time was a Thursday; Monday is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,22 @@ class Model:
     """Dollars per million output tokens."""
     w: Price = 1.25
     """Price of an uncached input token that enters the cache, in units of `input`."""
+    w_long: Price | None = None
+    """Price of an input token that enters the cache for the provider's longer lifetime; None: the same as `w`."""
     r: Price = 0.1
     """Price of a cached input token, in units of `input`."""
+    steps: tuple[tuple[Tokens, Price, Price], ...] = ()
+    """(tokens, factor of input, factor of output): a prompt above so many tokens has all its prices multiplied."""
+    off_peak: Price = 1.0
+    """Factor of all prices outside of `peak_hours`."""
+    peak_hours: tuple[tuple[Hour, Hour], ...] = ()
+    """(first, end) in UTC on Monday to Friday; () if prices do not depend on the time."""
     cache: Literal["prefix", "breakpoint", "units", "none"] = "prefix"
     """The match of the cache: any prefix; up to explicit marks; in whole units of `block`; or no cache."""
     ttl_s: Price = 300.0
     """Seconds after which an idle cache counts as cold."""
+    ttl_long_s: Price = 3600.0
+    """The same for what was written for the longer lifetime."""
     min: Annotated[int, Meta(ge=0, le=10**12)] = 1024
     """Tokens of a prompt below which it is not cached."""
     block: Tokens = 128
@@ -69,6 +82,19 @@ class Model:
         """The cost of a prompt, in units of one plain input token."""
         return self.w * (prompt - cached) + self.r * cached
 
+    def find_step(self, prompt: int) -> tuple[float, float]:
+        """The factors of the prices of input and of output for a prompt of so many tokens."""
+        passed = [step for step in self.steps if prompt > step[0]]
+        return max(passed)[1:] if passed else (1.0, 1.0)
+
+    def find_rate(self, at: float) -> float:
+        """The factor of all prices at a time, Unix seconds."""
+        if not self.peak_hours:
+            return 1.0
+        day, hour = divmod(at / 3600, 24)
+        is_workday = (int(day) + FIRST_WEEKDAY) % 7 < SATURDAY
+        return 1.0 if is_workday and any(first <= hour < end for first, end in self.peak_hours) else self.off_peak
+
 
 @lru_cache(maxsize=256)
 def without_cache(model: Model) -> Model:
@@ -78,6 +104,12 @@ def without_cache(model: Model) -> Model:
     about messages are remembered under it.
     """
     return replace(model, r=model.w, cache="none")
+
+
+@lru_cache(maxsize=256)
+def with_long_cache(model: Model) -> Model:
+    """The model for a client that pays for the longer lifetime of the provider's cache."""
+    return replace(model, w=model.w if model.w_long is None else model.w_long, ttl_s=max(model.ttl_s, model.ttl_long_s))
 
 
 NON_SETTING_FIELDS = {"name", "own", "partial"}
@@ -109,7 +141,8 @@ def read_models(
             if key not in known:
                 raise refuse(key, value, "one of " + ", ".join(known))
             try:
-                msgspec.convert({key: value}, Model)
+                read = getattr(msgspec.convert({key: value}, Model), key)
+                given[key] = read if isinstance(value, list) else value
             except msgspec.ValidationError as error:
                 allowed = str(error).partition(" - at ")[0].removeprefix("Expected ")
                 raise refuse(key, value, allowed) from None

@@ -1,8 +1,8 @@
 """The cost of a request, the cost without the proxy, and the cost of a plan that was only observed.
 
-Costs are in dollars, by the prices and cache rule of config/models.toml; models without prices have no bill. Without
-the proxy the client's own prompt would have gone out. The part of it that the provider had been sent before, and not
-too long ago, would have come from its cache.
+Costs are in dollars: those that the provider reports, else by the prices and cache rule of config/models.toml
+(`context.prices`). Models with neither have no bill. Without the proxy the client's own prompt would have gone out. The
+part of it that the provider had been sent before, and not too long ago, would have come from its cache.
 
 `compute_bill` is the one function for it. The metrics call it when an answer has ended, and the API when it adds up
 stored exchanges. The row of an exchange holds the same `Meter` that the metrics used."""
@@ -10,16 +10,16 @@ stored exchanges. The row of an exchange holds the same `Meter` that the metrics
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 
 from proxy.context.models import Model
-from proxy.dialects.completions.stream import Usage
+from proxy.context.prices import estimate_usage, price_usage
+from proxy.dialects.usage import Usage
 from proxy.exchange.turn import Turn
-
-MILLION = 1_000_000
 
 
 class Bill(NamedTuple):
@@ -48,11 +48,32 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: int
     expected: int
     planned: tuple[int, int] | None = None
+    writes: list[tuple[int, int]] = []
+    outputs: list[int] = []
+    dollars: list[float] = []
+    rate: float = 1.0
 
     @property
     def prompt(self) -> int:
         """Tokens of all rounds' prompts."""
         return sum(prompt for prompt, _ in self.rounds)
+
+    def list_usages(self) -> list[Usage]:
+        """The usage of each round."""
+        last = len(self.rounds) - 1
+        outputs = self.outputs or [0] * last + [self.completion]
+        writes = self.writes or [(-1, 0)] * len(self.rounds)
+        return [
+            Usage(
+                prompt,
+                output,
+                prompt + output,
+                min(prompt, cached if cached >= 0 else self.expected),
+                written if written >= 0 else None,
+                cache_write_long=long,
+            )
+            for (prompt, cached), output, (written, long) in zip(self.rounds, outputs, writes, strict=True)
+        ]
 
 
 def count_cached_without_proxy(turn: Turn) -> int:
@@ -62,12 +83,7 @@ def count_cached_without_proxy(turn: Turn) -> int:
     """
     thread = turn.located.thread
     sent_at = thread.positions[-1][2] if thread.positions else thread.state.sent_at
-    if (
-        turn.model.input is None
-        or sent_at is None
-        or turn.started_at - sent_at > turn.model.ttl_s
-        or turn.located.known_until < 0
-    ):
+    if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
         return 0
     messages, weigh = turn.request.messages, turn.weigh
 
@@ -84,18 +100,31 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     if usage is None:
         return None
     plan, model = turn.plan, turn.model
-    kept = count_cacheable(model, min(turn.cached_without_proxy, plan.before))
-    original = turn.observed or plan.messages is None
     rounds: Sequence[Usage] = (*turn.earlier_usage, usage)
+    kept = count_cacheable(model, min(turn.cached_without_proxy, plan.before))
+    if model.cache == "breakpoint" and not rounds[0].cached and rounds[0].cache_write == 0:
+        kept = 0  # a client that marks nothing has no cache, with or without the proxy
+    original = turn.observed or plan.messages is None
+    # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
+    earlier = [one.completion for one in turn.earlier_usage]
+    listed = sum(one.completion - one.unlisted for one in turn.earlier_usage)
+    outputs = [*earlier, max(0, usage.completion - listed)]
+    is_written = any(one.cache_write is not None for one in rounds)
+    dollars = [one.dollars for one in rounds if one.dollars is not None]
     return Meter(
-        # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
         rounds=[(one.prompt, one.cached if one.cached is not None else -1) for one in rounds],
-        completion=usage.completion,
+        completion=sum(outputs),
         before=plan.before,
         held=kept,
         sent=plan.before if original else plan.after,
         expected=count_expected_cached(turn),
         planned=(plan.after, plan.predicted) if turn.is_simulated else None,
+        writes=[(one.cache_write if one.cache_write is not None else -1, one.cache_write_long) for one in rounds]
+        if is_written
+        else [],
+        outputs=outputs if earlier else [],
+        dollars=dollars if len(dollars) == len(rounds) else [],
+        rate=model.find_rate(turn.started_at),
     )
 
 
@@ -113,21 +142,29 @@ def count_cacheable(model: Model, tokens: int) -> int:
 
 
 def compute_bill(model: Model, meter: Meter) -> Bill | None:
-    """Return the cost of an exchange; None without prices."""
-    if model.input is None or not meter.rounds:
+    """Return the cost of an exchange; None without prices.
+
+    Where the provider reports the dollars, they are what was paid. The other two are then scaled by what it asked of
+    what our table says, and a model without prices has prices in proportion.
+    """
+    if not meter.rounds or (model.input is None and not meter.dollars):
         return None
-    unit = model.input / MILLION
-    answer = meter.completion * (model.output or 0.0) / MILLION
-    costs = [
-        model.compute_cost(prompt, min(prompt, cached if cached >= 0 else meter.expected)) * unit
-        for prompt, cached in meter.rounds
-    ]
-    paid = sum(costs) + answer
+    if model.input is None:
+        model = replace(model, input=1.0, output=model.output_ratio)
+    usages = meter.list_usages()
+    first, costs = usages[0], [price_usage(model, usage, meter.rate) for usage in usages]
+    paid = sum(cost.total for cost in costs)
+    scale = sum(meter.dollars) / paid if meter.dollars and paid else 1.0
     # The provider counts otherwise than we do. The prompt that was not sent is taken to differ by the same factor.
-    factor = meter.rounds[0][0] / max(meter.sent, 1) * unit
-    without = costs[0] if meter.sent == meter.before else factor * model.compute_cost(meter.before, meter.held)
-    planned = factor * model.compute_cost(*meter.planned) + answer if meter.planned is not None else None
-    return Bill(paid, without + answer, planned)
+    factor = first.prompt / max(meter.sent, 1)
+
+    def estimate(tokens: int, cached: int) -> float:
+        usage = estimate_usage(first, round(tokens * factor), round(cached * factor), meter.completion)
+        return price_usage(model, usage, meter.rate).total * scale
+
+    answer = sum(cost.answer for cost in costs)
+    without = (costs[0].prompt + answer) * scale if meter.sent == meter.before else estimate(meter.before, meter.held)
+    return Bill(paid * scale, without, estimate(*meter.planned) if meter.planned is not None else None)
 
 
 def write_meter(meter: Meter) -> str:

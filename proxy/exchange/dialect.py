@@ -16,7 +16,7 @@ from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Message, Request
 from proxy.context.plan import Plan
 from proxy.dialects.base import Binding, OutgoingMessage, WireRequest
-from proxy.dialects.completions.stream import Usage, make_error_event
+from proxy.dialects.completions.stream import make_error_event
 from proxy.dialects.messages import rules as messages_rules
 from proxy.dialects.messages import stream as messages_stream
 from proxy.dialects.messages.request import find_session_names as find_messages_session_names
@@ -25,6 +25,7 @@ from proxy.dialects.responses import rules as responses_rules
 from proxy.dialects.responses import stream as responses_stream
 from proxy.dialects.responses.request import find_session_names as find_responses_session_names
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
+from proxy.dialects.usage import Usage
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.stream import messages_body, nonstreaming, responses_body

@@ -16,7 +16,7 @@ from proxy.chat.message import PrefixCache, Request, cancellation_check
 from proxy.chat.tokens import TokenCounter
 from proxy.context.apply_decisions import rewrite_remaining
 from proxy.context.branch_state import BranchState
-from proxy.context.models import Model, find_model
+from proxy.context.models import Model, find_model, with_long_cache
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
@@ -116,6 +116,8 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         dialect=dialect,
         wire=wire,
     )
+    if turn.located.thread.has_long_cache:
+        turn.model = with_long_cache(model)
     return turn, target
 
 

@@ -18,7 +18,7 @@ from proxy.chat.chain import public_id
 from proxy.context.injections.reflect import ASK_SOURCE
 from proxy.context.plan_events import make_events
 from proxy.dialects.completions.request import read_message
-from proxy.dialects.completions.stream import Usage
+from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.events import bus
 from proxy.exchange import cost, exchange_rows
@@ -93,6 +93,8 @@ def record_outcome(
     state_key = turn.tip_key if answer_key is None and complete and blocks else answer_key
     thread.failed = state_key is None or not complete
     state = None
+    if usage is not None and usage.cache_write:
+        thread.has_long_cache = usage.cache_write_long > 0
     meter = _make_meter(services, turn, usage, status)
     first = turn.earlier_usage[0] if turn.earlier_usage else usage  # the prediction is for the first round's prompt
     if answer is not None and state_key is not None and complete:
@@ -263,7 +265,8 @@ def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter
     if usage.cached is not None:
         metrics.cached_tokens_total.labels(**labels, kind="predicted").inc(meter.expected)
         metrics.cached_tokens_total.labels(**labels, kind="reported").inc(usage.cached)
-    owed = cost.compute_bill(turn.model, meter)
+    # The turn's model may have the prices of the cache's longer lifetime; bills tell both apart.
+    owed = cost.compute_bill(services.models_by_name.get(turn.request.model, turn.model), meter)
     if owed is not None:
         metrics.cost_dollars_total.labels(**labels, kind="paid").inc(owed.paid)
         metrics.cost_dollars_total.labels(**labels, kind="without").inc(owed.without_proxy)

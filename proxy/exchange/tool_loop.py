@@ -17,7 +17,7 @@ import msgspec
 
 from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
-from proxy.dialects.completions.stream import Usage
+from proxy.dialects.usage import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.exchange import record_outcome
 from proxy.exchange.dialect import AnswerRelay

@@ -18,7 +18,7 @@ from proxy.context.models import Model
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.dialects.base import WireRequest
-from proxy.dialects.completions.stream import Usage
+from proxy.dialects.usage import Usage
 from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest

@@ -20,6 +20,8 @@ import msgspec
 
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.models import Model
+from proxy.context.prices import price_usage
+from proxy.dialects.usage import Usage
 from proxy.stream.assemble import AssembledAnswer
 from proxy.upstream.client import Target, UpstreamClient
 from proxy.upstream.headers import CREDENTIAL_HEADERS, Headers
@@ -110,7 +112,8 @@ class HelperClient:
 
     def estimate_max_cost(self, prompt: str) -> float:
         """Return the dollars that the answer may cost at most; 0 if the model's prices are unknown."""
-        return self._dollars(estimate_text_tokens(prompt) + PER_MESSAGE, 0, self._max_tokens)
+        asked = estimate_text_tokens(prompt) + PER_MESSAGE
+        return self._count_dollars(Usage(asked, self._max_tokens, asked + self._max_tokens))
 
     async def ask(self, prompt: str, headers: Headers) -> HelperAnswer:
         """Ask once. headers: the credential to use if the upstream has no key of its own."""
@@ -136,21 +139,18 @@ class HelperClient:
 
     def _read(self, prompt: str, answer: AssembledAnswer) -> HelperAnswer:
         usage = answer.usage
-        asked = usage.prompt if usage is not None else estimate_text_tokens(prompt) + PER_MESSAGE
-        said = usage.completion if usage is not None else estimate_text_tokens(answer.text)
-        cached = (usage.cached or 0) if usage is not None else 0
+        if usage is None:
+            asked, said = estimate_text_tokens(prompt) + PER_MESSAGE, estimate_text_tokens(answer.text)
+            usage = Usage(asked, said, asked + said)
         if answer.error is not None and not answer.is_done:
             return HelperAnswer("failed")
         outcome = "answered" if answer.is_done else "garbage"
         if answer.finish_reasons.get(0) == "length" or answer.is_capped:
             outcome = "cut"
-        return HelperAnswer(outcome, answer.text, asked, said, self._dollars(asked, cached, said))
+        return HelperAnswer(outcome, answer.text, usage.prompt, usage.completion, self._count_dollars(usage))
 
-    def _dollars(self, prompt: int, cached: int, completion: int) -> float:
-        model = self._model
-        return (
-            model.compute_cost(prompt, min(cached, prompt)) * (model.input or 0) + completion * (model.output or 0)
-        ) / 1e6
+    def _count_dollars(self, usage: Usage) -> float:
+        return usage.dollars if usage.dollars is not None else price_usage(self._model, usage).total
 
 
 async def embed_texts(

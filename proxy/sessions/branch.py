@@ -177,6 +177,9 @@ class Branch:
     refused_reasoning: frozenset[str] = frozenset()
     """Tokens of reasoning that an upstream has refused because it is bound to another prompt; it is left out of every
     later request. This process alone knows it: another one learns it by a refusal."""
+    has_long_cache: bool = False
+    """True if its client pays for the longer lifetime of the provider's cache, as the last write that was reported
+    says. This process alone knows it."""
     tool_offer: ToolOffer | None = None
     """The tools of ours that it offers its model; None while that is undecided."""
     last_beginning: tuple[bytes, int, float] | None = None

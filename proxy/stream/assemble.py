@@ -16,15 +16,13 @@ from proxy.chat.message import Call
 from proxy.dialects.completions.stream import (
     Choice,
     Chunk,
-    Usage,
     read_chunk,
-    read_count,
     read_error_text,
     read_json,
-    read_usage,
     repair_surrogates,
     write_json,
 )
+from proxy.dialects.usage import Usage, read_count, read_usage
 
 CAPTURE_LIMIT = 8 << 20
 MAX_CHOICES = 128

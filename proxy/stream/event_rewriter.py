@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from proxy.dialects.completions.stream import Choice, Chunk, Usage, read_chunk, read_count
+from proxy.dialects.completions.stream import Choice, Chunk, read_chunk
+from proxy.dialects.usage import Usage, read_count
 from proxy.stream import patch
 from proxy.stream.assemble import MAX_CHOICES, AssembledAnswer
 from proxy.stream.block_filter import CUT_REASONS, BlockFilter

@@ -11,9 +11,10 @@ import msgspec
 
 from proxy.chat.message import Call, Message
 from proxy.dialects.completions.request import read_message
-from proxy.dialects.completions.stream import read_usage, write_json
+from proxy.dialects.completions.stream import write_json
 from proxy.dialects.responses import items as wire
 from proxy.dialects.responses import stream as facts
+from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
 from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
 
@@ -111,7 +112,7 @@ class ItemAnswer(AssembledAnswer):
         """Record the end of the answer. usage: in place of the response's own."""
         self.note_response(response)
         self.error = facts.find_error(response) or self.error
-        self.usage = read_usage(facts.convert_usage(usage or response.get("usage"))) or self.usage
+        self.usage = read_usage(usage or response.get("usage")) or self.usage
         reason = facts.find_finish_reason(response, has_calls=bool(self.calls))
         if reason is not None:
             self.finish_reasons[0] = reason

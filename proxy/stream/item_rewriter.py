@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from proxy.dialects.completions.stream import Usage, read_count, read_usage, write_json
+from proxy.dialects.completions.stream import write_json
 from proxy.dialects.responses import items as wire
 from proxy.dialects.responses import stream as facts
+from proxy.dialects.usage import Usage, read_count, read_usage
 from proxy.stream import responses_body as body_rules
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.item_answer import ItemAnswer
@@ -145,7 +146,7 @@ class ItemRewriter:
     def round_usage(self) -> Usage | None:
         """The usage of this round alone."""
         usage = self._ending[1].get("usage") if self._ending else None
-        return read_usage(facts.convert_usage(usage))
+        return read_usage(usage)
 
     def _list_usages(self) -> list[Any]:
         return [*self._previous_usages, self._ending[1].get("usage") if self._ending else None]

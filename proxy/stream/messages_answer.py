@@ -21,8 +21,8 @@ from proxy.dialects.messages.stream import (
     read_error_text,
     read_event,
     read_finish_reason,
-    read_usage,
 )
+from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
 from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
 

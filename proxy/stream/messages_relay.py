@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.dialects.completions.stream import Usage
 from proxy.dialects.messages.stream import (
     CUT_REASONS,
     RUNNABLE_REASONS,
@@ -20,6 +19,7 @@ from proxy.dialects.messages.stream import (
     read_event,
     sum_rounds,
 )
+from proxy.dialects.usage import Usage
 from proxy.notes import state_block
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.dialects.completions.stream import Usage, read_json, write_json
+from proxy.dialects.completions.stream import read_json, write_json
+from proxy.dialects.usage import Usage
 from proxy.stream import assemble, patch
 from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
 from proxy.stream.tool_call_filter import RUNNABLE_REASONS, HiddenCall, choose_finish_reason, make_call_id

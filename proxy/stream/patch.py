@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.dialects.completions.stream import Choice, read_count, read_json, write_json
+from proxy.dialects.completions.stream import Choice, read_json, write_json
+from proxy.dialects.usage import read_count
 
 RESPONSE_HEAD_FIELDS = ("id", "created", "model", "system_fingerprint")
 """Members that must be the same on all chunks of an answer."""

@@ -11,7 +11,8 @@ rounds. Each round has a `Relay`, made `after` the relay of the round before.
 
 from __future__ import annotations
 
-from proxy.dialects.completions.stream import Usage, read_chunk
+from proxy.dialects.completions.stream import read_chunk
+from proxy.dialects.usage import Usage
 from proxy.notes import state_block
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.event_rewriter import EventRewriter

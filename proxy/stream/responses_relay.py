@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from proxy.dialects.completions.stream import Usage
 from proxy.dialects.responses import stream as facts
+from proxy.dialects.usage import Usage
 from proxy.notes import state_block
 from proxy.stream.item_answer import ItemAnswer
 from proxy.stream.item_rewriter import ItemRewriter

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.dialects.completions.stream import read_count
+from proxy.dialects.usage import read_count
 from proxy.stream.sse import SseEvent
 
 MAX_CALLS = 4096

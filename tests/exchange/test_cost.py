@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
+from proxy.context.models import Model
+from proxy.context.prices import estimate_usage
 from proxy.dialects.completions.request import read_request
+from proxy.dialects.usage import Usage
+from proxy.exchange.cost import Meter, compute_bill, read_meter
+from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.exchange.hiding import TOOLS, offering, ours, says
 from tests.faulty import Connection, Request, faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls, whole
+from tests.strict_messages import StrictMessages
+from tests.strict_responses import Say, StrictResponses
 
 PRICED = """
 [models."priced"]
@@ -22,6 +31,7 @@ tokenizer = "estimate"
 input = 2.0
 output = 10.0
 w = 1.25
+w_long = 2.0
 r = 0.1
 min = 100
 block = 1
@@ -188,3 +198,102 @@ async def test_the_api_and_the_metrics_cost_hidden_rounds_by_the_same_function(p
     assert found["cost"] == point["cost"] == pytest.approx(counted["paid"])
     assert found["cost_without"] == point["cost_without"] == pytest.approx(counted["without"])
     assert found["prompt_tokens"] == 200_000
+
+
+def no_tool(name: str, arguments: dict[str, Any]) -> str:
+    return ""
+
+
+class BilledMessages(StrictMessages):
+    """An upstream that read 9,000 tokens from its cache, and wrote 300 for five minutes and 100 for an hour."""
+
+    def _read_cache(self, body: Any) -> dict[str, Any]:
+        return {
+            "input_tokens": 50,
+            "cache_read_input_tokens": 9000,
+            "cache_creation_input_tokens": 400,
+            "cache_creation": {"ephemeral_5m_input_tokens": 300, "ephemeral_1h_input_tokens": 100},
+        }
+
+
+class BilledResponses(StrictResponses):
+    """An upstream that reports what it read from its cache and wrote to it within the input."""
+
+    def _usage(self, asked: Any, items: Any, output: Any) -> dict[str, Any]:
+        details = {"cached_tokens": 9000, "cache_write_tokens": 400}
+        return {
+            "input_tokens": 9450, "input_tokens_details": details, "output_tokens": 70, "total_tokens": 9520,
+            "output_tokens_details": {"reasoning_tokens": 60},
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_messages_are_billed_by_what_was_read_written_and_for_how_long(prices: str, stream: bool) -> None:
+    model = BilledMessages([{"type": "text", "text": "Done."}])
+    async with faulty(model) as upstream, running(upstream.port, models_file=prices) as there:
+        agent = MessagesAgent(there, no_tool, stream=stream, more={"model": "priced"})
+        await agent.work("Look around.")
+        await there.outcomes()
+        paid, without = said(there)
+        (line,) = await there.app.store.list_sessions(None)
+        live = there.app.services.live_sessions.find_session(line.tenant, line.session)
+        assert live is not None
+        assert [branch.has_long_cache for branch in live.branches.values()] == [True]
+    output = len(json.dumps([{"type": "text", "text": "Done."}])) // 4
+    prompt = 50 * 2 + 9000 * 0.2 + 300 * 2.5 + 100 * 4
+    assert paid == pytest.approx((prompt + output * 10) / 1e6)
+    assert without == pytest.approx(paid)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_responses_are_billed_by_the_same_function(prices: str, stream: bool) -> None:
+    async with (
+        faulty(BilledResponses([Say("Done.")])) as upstream,
+        running(upstream.port, models_file=prices) as there,
+    ):
+        agent = ResponsesAgent(there, no_tool, stream=stream, more={"model": "priced"})
+        await agent.work("Look around.")
+        await there.outcomes()
+        paid, _ = said(there)
+    assert paid == pytest.approx((50 * 2 + 9000 * 0.2 + 400 * 2.5 + 70 * 10) / 1e6)
+
+
+async def test_dollars_that_the_provider_reports_are_what_was_paid(prices: str) -> None:
+    model = Scripted("Done.", "Done.")
+    model.usage = {**usage(1000, 400), "cost": 0.5}
+    async with faulty(model) as upstream, running(upstream.port, models_file=prices) as there:
+        await there.post({"model": "priced", "messages": HISTORY})
+        assert said(there) == pytest.approx((0.5, 0.5))
+        await there.post({"model": "nobody-knows", "messages": HISTORY})
+        assert said(there) == pytest.approx((1.0, 1.0)), "a price is told even of an unknown model"
+
+
+def test_the_prompt_that_was_not_sent_is_scaled_by_what_the_provider_asked() -> None:
+    model = Model(input=2.0, output=10.0, w=1.25, r=0.1)
+    meter = Meter([(1000, 0)], 0, before=2000, held=0, sent=1000, expected=0)
+    assert compute_bill(model, meter) == pytest.approx((0.0025, 0.005, None))
+    half = msgspec.structs.replace(meter, dollars=[0.00125])
+    assert compute_bill(model, half) == pytest.approx((0.00125, 0.0025, None))
+
+
+def test_a_long_prompt_that_was_not_sent_would_have_cost_its_step() -> None:
+    model = Model(input=2.0, output=10.0, w=1.0, r=0.1, steps=((1500, 2.0, 1.5),))
+    meter = Meter([(1000, 0)], 100, before=2000, held=0, sent=1000, expected=0)
+    bill = compute_bill(model, meter)
+    assert bill is not None
+    assert bill.paid == pytest.approx((1000 * 2 + 100 * 10) / 1e6)
+    assert bill.without_proxy == pytest.approx((2000 * 4 + 100 * 15) / 1e6)
+
+
+def test_a_client_that_marks_nothing_would_have_written_nothing_either() -> None:
+    sent = estimate_usage(Usage(1000, 0, 1000, 0, 0), 2000, 0, 0)
+    assert (sent.cached, sent.cache_write) == (0, 0)
+
+
+def test_meters_of_earlier_versions_are_read() -> None:
+    old = read_meter(
+        '{"rounds":[[1000,400],[1200,-1]],"completion":50,"before":900,"held":0,"sent":900,"expected":700}'
+    )
+    first, last = old.list_usages()
+    assert (first.cached, first.cache_write, first.completion) == (400, None, 0)
+    assert (last.cached, last.completion) == (700, 50)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Call
 from proxy.dialects.completions.request import read_message
-from proxy.dialects.completions.stream import Usage, read_chunk
+from proxy.dialects.completions.stream import read_chunk
+from proxy.dialects.usage import Usage
 from proxy.stream.assemble import AssembledAnswer
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-_EXACT = 1 << 53
-"""Counts above this are not token counts, and would not fit a database column."""
+from proxy.dialects.usage import read_count
+
 _ERROR_MAX = 2000
 
 
@@ -41,17 +41,6 @@ class Chunk(msgspec.Struct, frozen=True):
     def has_failed(self) -> bool:
         """True if upstream reports in the stream that it has failed."""
         return (self.error is not UNSET and bool(self.error)) or self.object == "error"
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Token counts as the provider reports them; None if it does not report one, which is not zero."""
-
-    prompt: int
-    completion: int
-    total: int
-    cached: int | None = None
-    cache_write: int | None = None
-    reasoning: int | None = None
 
 
 _CHUNK = msgspec.json.Decoder(Chunk)
@@ -109,43 +98,6 @@ def _choice(value: dict[str, Any]) -> Choice:
 
 def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def read_count(value: Any) -> int | None:
-    """Return the value as a count; None if it is not a number from 0 to `_EXACT`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _EXACT:
-        return None
-    return int(value)
-
-
-def read_usage(value: Any) -> Usage | None:
-    """Return the token counts in a usage object, under the names that providers give them; None if there are none."""
-    if not isinstance(value, dict):
-        return None
-    prompt, completion = read_count(value.get("prompt_tokens")), read_count(value.get("completion_tokens"))
-    if prompt is None and completion is None:
-        return None
-    of_prompt, of_completion = value.get("prompt_tokens_details"), value.get("completion_tokens_details")
-    of_prompt = of_prompt if isinstance(of_prompt, dict) else {}
-    of_completion = of_completion if isinstance(of_completion, dict) else {}
-    total = read_count(value.get("total_tokens"))
-    return Usage(
-        prompt or 0,
-        completion or 0,
-        (prompt or 0) + (completion or 0) if total is None else total,
-        _first(
-            of_prompt.get("cached_tokens"),
-            value.get("prompt_cache_hit_tokens"),  # DeepSeek
-            value.get("cache_read_input_tokens"),  # Anthropic behind LiteLLM
-            value.get("cached_tokens"),  # Moonshot
-        ),
-        _first(of_prompt.get("cache_write_tokens"), value.get("cache_creation_input_tokens")),
-        _first(of_completion.get("reasoning_tokens")),
-    )
-
-
-def _first(*values: Any) -> int | None:
-    return next((found for found in map(read_count, values) if found is not None), None)
 
 
 def read_error_text(chunk: Chunk) -> str | None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from proxy.dialects.completions.stream import Usage, read_count, read_json, repair_surrogates, write_json
+from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
+from proxy.dialects.usage import read_count
 
 RUNNABLE_REASONS = frozenset({"tool_use", "end_turn"})
 """Stop reasons of an answer whose calls are complete. With any other, hidden calls are not run."""
@@ -135,21 +136,6 @@ def _is_plain(written: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def read_usage(value: Any) -> Usage | None:
-    """Return token counts under the names of chat completions; None if there are none.
-
-    The prompt includes what was read from the cache or written to it, which the wire reports apart.
-    """
-    if not isinstance(value, dict):
-        return None
-    names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    fresh, completion, read, written = (read_count(value.get(name)) for name in names)
-    if fresh is None and completion is None:
-        return None
-    prompt = (fresh or 0) + (read or 0) + (written or 0)
-    return Usage(prompt, completion or 0, prompt + (completion or 0), read, written)
 
 
 def merge_usage(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, Any]:

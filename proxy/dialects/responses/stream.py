@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.dialects.completions.stream import read_count, read_json, repair_surrogates, write_json
+from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
+from proxy.dialects.usage import read_count
 
 BEGINNINGS: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Events with the whole response, in front of its items."""
@@ -87,25 +88,6 @@ def find_error(value: Mapping[str, Any]) -> str | None:
         message = error.get("message") or error.get("code")
         error = message if isinstance(message, str) else write_json(error).decode()
     return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:ERROR_MAX]
-
-
-def convert_usage(usage: Any) -> dict[str, Any] | None:
-    """A usage object in the form of chat completions; None if there are no counts."""
-    if not isinstance(usage, dict):
-        return None
-    read, written = usage.get("input_tokens_details"), usage.get("output_tokens_details")
-    made: dict[str, Any] = {
-        "prompt_tokens": read_count(usage.get("input_tokens")),
-        "completion_tokens": read_count(usage.get("output_tokens")),
-        "total_tokens": read_count(usage.get("total_tokens")),
-    }
-    if made["prompt_tokens"] is None and made["completion_tokens"] is None:
-        return None
-    if isinstance(read, dict):
-        made["prompt_tokens_details"] = {name: read.get(name) for name in ("cached_tokens", "cache_write_tokens")}
-    if isinstance(written, dict):
-        made["completion_tokens_details"] = {"reasoning_tokens": written.get("reasoning_tokens")}
-    return made
 
 
 def add_usages(usage: Any, earlier: Iterable[Any]) -> Any:

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from proxy.dialects.completions.stream import (
-    Usage,
-    read_chunk,
-    read_error_text,
-    read_usage,
-    repair_surrogates,
-    write_json,
-)
+from proxy.dialects.completions.stream import read_chunk, read_error_text, repair_surrogates, write_json
+from proxy.dialects.usage import Usage, read_usage
 
 
 def test_a_chunk_is_read_with_whatever_is_in_its_delta() -> None:

@@ -15,9 +15,9 @@ from proxy.dialects.messages.stream import (
     read_error_text,
     read_event,
     read_finish_reason,
-    read_usage,
     sum_rounds,
 )
+from proxy.dialects.usage import read_usage
 
 
 def test_an_event_is_read_and_what_is_none_is_not() -> None:

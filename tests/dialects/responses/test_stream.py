@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from proxy.dialects.completions.stream import Usage, read_usage
 from proxy.dialects.responses import stream as facts
+from proxy.dialects.usage import Usage, read_usage
 from tests.response_events import USAGE, Json, response
 
 
@@ -49,12 +49,10 @@ def test_errors_are_told_in_words() -> None:
 
 
 def test_usage_is_read_in_the_words_of_chat_completions() -> None:
-    assert read_usage(facts.convert_usage(USAGE)) == Usage(100, 7, 107, 64, 32, 3)
-    assert facts.convert_usage({"input_tokens": 5}) == {
-        "prompt_tokens": 5, "completion_tokens": None, "total_tokens": None,
-    }  # fmt: skip
-    assert facts.convert_usage(None) is None
-    assert facts.convert_usage({"other": 1}) is None
+    assert read_usage(USAGE) == Usage(100, 7, 107, 64, 32, 3)
+    assert read_usage({"input_tokens": 5}) == Usage(5, 0, 5)
+    assert read_usage(None) is None
+    assert read_usage({"other": 1}) is None
 
 
 def test_output_tokens_of_all_rounds_add_up() -> None:
