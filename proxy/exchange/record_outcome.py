@@ -93,8 +93,6 @@ def record_outcome(
     state_key = turn.tip_key if answer_key is None and complete and blocks else answer_key
     thread.failed = state_key is None or not complete
     state = None
-    if usage is not None and usage.cache_write:
-        thread.has_long_cache = usage.cache_write_long > 0
     meter = _make_meter(services, turn, usage, status)
     first = turn.earlier_usage[0] if turn.earlier_usage else usage  # the prediction is for the first round's prompt
     if answer is not None and state_key is not None and complete:
@@ -239,6 +237,8 @@ def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
 def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: ExchangeStatus) -> Meter | None:
     """Return the meter of the exchange; the request log gets its figures."""
     meter = None
+    if usage is not None and usage.cache_write:
+        turn.located.thread.has_long_cache = usage.cache_write_long > 0
     try:
         meter = cost.make_meter(turn, usage)
     except Exception:  # as above: a fault in counting must not hold back an answer
