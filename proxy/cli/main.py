@@ -11,6 +11,7 @@ import typer
 from proxy.cli import operator_actions, sessions
 from proxy.cli.check import check
 from proxy.cli.docs import docs
+from proxy.cli.doctor import doctor
 from proxy.cli.key import key
 from proxy.cli.replay import replay
 from proxy.cli.serve import serve
@@ -29,7 +30,7 @@ app = typer.Typer(
     # Tracebacks with values of local variables would show keys and messages.
     pretty_exceptions_enable=False,
 )
-for command in (serve, check, key, replay):
+for command in (serve, check, doctor, key, replay):
     app.command(rich_help_panel="The proxy itself")(command)
 for command in (stats, shell, tail):
     app.command(rich_help_panel="Look on")(command)

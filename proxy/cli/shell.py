@@ -39,7 +39,7 @@ ALIASES: Final = {
 """Other words for the beginning of a line: those of std::slop, and command groups without a subcommand."""
 TEXT_COMMANDS: Final = frozenset({"add"})
 """Commands whose text is the whole rest of the line, including quotes."""
-REFUSED_COMMANDS: Final = frozenset({"serve", "wrap", "shell", "docs"})
+REFUSED_COMMANDS: Final = frozenset({"serve", "wrap", "doctor", "shell", "docs"})
 """Commands that the shell refuses, since they are not about a session."""
 
 

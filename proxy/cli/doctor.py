@@ -1,0 +1,368 @@
+"""`context-proxy doctor`: looks at all that has to be right before the proxy saves anything, and says what costs.
+
+Each look gives a finding: good, a loss, or a fault, with the setting that mends it. Nothing is changed. A request that
+costs is sent only with --send.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import httpx2
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from proxy.cli.agents import (
+    AGENTS,
+    ANTHROPIC,
+    FIRST_PARTY,
+    KEY_VARIABLES,
+    TOOL_SEARCH,
+    AgentSurroundings,
+    is_anthropic,
+    read_agent,
+)
+from proxy.cli.check import Config, Db, PolicyName, Upstream, read_settings
+from proxy.cli.remote import DEFAULT_URL
+from proxy.cli.terminal import (
+    escape_controls,
+    format_dollars,
+    format_number,
+    make_console,
+    print_json,
+    print_text,
+    style_word,
+)
+from proxy.cli.wrap import held_store, read_overview
+from proxy.context.models import Model, find_model
+from proxy.context.policy import Policy
+from proxy.errors import ConfigError, StoreRefused
+from proxy.settings.load import DEMO, Settings, UpstreamSettings, copy_environment
+from proxy.store import maintenance
+from proxy.web.app import make_policies
+
+ANSWER_S: Final = 20.0
+"""Seconds in which an upstream has to answer."""
+ANSWER_TOKENS: Final = 16
+"""Tokens of the answer that --send asks for."""
+FREE_BYTES: Final = 1 << 30
+"""Bytes of free disk below which the store's disk is reported."""
+GATEWAY_TOKENS: Final = "30,600 tokens more a request with 107 tools"
+"""The cost of Claude Code's tool search being off, as measured by others."""
+
+Status = Literal["good", "loss", "fault", "unknown"]
+STYLES: Final = {"good": "green", "loss": "yellow", "fault": "red", "unknown": "bright_black"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A thing that was looked at. remedy: the way to mend it, empty if nothing is wrong."""
+
+    about: str
+    status: Status
+    text: str
+    remedy: str = ""
+
+
+def doctor(
+    config: Config = None,
+    upstream: Upstream = None,
+    db: Db = None,
+    policy: PolicyName = None,
+    model: Annotated[str, typer.Option(help="The model that is asked about, by its name in requests.")] = "",
+    send: Annotated[bool, typer.Option("--send", help="Send one small request to each upstream. It costs.")] = False,
+    proxy: Annotated[str, typer.Option("--proxy", envvar="CONTEXT_PROXY_URL", help="A running proxy.")] = DEFAULT_URL,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON document.")] = False,
+) -> None:
+    """Look at upstream, key, model table, store and agents, and say whether edits can happen and what costs (exit code
+    1 at a fault)."""
+    findings = list(_look(config, model, send, proxy, {"upstream": upstream, "db": db, "policy": policy}))
+    faults = sum(one.status == "fault" for one in findings)
+    if json:
+        print_json({"findings": [asdict(one) for one in findings], "faults": faults})
+    else:
+        print_findings(findings)
+        print_text(_verdict(findings, sent=send))
+    raise typer.Exit(1 if faults else 0)
+
+
+def _look(config: Path | None, model: str, send: bool, url: str, flags: Mapping[str, object]) -> Iterator[Finding]:
+    try:
+        settings = read_settings(config, **flags)
+    except ConfigError as problem:
+        yield Finding("configuration", "fault", str(problem), "Correct it; `context-proxy check` reads it again.")
+        return
+    policies = make_policies(settings)
+    yield Finding("configuration", "good", f"readable; policy {settings.policy}")
+    models = settings.load_models()
+    for name, target in settings.active_upstreams.items():
+        asked = model or find_plain_model(target)
+        facts = find_model(models, asked)
+        yield check_upstream(name, target)
+        yield check_model(name, asked, facts)
+        yield check_edits(name, target, policies[target.policy or settings.policy], facts)
+        if send:
+            yield send_request(name, target, asked, facts)
+    yield check_store(settings)
+    yield check_running(url)
+    yield from check_agents(AgentSurroundings(copy_environment(), Path.cwd()))
+
+
+def find_plain_model(target: UpstreamSettings) -> str:
+    """Return a model of an upstream for a question about it: the first that is named without a pattern, else a usual
+    one."""
+    plain = [name for name in target.models if not set(name) & set("*?[")]
+    if target.base_url == DEMO:
+        return DEMO
+    return plain[0] if plain else "claude-haiku-4-5" if _speaks_messages(target) else "gpt-5-mini"
+
+
+def _speaks_messages(target: UpstreamSettings) -> bool:
+    return target.strategy == "anthropic" or is_anthropic(target.base_url)
+
+
+def _read_key(target: UpstreamSettings) -> tuple[str, str]:
+    """Return (the key, the variable that it is in), empty if there is none."""
+    if key := target.read_api_key():
+        return key.get_secret_value(), target.api_key_env
+    names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN") if _speaks_messages(target) else ("OPENAI_API_KEY",)
+    known = copy_environment()
+    return next(((known[name], name) for name in names if known.get(name)), ("", ""))
+
+
+def _ask(target: UpstreamSettings, path: str, key: str, body: Any = None) -> httpx2.Response:
+    """Send a request past the proxy, by the upstream's own settings. httpx2.HTTPError and OSError pass through."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    if _speaks_messages(target):
+        headers = {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {})
+    base = target.base_url if urlsplit(target.base_url).path else target.base_url + "/v1"
+    certificate = (target.client_cert, target.client_key or target.client_cert) if target.client_cert else None
+    with httpx2.Client(
+        verify=target.ca_bundle or True, cert=certificate, proxy=target.find_outbound_proxy() or None,
+        trust_env=False, timeout=ANSWER_S,
+    ) as client:  # fmt: skip
+        return client.request("GET" if body is None else "POST", base + path, headers=headers, json=body)
+
+
+def check_upstream(name: str, target: UpstreamSettings) -> Finding:
+    """Look whether an upstream can be reached, and takes the key. The list of its models costs nothing."""
+    about = f"upstream {name}"
+    if target.base_url == DEMO:
+        return Finding(about, "good", "the scripted model in the package", "Name a real one with --upstream URL.")
+    key, variable = _read_key(target)
+    try:
+        answer = _ask(target, "/models", key)
+    except (httpx2.HTTPError, OSError, ValueError) as problem:
+        return Finding(about, "fault", f"{target.base_url} cannot be reached: {problem}", "Check base_url and proxy.")
+    if answer.status_code in (401, 403):
+        if key:
+            return Finding(about, "fault", f"it refuses the key in {variable}: {answer.status_code}", "Get another.")
+        return Finding(about, "good", f"{target.base_url} answers; each client brings a key of its own")
+    if answer.status_code >= 500:
+        return Finding(about, "fault", f"{target.base_url} answers with {answer.status_code}", "Ask its operator.")
+    taken = f", and takes the key in {variable}" if key and answer.status_code < 300 else ""
+    return Finding(about, "good", f"{target.base_url} answers{taken}")
+
+
+def check_model(name: str, asked: str, model: Model) -> Finding:
+    """Look at what the model table knows of a model."""
+    about = f"model of {name}"
+    if model.name == "*":
+        remedy = f'Put [models."{asked}"] with window, input and output into a models_file.'
+        return Finding(about, "loss", f"{asked} is not in the model table: no budget, and dollars are unknown", remedy)
+    if model.input is None:
+        remedy = f'Put input and output of [models."{asked}"] into a models_file.'
+        return Finding(about, "loss", f"no price is known for {asked}, so dollars are unknown", remedy)
+    window = "no window" if model.window is None else f"a window of {format_number(model.window)} tokens"
+    price = f"${model.input:g} and ${model.output or 0:g} per million tokens"
+    return Finding(about, "good", f"{asked} has {window}, {price}, and cached tokens at {model.r:g} of that")
+
+
+def check_edits(name: str, target: UpstreamSettings, policy: Policy, model: Model) -> Finding:
+    """Look whether prompts can be edited at all."""
+    about = f"edits for {name}"
+    if target.strategy in ("gemini", "gemini_gca"):
+        return Finding(about, "fault", f"{target.strategy} passes unmanaged: nothing is ever edited", "")
+    if policy.mode != "rewrite":
+        remedy = "Choose one that rewrites: thrifty."
+        return Finding(about, "fault", f"the policy {policy.name} never edits (mode {policy.mode})", remedy)
+    limit = policy.find_limit(model)
+    when = {
+        "always": "with every request", "when_it_pays": "when they pay for the cache that they spoil",
+        "append_only": "only what was never sent before", "over_budget": "when a prompt is over its budget",
+    }[policy.schedule]  # fmt: skip
+    room = f"; a prompt is full at {format_number(int(limit * policy.budget))} tokens" if limit else ""
+    if not limit:
+        remedy = "Set `window` for the model in a models_file, or in the policy."
+        return Finding(about, "loss", f"{policy.name} edits {when}, but no window is known: nothing limits it", remedy)
+    return Finding(about, "good", f"{policy.name} edits {when}{room}; a short conversation goes out as it came")
+
+
+def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) -> Finding:
+    """Send one small request, and look at what the answer tells of its cost."""
+    about = f"request to {name}"
+    if target.base_url == DEMO:
+        return Finding(about, "good", "not sent: the scripted model always answers")
+    key, _ = _read_key(target)
+    messages = [{"role": "user", "content": "Say OK."}]
+    body: dict[str, Any] = {"model": asked, "messages": messages}
+    body |= {"max_tokens" if _speaks_messages(target) else "max_completion_tokens": ANSWER_TOKENS}
+    path = "/messages" if _speaks_messages(target) else "/chat/completions"
+    began = time.monotonic()
+    try:
+        answer = _ask(target, path, key, body)
+        told = answer.json()
+    except (httpx2.HTTPError, OSError, ValueError) as problem:
+        return Finding(about, "fault", f"no answer that can be read: {problem}", "Check base_url, proxy and model.")
+    if answer.status_code != 200 or not isinstance(told, dict):
+        error = told.get("error") if isinstance(told, dict) else None
+        why = str(error.get("message") if isinstance(error, dict) else told)[:200]
+        return Finding(about, "fault", f"{asked}: {answer.status_code}: {why}", "Name another with --model, or a key.")
+    took = f"{asked} answered in {time.monotonic() - began:.1f} s"
+    usage = told.get("usage")
+    if not isinstance(usage, dict):
+        return Finding(about, "loss", f"{took} without usage: dollars stay unknown", "Have the server report usage.")
+    prompt: int = usage.get("prompt_tokens") or usage.get("input_tokens") or 0
+    written: int = usage.get("completion_tokens") or usage.get("output_tokens") or 0
+    cost = None if model.input is None else (prompt * model.input + written * (model.output or 0)) / 1e6
+    cached = "cached tokens are reported" if _tells_cached(usage) else "cached tokens are not reported"
+    return Finding(about, "good", f"{took}: {prompt} and {written} tokens, {format_dollars(cost)}; {cached}")
+
+
+def _tells_cached(usage: Mapping[str, Any]) -> bool:
+    details = usage.get("prompt_tokens_details")
+    return "cache_read_input_tokens" in usage or (isinstance(details, dict) and "cached_tokens" in details)
+
+
+def check_store(settings: Settings) -> Finding:
+    """Look at the store: its place, its lock, its schema, and the room on its disk."""
+    if settings.db == ":memory:":
+        return Finding("store", "loss", "in memory: everything is lost at the end", "Name a file with --db.")
+    if "://" in settings.db:
+        parts = urlsplit(settings.db)
+        host, port = parts.hostname or "localhost", parts.port or 5432
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+        except OSError as problem:
+            return Finding("store", "fault", f"PostgreSQL at {host}:{port} cannot be reached: {problem}", "Start it.")
+        return Finding("store", "good", f"PostgreSQL at {host}:{port} listens; nobody has logged in")
+    path = Path(settings.db)
+    folder = next(one for one in (path.parent, *path.absolute().parents) if one.is_dir())
+    if not os.access(folder, os.W_OK):
+        return Finding("store", "fault", f"{folder} cannot be written to", "Name another file with --db.")
+    free = shutil.disk_usage(folder).free
+    if free < FREE_BYTES:
+        return Finding("store", "loss", f"the disk of {path} has {free / 1e6:,.0f} MB left", "Make room.")
+    if not path.exists():
+        return Finding("store", "good", f"{path} will be made")
+    try:
+        with held_store(path):
+            found = maintenance.read_schema_status(path)
+    except StoreRefused as problem:
+        if "in use" in problem.message:
+            return Finding("store", "good", f"{path} is in use, as it is while a proxy runs: {problem.message}")
+        return Finding("store", "fault", str(problem), "Restore a backup.")
+    size = f"{path.stat().st_size / 1e6:,.1f} MB"
+    if found.version > found.latest:
+        return Finding("store", "fault", f"{path} was written by a newer version", "Install that version.")
+    return Finding("store", "good", f"{path}, {size}, schema {found.version} of {found.latest}")
+
+
+def check_running(url: str) -> Finding:
+    """Look at the proxy that runs."""
+    found = read_overview(url, named=False)
+    if found is None:
+        return Finding(
+            "running proxy", "unknown", f"none without keys at {url}", "`context-proxy serve`, or `wrap`, starts one."
+        )
+    if not found["healthy"]:
+        return Finding("running proxy", "fault", f"its store is in trouble: {found['trouble']}", "See its log.")
+    figures = found["figures"]
+    requests, back = int(figures.get("requests", 0)), int(figures.get("fallbacks", 0))
+    text = f"{url}, version {found['version']}, policy {found['policy']}; {requests:,} requests"
+    if requests and back * 2 > requests:
+        remedy = "Look for `x-context-fallback` in answers; it names the reason."
+        return Finding("running proxy", "loss", f"{text}, of which {back:,} went out as they came", remedy)
+    return Finding("running proxy", "good", text)
+
+
+def check_agents(here: AgentSurroundings) -> Iterator[Finding]:
+    """Look at each agent that is installed: where its requests go now, and what it loses there."""
+    installed = [name for name in AGENTS if shutil.which(name, path=here.environment.get("PATH"))]
+    if not installed:
+        yield Finding("agents", "unknown", "none of " + ", ".join(AGENTS) + " is on the PATH", "")
+    for name in installed:
+        try:
+            setup = read_agent(name, here)
+        except ConfigError as problem:
+            yield Finding(name, "loss", str(problem), "Only then can it go through the proxy.")
+            continue
+        bases = [one.base_url for one in setup.upstreams]
+        through = [base for base in bases if _is_proxy(base)]
+        if name == "claude" and not is_anthropic(bases[0]):
+            yield from _check_claude(here, bases[0])
+        elif through:
+            yield Finding(name, "good", f"asks the proxy at {', '.join(through)}")
+        else:
+            yield Finding(
+                name, "good", f"asks {', '.join(dict.fromkeys(bases))} by itself", f"context-proxy wrap {name}"
+            )
+        if not any(here.environment.get(one) for one in KEY_VARIABLES[name]):
+            names = " or ".join(KEY_VARIABLES[name])
+            yield Finding(f"{name}'s key", "unknown", f"not in {names}; a login of its own may do", "")
+
+
+def _is_proxy(base: str) -> bool:
+    local = urlsplit(base).hostname in ("127.0.0.1", "localhost", "::1")
+    return local and read_overview(base.rstrip("/").removesuffix("/v1"), named=False) is not None
+
+
+def _check_claude(here: AgentSurroundings, base: str) -> Iterator[Finding]:
+    """Look at what Claude Code switches off in front of an address that is not Anthropic's."""
+    missing = read_agent("claude", here, upstream=ANTHROPIC).environment
+    if TOOL_SEARCH in missing:
+        text = f"behind {base} its search for MCP tools is off: {GATEWAY_TOKENS}"
+        yield Finding("claude", "loss", text, f"export {TOOL_SEARCH}=true")
+    if FIRST_PARTY in missing:
+        text = f"behind {base} it takes the window for 200,000 tokens, and compacts early"
+        yield Finding("claude", "loss", text, f"export {FIRST_PARTY}=1, only if that leads to api.anthropic.com")
+    if not {TOOL_SEARCH, FIRST_PARTY} & set(missing):
+        yield Finding("claude", "good", f"asks {base}, with tool search and the long window")
+
+
+def print_findings(findings: list[Finding]) -> None:
+    """Print the findings as a table whose texts are whole at any width."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for title, style in (("about", "cyan"), ("state", ""), ("what was found, and what mends it", "")):
+        table.add_column(title, style=style, overflow="fold")
+    for one in findings:
+        text = Text(escape_controls(one.text))
+        if one.remedy:
+            text.append(f"\n-> {escape_controls(one.remedy)}", "dim")
+        table.add_row(Text(escape_controls(one.about)), style_word(one.status, STYLES), text)
+    make_console().print(table)
+
+
+def _verdict(findings: list[Finding], *, sent: bool) -> str:
+    """Return the sentence for the end."""
+    faults = [one.about for one in findings if one.status == "fault"]
+    losses = sum(one.status == "loss" for one in findings)
+    edits = [one for one in findings if one.about.startswith("edits for ")]
+    can = bool(edits) and all(one.status != "fault" for one in edits)
+    lines = ["Edits can happen." if can else "No edit can happen as it is now."]
+    lines.append(f"To mend: {', '.join(faults)}." if faults else "No fault was found.")
+    if losses:
+        lines.append(f"{losses} of these cost something, as said there.")
+    if not sent:
+        lines.append("No request was sent; --send sends a small one to each upstream, which costs.")
+    return " ".join(lines)

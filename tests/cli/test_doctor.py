@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from proxy.cli import doctor
+from proxy.cli.agents import FIRST_PARTY, TOOL_SEARCH, AgentSurroundings
+from proxy.cli.doctor import Finding
+from proxy.cli.main import app
+from proxy.context.models import Model
+from proxy.settings.load import Settings, UpstreamSettings
+from proxy.store.sqlite_files import FileLock
+from proxy.web.app import make_policies
+from tests.faulty import faulty
+from tests.running import running
+from tests.scripted import Scripted, reply
+from tests.strict_messages import StrictMessages
+
+
+def run(folder: Path, *words: str, **environment: str) -> tuple[int, Any]:
+    none = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"), "")
+    env = {"HOME": str(folder), "PATH": str(folder / "bin"), "CONTEXT_PROXY_URL": "http://127.0.0.1:9", **none}
+    env |= environment
+    done = CliRunner().invoke(app, ["doctor", "--db", str(folder / "a.sqlite3"), *words, "--json"], env=env)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, json.loads(done.stdout)
+
+
+def by_name(found: Any) -> dict[str, Any]:
+    return {one["about"]: one for one in found["findings"]}
+
+
+async def to_thread(folder: Path, *words: str, **environment: str) -> tuple[int, dict[str, Any]]:
+    code, found = await asyncio.to_thread(run, folder, *words, **environment)
+    return code, by_name(found)
+
+
+async def test_an_upstream_that_works_is_good_and_the_request_tells_its_cost(tmp_path: Path) -> None:
+    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+        address = f"http://127.0.0.1:{upstream.port}/v1"
+        code, found = await to_thread(
+            tmp_path, "--upstream", address, "--proxy", f"http://127.0.0.1:{proxy.port}", "--model", "gpt-5",
+            OPENAI_API_KEY="sk-one",
+        )  # fmt: skip
+        assert (code, [one for one in found.values() if one["status"] == "fault"]) == (0, [])
+        assert found["upstream default"]["text"].endswith("takes the key in OPENAI_API_KEY")
+        assert "window of 272,000" in found["model of default"]["text"]
+        assert "thrifty edits when they pay" in found["edits for default"]["text"]
+        assert "policy passthrough" in found["running proxy"]["text"]
+        code, found = await to_thread(tmp_path, "--upstream", address, "--model", "gpt-5", "--send")
+        told = found["request to default"]["text"]
+        assert code == 0
+        assert "11 and 3 tokens, $0.0000; cached tokens are not reported" in told
+
+
+async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path) -> None:
+    model = Scripted()
+    async with faulty(model) as upstream:
+        address = f"http://127.0.0.1:{upstream.port}/v1"
+        await to_thread(tmp_path, "--upstream", address)
+        assert [one.line for one in model.received] == [b"GET /v1/models HTTP/1.1"]
+        await to_thread(tmp_path, "--upstream", address, "--send")
+        assert model.received[-1].line == b"POST /v1/chat/completions HTTP/1.1"
+
+
+async def test_an_upstream_of_messages_is_asked_in_its_own_form(tmp_path: Path) -> None:
+    model = StrictMessages()
+    async with faulty(model) as upstream:
+        target = UpstreamSettings(
+            base_url=f"http://127.0.0.1:{upstream.port}", strategy="anthropic", api_key_env="HOME"
+        )
+        facts = Model(input=1.0, output=5.0)
+        found = await asyncio.to_thread(doctor.send_request, "a", target, "claude-opus-5-5", facts)
+        assert (found.status, model.refusals) == ("good", [])
+
+
+async def refuses(request: Any, there: Any) -> None:
+    await reply(there, b"401 Unauthorized", b'{"error": {"message": "no such key"}}')
+
+
+async def breaks(request: Any, there: Any) -> None:
+    await reply(there, b"503 Service Unavailable", b"{}")
+
+
+async def test_faults_of_an_upstream_end_with_1_and_are_named(tmp_path: Path) -> None:
+    async with faulty(Scripted(refuses)) as refusing, faulty(Scripted(breaks)) as broken:
+        at = [f"http://127.0.0.1:{port}/v1" for port in (refusing.port, broken.port)]
+        code, found = await to_thread(tmp_path, "--upstream", at[0], "--send", OPENAI_API_KEY="sk-wrong")
+        assert (code, found["upstream default"]["text"]) == (1, "it refuses the key in OPENAI_API_KEY: 401")
+        assert "no such key" in found["request to default"]["text"]
+        code, found = await to_thread(tmp_path, "--upstream", at[0])
+        assert (code, found["upstream default"]["status"]) == (0, "good"), "clients bring keys of their own"
+        code, found = await to_thread(tmp_path, "--upstream", at[1])
+        assert (code, found["upstream default"]["text"]) == (1, f"{at[1]} answers with 503")
+    code, found = await to_thread(tmp_path, "--upstream", at[1])
+    assert (code, "cannot be reached" in found["upstream default"]["text"]) == (1, True)
+
+
+def test_a_configuration_that_cannot_be_read_is_the_only_finding(tmp_path: Path) -> None:
+    code, found = run(tmp_path, "--policy", "nonesuch")
+    assert (code, [one["about"] for one in found["findings"]]) == (1, ["configuration"])
+
+
+def test_a_policy_that_never_edits_is_a_fault_and_a_model_without_facts_a_loss(tmp_path: Path) -> None:
+    code, found = run(tmp_path, "--policy", "passthrough", "--model", "homemade")
+    named = by_name(found)
+    assert code == 1
+    assert named["edits for default"]["text"] == "the policy passthrough never edits (mode passthrough)"
+    assert named["model of default"]["status"] == "loss"
+    assert "models_file" in named["model of default"]["remedy"]
+
+
+def test_edits_depend_on_format_policy_and_window() -> None:
+    policies = make_policies(Settings())
+    demo = UpstreamSettings(base_url="demo")
+    gemini = UpstreamSettings(base_url="https://g.example", strategy="gemini")
+    known, unknown = Model("m", window=1000), Model("m")
+    told = [
+        doctor.check_edits("x", target, policies[policy], model).status
+        for target, policy, model in (
+            (demo, "thrifty", known), (demo, "thrifty", unknown), (demo, "observe", known), (gemini, "thrifty", known),
+        )
+    ]  # fmt: skip
+    assert told == ["good", "loss", "fault", "fault"]
+    for policy in policies.values():
+        assert doctor.check_edits("x", demo, policy, known).text
+
+
+def test_the_store_is_looked_at_and_left_alone(tmp_path: Path) -> None:
+    def look(db: object) -> Finding:
+        return doctor.check_store(Settings(db=str(db)))
+
+    file = tmp_path / "a.sqlite3"
+    assert (look(file).status, look(":memory:").status) == ("good", "loss")
+    assert not file.exists()
+    file.write_bytes(b"no database at all, but long enough to look like one" * 100)
+    assert look(file).status == "fault"
+    file.unlink()
+    lock = FileLock(file)
+    lock.acquire()
+    file.touch()
+    assert ("in use" in look(file).text, look(file).status) == (True, "good")
+    lock.release()
+    assert look("postgresql://u:secret@127.0.0.1:9/db").status == "fault"
+    assert "secret" not in look("postgresql://u:secret@127.0.0.1:9/db").text
+
+
+async def test_what_claude_loses_behind_a_foreign_address_is_said_with_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for agent in ("claude", "copilot"):
+        (tmp_path / "bin" / agent).write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / agent).chmod(0o755)
+    here: dict[str, str] = {"HOME": str(tmp_path), "PATH": str(tmp_path / "bin")}
+
+    def look(**more: str) -> list[Finding]:
+        return list(doctor.check_agents(AgentSurroundings({**here, **more}, tmp_path)))
+
+    plain = look()
+    assert [(one.about, one.status) for one in plain] == [
+        ("claude", "good"), ("claude's key", "unknown"), ("copilot", "loss"),
+    ]  # fmt: skip
+    assert plain[0].remedy == "context-proxy wrap claude"
+    behind = look(ANTHROPIC_BASE_URL="http://127.0.0.1:9", ANTHROPIC_API_KEY="k")
+    assert [one.status for one in behind[:2]] == ["loss", "loss"]
+    assert [TOOL_SEARCH in behind[0].remedy, FIRST_PARTY in behind[1].remedy] == [True, True]
+    mended = look(ANTHROPIC_BASE_URL="http://127.0.0.1:9", **{TOOL_SEARCH: "true", FIRST_PARTY: "1"})
+    assert mended[0].status == "good"
+
+
+def test_people_get_a_table_that_is_whole_and_a_sentence(tmp_path: Path) -> None:
+    env = {
+        "HOME": str(tmp_path),
+        "PATH": "",
+        "COLUMNS": "70",
+        "TERM": "dumb",
+        "CONTEXT_PROXY_URL": "http://127.0.0.1:9",
+    }
+    done = CliRunner().invoke(app, ["doctor", "--db", str(tmp_path / "a.sqlite3"), "--upstream", "demo"], env=env)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "…" not in done.stdout
+    assert max(map(len, done.stdout.split("Edits can happen")[0].splitlines())) <= 70
+    assert "Edits can happen. No fault was found." in done.stdout
+    assert "--send sends a small one" in done.stdout
