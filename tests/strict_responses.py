@@ -120,6 +120,9 @@ class StrictResponses:
         if b"/responses" not in request.line:
             await reply(there, b"404 Not Found", b"{}", b"content-type: application/json")
             return
+        if request.all(b"sec-websocket-key"):
+            await reply(there, b"426 Upgrade Required", b"{}", b"content-type: application/json")
+            return
         self.raw.append(request.body)
         try:
             asked = self._read(request.body)

@@ -52,23 +52,28 @@ Client = Callable[[str, bool], Awaitable[Run]]
 """A whole run, from the base URL of an upstream (without `/v1`) and whether the answers are streamed."""
 
 
-def make_messages_model(tool: str = "read", *, thinks: bool = True) -> StrictMessages:
+def make_path(n: int) -> Json:
+    """The arguments of the call in step n."""
+    return {"path": f"file{n % 3}.py"}
+
+
+def make_messages_model(tool: str = "read", make_arguments: Callable[[int], Json] = make_path) -> StrictMessages:
     """A model of Messages that works for 25 steps."""
     steps: list[list[Json]] = [
         [
-            *([{"type": "thinking", "thinking": f"I look at file {n}."}] if thinks else []),
+            {"type": "thinking", "thinking": f"I look at file {n}."},
             {"type": "text", "text": f"Step {n}."},
-            {"type": "tool_use", "id": f"toolu_{n:04}", "name": tool, "input": {"path": f"file{n % 3}.py"}},
+            {"type": "tool_use", "id": f"toolu_{n:04}", "name": tool, "input": make_arguments(n)},
         ]
         for n in range(STEPS)
     ]
     return StrictMessages(*steps, [{"type": "text", "text": FINAL}])
 
 
-def make_responses_model(tool: str = "read") -> StrictResponses:
+def make_responses_model(tool: str = "read", make_arguments: Callable[[int], Json] = make_path) -> StrictResponses:
     """A model of Responses that works for 25 steps."""
     steps: list[list[Any]] = [
-        [Think(f"file {n}"), Say(f"Step {n}."), Ask(tool, {"path": f"file{n % 3}.py"})] for n in range(STEPS)
+        [Think(f"file {n}"), Say(f"Step {n}."), Ask(tool, make_arguments(n))] for n in range(STEPS)
     ]
     return StrictResponses(*steps, [Think(), Say(FINAL)])
 

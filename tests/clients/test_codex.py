@@ -1,0 +1,48 @@
+"""Codex in a loop of 25 steps, with nothing set but its base URL. It streams each answer."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.clients.loops import POLICIES, PROMPT, Desk, Json, Run, check_client, make_responses_model
+from tests.clients.node import find_path, install, make_environment, make_work, run_client
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
+
+MODEL = "gpt-6.1-sol"
+"""A model that this Codex knows."""
+
+
+async def run_codex(base: str, _stream: bool, *, program: Path, folder: Path, errors: list[str]) -> Run:
+    """One prompt. Its messages and commands are what it prints; what it logs goes to `errors`."""
+    home = folder / "home"
+    environment = make_environment(home, CODEX_API_KEY="sk-any", CODEX_HOME=str(home / ".codex"))
+    (home / ".codex").mkdir(exist_ok=True)
+    (home / ".codex" / "config.toml").write_text(f'openai_base_url = "{base}/v1"\n')
+    out, logged = await run_client(
+        str(program), "exec", "--json", "--skip-git-repo-check", "-s", "danger-full-access", "-m", MODEL, PROMPT,
+        folder=make_work(folder), environment=environment,
+    )  # fmt: skip
+    errors += [line for line in logged.splitlines() if "ERROR" in line]
+    said = [json.loads(line) for line in out.splitlines()]
+    assert said[-1]["type"] == "turn.completed", said[-1]
+    items = [one["item"] for one in said if one["type"] == "item.completed"]
+    assert all(item["type"] != "error" for item in items), items
+    calls = [find_path(item["command"]) for item in items if item["type"] == "command_execution"]
+    return Run(items[-1]["text"], items, Desk(calls))
+
+
+def make_command(n: int) -> Json:
+    return {"cmd": f"cat file{n % 3}.py"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_it_works_as_without_the_proxy(policy: str, tmp_path: Path) -> None:
+    program = install() / "node_modules" / ".bin" / "codex"
+    client = partial(run_codex, program=program, folder=tmp_path, errors=[])
+    make_model = partial(make_responses_model, "exec_command", make_command)
+    await check_client(client, make_model, policy, tmp_path, stream=True)
