@@ -41,6 +41,7 @@ REQUEST_HEADERS = (
         ("Pins the last user message: no policy edits it, ever. A `[pin]` in a user or system message does the same."),
     ),
     ("x-context-off: 1", "This request passes as it is, unmanaged and unstored."),
+    ("x-headroom-bypass: true", "Messages at `/v1/compress` come back as they came."),
     (
         "x-context-project: NAME",
         "The project whose memos are used. The setting `memos.project_header` names this header.",
@@ -96,6 +97,7 @@ FALLBACKS = (
     ("unreadable", "The body or a message in it is not valid JSON."),
     ("chain", "The provider holds the history of the request, so the proxy cannot shorten it."),
     ("compaction", "The request asks the provider to compact its history."),
+    ("rows", "Neither results nor answers are among the messages of a gateway, so there is nothing to shorten."),
     ("dialect", "The client's wire format has no room for the plan, or its provider would refuse it."),
     ("encoding", "The body is compressed in a way that the proxy cannot read."),
     ("store", "The store did not answer in time."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from proxy.chat import json_spans
@@ -17,6 +17,7 @@ from proxy.chat.message import Message, Request
 from proxy.context.plan import Plan
 from proxy.dialects.base import Binding, OutgoingMessage, WireRequest
 from proxy.dialects.completions.stream import make_error_event
+from proxy.dialects.compress.request import read_compress_request
 from proxy.dialects.messages import rules as messages_rules
 from proxy.dialects.messages import stream as messages_stream
 from proxy.dialects.messages.request import find_session_names as find_messages_session_names
@@ -101,6 +102,9 @@ class Dialect:
     """A body in which answers can be sent again that lack what was withheld from the client (`WireRequest.is_cut`)."""
     strip_bound: Callable[[bytes, Collection[str]], bytes] | None = None
     """A body without the reasoning of these tokens."""
+    returns_rows: bool = False
+    """True if the answer is the messages themselves, for a gateway that sends them to a model: all of them, in their
+    order."""
 
 
 COMPLETIONS = Dialect(
@@ -165,7 +169,8 @@ RESPONSES = Dialect(
     restore_echo=responses_body.restore_echo,
     strip_bound=responses_rules.strip_bound,
 )
-DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (COMPLETIONS, MESSAGES, RESPONSES)}
+COMPRESS = replace(COMPLETIONS, name="compress", read_request=read_compress_request, returns_rows=True)
+DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (COMPLETIONS, MESSAGES, RESPONSES, COMPRESS)}
 DIALECT_PATHS: Mapping[str, str] = {
     f"{prefix}{path}": name
     for path, name in (("/chat/completions", "completions"), ("/messages", "messages"), ("/responses", "responses"))

@@ -219,9 +219,14 @@ def _add_message_rows(
             system.append((n, _add_form(turn, message.form, message.raw)))
             continue
         node = memory.nodes.get(keys[n])
+        # Rows that a gateway gets back are answers of ours: by them the conversation is recognised without a name.
+        given = turn.dialect.returns_rows and (reached or message.role == "assistant")
+        reached = reached or given
         if node is None:
             group_id = turn.find_group_id(n)
-            turn.rows.append(make_message_row(turn, message, keys[n], parent, position, group_id, now, reached=reached))
+            turn.rows.append(
+                make_message_row(turn, message, keys[n], parent, position, group_id, now, answer=given, reached=reached)
+            )
             live_sessions.add_node(memory, keys[n], make_node(turn, message, now, reached=reached))
         else:
             reached = reached or node.reached

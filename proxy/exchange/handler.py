@@ -83,7 +83,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
     except StoreUnavailable as problem:
         if services.settings.store.persist == "required":
             raise Unavailable("the store is not available", hint="Try again later.") from problem
-        _record_gap(services, incoming)
+        record_gap(services, incoming)
         await forward_original(services, incoming, out, "store")
         return
     except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
@@ -98,7 +98,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         idle.schedule_compression(services, turn, incoming.headers)
 
 
-def _record_gap(services: Services, incoming: Incoming) -> None:
+def record_gap(services: Services, incoming: Incoming) -> None:
     """Record that nothing of this request will be stored; the row is written as soon as the store can be reached."""
     tenant, session = locate.find_owner(incoming.headers, incoming.tenant, incoming.session, services.settings.identity)
     services.store.put_deferred([GapRow(tenant, session, "", len(incoming.body), "store not readable", services.now())])
@@ -189,7 +189,7 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
         )
 
     reply = await ask(turn.outgoing)
-    _record_sent(services, turn)
+    record_sent(services, turn)
     if (
         reply.status in TOO_LONG_STATUSES
         and await _is_too_long(services, turn, incoming, reply)
@@ -197,7 +197,7 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
     ):
         await reply.close()
         reply = await ask(turn.outgoing)
-        _record_sent(services, turn)
+        record_sent(services, turn)
     if reply.status == 400 and turn.outgoing != incoming.body:
         await reply.close()
         turn.usage_added = False
@@ -242,7 +242,7 @@ async def _send_without_reasoning(turn: Turn, refused: Reply, ask: Callable[[byt
     return reply
 
 
-def _record_sent(services: Services, turn: Turn) -> None:
+def record_sent(services: Services, turn: Turn) -> None:
     """Update the thread's state once the plan's bytes have gone out."""
     thread = turn.located.thread
     thread.body_sizes = len(turn.request.body), len(turn.sent_body)

@@ -25,8 +25,9 @@ from proxy.dialects.base import WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import cost, exchange_rows, header_warnings, lookups, record_outcome, splice_rounds
-from proxy.exchange.dialect import DIALECTS, Dialect, count_sent_messages
+from proxy.exchange.dialect import COMPLETIONS, DIALECTS, Dialect, count_sent_messages
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
+from proxy.exchange.gateway_rows import add_unseen_context, choose_row_policy
 from proxy.exchange.lookups import inherit_state
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import Headers, Incoming, Services
@@ -103,7 +104,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         located=await locate.locate_request(services.live_sessions, tenant, named, request, keys, retry=retry),
         request=request,
         keys=keys,
-        policy=find_policy(services, headers, target),
+        policy=find_policy(services, headers, target, dialect),
         model=model,
         upstream=target.name,
         strategy=target.strategy,
@@ -129,6 +130,8 @@ async def _enrich(
     erase_resent(turn, decisions.removed)
     turn.policy = lookups.choose_policy(services, turn.policy, decisions, headers.get("x-context-policy", ""))
     turn.policy = choose_bound_policy(services, turn)
+    if turn.dialect.returns_rows:
+        turn.policy = choose_row_policy(services, turn.policy)
     await inherit_state(services, turn, decisions.dropped, is_new_branch=is_new_branch)
     lookups.pin_task(turn)
     await lookups.search_store(services, turn)
@@ -211,12 +214,15 @@ async def _count_tokens(
     request.memo("counted", lambda *_: True, id(weigh))  # now, since others begin with the same messages meanwhile
 
 
-def find_policy(services: Services, headers: Mapping[str, str], target: Target) -> Policy:
-    """The policy that the request names, else its upstream's, else the one of the settings."""
+def find_policy(
+    services: Services, headers: Mapping[str, str], target: Target, dialect: Dialect = COMPLETIONS
+) -> Policy:
+    """The policy that the request names, else that of its route or its upstream, else the one of the settings."""
     wanted = headers.get("x-context-policy", "")
     if wanted and wanted not in services.policies:
         services.metrics.internal_errors_total.labels(where="unknown_policy").inc()
-    return services.policies.get(wanted) or services.policies[target.policy or services.settings.policy]
+    own = services.settings.compress.policy if dialect.returns_rows else ""
+    return services.policies.get(wanted) or services.policies[own or target.policy or services.settings.policy]
 
 
 def look_up_model(services: Services, name: str) -> Model:
@@ -313,7 +319,7 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
         state = thread.live_session.stored_decisions.apply_to(state, side=thread.kind == "side")
     if (limit := lookups.find_window(services, turn.upstream, turn.request.model)) is not None:
         state = replace(state, learned_window=limit)
-    return state
+    return add_unseen_context(turn, state) if turn.dialect.returns_rows else state
 
 
 def find_simulated_state(branch: Branch) -> BranchState:

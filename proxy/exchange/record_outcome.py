@@ -371,7 +371,8 @@ def _safe(services: Services) -> Iterator[None]:
 def publish_plan(services: Services, turn: Turn) -> None:
     """Publish the events of a plan, once its prompt has been sent upstream."""
     with _safe(services):
-        _publish_client_change(services, turn)
+        if not turn.dialect.returns_rows:  # a gateway withholds rows, so what is not there says nothing
+            _publish_client_change(services, turn)
         if turn.observed or turn.fallback is not None or turn.policy.mode != "rewrite":
             return
         if turn.plan.new_edits:

@@ -34,6 +34,8 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
     thread = turn.located.thread
     if turn.policy.mode != "rewrite" or thread.state.stopped is not None or thread.kind == "side":
         return
+    if turn.dialect.returns_rows:
+        return
     if thread.tool_offer is None:
         _decide_offer(services, turn, first=first)
     if thread.tool_offer is None or not thread.tool_offer.names:

@@ -31,6 +31,7 @@ from proxy.settings.model import (
     ApiKeySettings,
     BaseUrl,
     CommandSettings,
+    CompressSettings,
     DashboardSettings,
     DrainSettings,
     EmbeddingSettings,
@@ -211,6 +212,7 @@ class Settings(SettingsSection):
     tools: ToolSettings = ToolSettings()
     memos: MemoSettings = MemoSettings()
     events: EventSettings = EventSettings()
+    compress: CompressSettings = CompressSettings()
     passthrough: PassthroughSettings = PassthroughSettings()
     dashboard: DashboardSettings = DashboardSettings()
     keys: tuple[ApiKeySettings, ...] = ()

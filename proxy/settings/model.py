@@ -386,6 +386,15 @@ class ApiKeySettings(SettingsSection):
         return self
 
 
+class CompressSettings(SettingsSection):
+    """`[compress]`: `POST /v1/compress` and `GET /v1/retrieve/{hash}`, for gateways that call a compressor."""
+
+    enabled: bool = True
+    """Answer these two paths. `false`: they go to the upstream, as any other path."""
+    policy: PolicyName = ""
+    """Policy for the rows of gateways; empty: the usual one. `thrifty` takes the place of a literal policy."""
+
+
 class PassthroughSettings(SettingsSection):
     """`[passthrough]`: requests that go to an upstream unmanaged."""
 

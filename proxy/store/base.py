@@ -377,6 +377,11 @@ class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Prot
         """The message with this public id; None if there is none, or if the id is not valid."""
         ...
 
+    async def find_returned_message(self, tenant: str, hash_prefix: bytes) -> MessageRecord | None:
+        """The newest message of the tenant whose key begins with these bytes, of those that a gateway got back and that
+        were not removed for good; None if there is none."""
+        ...
+
     async def read_messages(
         self,
         tenant: str,

@@ -45,6 +45,8 @@ _LOOKED_THROUGH = 256
 """Number of messages that are read at a time while a text is searched in them."""
 
 _PUBLIC = re.compile(r"[a-z2-7]{10}")
+KEY_BYTES = 16
+"""Bytes of a chain key."""
 _SPAN = 1 << 6
 """Number of values of a key's first seven bytes with the same public id: the id is the first 50 bits of the key."""
 
@@ -183,6 +185,11 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         behind = (int.from_bytes(first[:7]) + _SPAN).to_bytes(8)
         last = behind[1:] if behind[0] == 0 else b"\xff" * 33
         rows = await self._fetch(sql.MESSAGES_BETWEEN, (tenant, session, first, last))
+        return _message(rows[0]) if rows else None
+
+    async def find_returned_message(self, tenant: str, hash_prefix: bytes) -> MessageRecord | None:
+        behind = hash_prefix + b"\xff" * (KEY_BYTES + 1 - len(hash_prefix))
+        rows = await self._fetch(sql.RETURNED_BETWEEN, (tenant, hash_prefix, behind))
         return _message(rows[0]) if rows else None
 
     async def read_messages(

@@ -233,6 +233,13 @@ MESSAGES_BETWEEN = (
 )
 """Messages with keys in a range, for example all keys of one public id."""
 
+RETURNED_BETWEEN = (
+    _MESSAGE
+    + """FROM messages m WHERE m.tenant = $1 AND m.key >= $2 AND m.key < $3 AND m.answer AND m.status <> 'removed'
+    ORDER BY m.created_at DESC LIMIT 1"""
+)
+"""The newest answer of a tenant with a key in a range, whatever its session."""
+
 MESSAGES = (
     _MESSAGE
     + """FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.seq > $3

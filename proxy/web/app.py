@@ -43,6 +43,7 @@ from proxy.web.api.admin_app import create_api, limit_bodies
 from proxy.web.asgi import MAX_PATH_CHARS, App, Message, Receive, Scope, Send, log_requests
 from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
 from proxy.web.chat import serve_chat
+from proxy.web.compress import serve_gateway
 from proxy.web.dashboard.static_files import create_dashboard
 from proxy.web.error_responses import DIALECT_KEY, answer_errors
 from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
@@ -64,6 +65,8 @@ ROUTES = (
     ("POST", "/v1/messages", "Anthropic's Messages, managed. Also without `/v1`."),
     ("POST", "/v1/responses", "OpenAI's Responses, managed. Also without `/v1`."),
     ("POST", "/s/{session}/v1/...", "One of these, in the session that the path names."),
+    ("POST", "/v1/compress", "Messages of a gateway, shortened: as many, in their order."),
+    ("GET", "/v1/retrieve/{hash}", "The original of a message that was shortened there."),
     ("GET", "/healthz", "The process lives."),
     ("GET", "/readyz", "The process can serve, and how the store is."),
     ("GET", "/metrics", "Prometheus' text format."),
@@ -172,7 +175,7 @@ class ContextProxy:
         self.api = create_api(self.services)
         self._pages = create_dashboard(settings)
         self._api = limit_bodies(self.api, settings.limits.body_mb << 20)
-        gate = require_access(self._route, settings, RouteTable(self.api.routes))
+        gate = require_access(self._route, settings, RouteTable(self.api.routes, compress=settings.compress.enabled))
         self._app = log_requests(answer_errors(limit_heads(gate, settings), self.services.metrics))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -235,7 +238,7 @@ class ContextProxy:
         if door.kind == "pages":
             await self._pages(scope, receive, send)
             return
-        if door.kind != "data":
+        if door.kind not in ("data", "gateway"):
             await self._probes(scope, receive, send)
             return
         raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
@@ -246,6 +249,14 @@ class ContextProxy:
             path = unquote(raw)
         caller: Caller = scope[CALLER_KEY]
         whose = find_share_owner(caller.tenant, caller.name)
+        if door.kind == "gateway":
+            with (
+                self._counted("compress", send) as counted,
+                self.concurrency.hold_place(),
+                self.body_budget.share(whose) as share,
+            ):
+                await serve_gateway(scope, receive, counted, self.services, path, session, share)
+            return
         dialect = DIALECT_PATHS.get(path) if scope["method"] == "POST" else None
         if dialect is not None:
             scope[DIALECT_KEY] = dialect

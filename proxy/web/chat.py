@@ -60,6 +60,21 @@ async def serve_chat(
 ) -> None:
     """Handle one chat request. path: the path for upstream, percent-encoded. session: the session that the path names.
     share: the part of the body budget that this request holds. dialect: the name of its wire format."""
+    incoming = await read_incoming(scope, receive, services, path, session, share, dialect)
+    answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s))
+    await run_while_connected(scope, receive, handle_chat(services, incoming, answer))
+
+
+async def read_incoming(
+    scope: Scope,
+    receive: Receive,
+    services: Services,
+    path: str,
+    session: str | None,
+    share: BodyShare,
+    dialect: str,
+) -> Incoming:
+    """Return the request with its whole body, decompressed. The arguments are those of `serve_chat`."""
     caller: Caller = scope[CALLER_KEY]  # set by the gate; without it the request fails
     limit = services.settings.limits.body_mb << 20
     body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
@@ -76,8 +91,7 @@ async def serve_chat(
     )
     if any(name == b"content-encoding" for name, _ in incoming.headers):
         incoming = await _decode_request(services, incoming, share.reserve)
-    answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s))
-    await run_while_connected(scope, receive, handle_chat(services, incoming, answer))
+    return incoming
 
 
 async def _decode_request(services: Services, incoming: Incoming, on_bytes: Callable[[int], None]) -> Incoming:

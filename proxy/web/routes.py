@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from proxy.errors import BadRequest, Forbidden
 from proxy.web.asgi import Scope
 
-RouteKind = Literal["health", "metrics", "api", "pages", "data"]
+RouteKind = Literal["health", "metrics", "api", "pages", "data", "gateway"]
 
 PLANE_KEY: Final = "x-plane"
 """Key in a route's OpenAPI entry that names the keys that open it in addition to an admin's."""
@@ -57,6 +57,9 @@ class Route:
 
 
 DATA: Final = Route("data", frozenset({"data"}))
+GATEWAY: Final = Route("gateway", frozenset({"data"}), "/v1/compress")
+"""The two paths that gateways call: nothing of theirs goes to an upstream."""
+GATEWAY_PATH: Final = re.compile(r"(?:/s/[^/]+)?/v1/(?:compress|retrieve/(?P<hash>[^/]+))")
 HEALTH: Final = Route("health", frozenset())
 METRICS: Final = Route("metrics", frozenset({"metrics", "admin"}), "/metrics")
 PAGES: Final = Route("pages", frozenset())
@@ -77,8 +80,10 @@ class AdminRoute:
 class RouteTable:
     """The table of everything that a request can ask for."""
 
-    def __init__(self, routes: Iterable[Any]) -> None:
-        """Read the routes. routes: those of the admin API, as FastAPI has them."""
+    def __init__(self, routes: Iterable[Any], *, compress: bool = True) -> None:
+        """Read the routes. routes: those of the admin API, as FastAPI has them. compress: the paths of gateways are
+        answered here."""
+        self._compress = compress
         self.admin_routes = tuple(
             AdminRoute(method, route.path, route.path_regex, _planes(route, method))
             for route in routes
@@ -100,6 +105,8 @@ class RouteTable:
             return ADMIN
         if path.startswith(("/healthz/", "/readyz/", "/metrics/")):
             return ADMIN
+        if self._compress and (found := GATEWAY_PATH.fullmatch(path)):
+            return GATEWAY if method == ("GET" if found["hash"] else "POST") else DATA
         return DATA
 
 

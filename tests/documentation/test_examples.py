@@ -200,6 +200,8 @@ def test_yaml_is_what_it_stands_for(block: Block) -> None:
     if block.title == "prometheus.yml":
         shipped = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text())
         assert told["scrape_configs"] == shipped["scrape_configs"]
+    elif block.title == "litellm.yaml":
+        assert told["guardrails"][0]["litellm_params"]["api_base"] == f"http://{ADDRESS}"
     else:
         assert told["model"]["model_kwargs"]["api_base"] == f"http://{ADDRESS}/v1"
 

@@ -1,0 +1,1 @@
+"""The compression call of gateways, `POST /v1/compress`."""

@@ -1,0 +1,29 @@
+"""The two paths that gateways call: `POST /v1/compress` and `GET /v1/retrieve/{hash}`.
+
+They stand behind the same key, limits and body budget as chat. An answer is one body, made before anything is sent.
+"""
+
+from __future__ import annotations
+
+from proxy.exchange.compress_rows import compress_rows, retrieve_original
+from proxy.exchange.services import Services
+from proxy.web.asgi import Receive, Scope, Send, run_while_connected, with_write_timeout
+from proxy.web.chat import read_incoming
+from proxy.web.limits import BodyShare
+from proxy.web.routes import GATEWAY_PATH
+
+
+async def serve_gateway(
+    scope: Scope, receive: Receive, send: Send, services: Services, path: str, session: str | None, share: BodyShare
+) -> None:
+    """Answer one request of a gateway. path: decoded, without the session's part. The other arguments are those of
+    `serve_chat`."""
+    incoming = await read_incoming(scope, receive, services, path, session, share, "compress")
+    found = GATEWAY_PATH.fullmatch(path)
+    name = found["hash"] if found is not None else None
+    work = compress_rows(services, incoming) if name is None else retrieve_original(services, incoming, name)
+    answer = await run_while_connected(scope, receive, work)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body)), *answer.headers]
+    send = with_write_timeout(send, services.settings.timeouts.idle_s)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
