@@ -188,7 +188,7 @@ def settings_for(upstream: int | str, **tree: Any) -> Settings:
 def server_of(app: ContextProxy) -> uvicorn.Server:
     """A server as `context-proxy serve` makes one, on a port that is free."""
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="critical", lifespan="on", ws="none",
+        app, host="127.0.0.1", port=0, log_config=None, log_level="critical", lifespan="on", ws="none",
         http=make_connection_class(app.settings, app.services.metrics),
         server_header=False, date_header=False, proxy_headers=False, access_log=False, timeout_graceful_shutdown=1,
     )  # fmt: skip

@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit, urlunsplit
@@ -248,8 +249,14 @@ class Settings(SettingsSection):
     def load_models(self) -> tuple[Model, ...]:
         """Return the known data of each model, in the order of search. The entries of `models_file`, which need to name
         only the differences, come first, then the package's. Raises ConfigError with file and line."""
-        known = read_models(read_toml(find_shipped_file("models.toml"))[0]["models"])
+        known = _read_shipped_models()
         return _own_models(Path(self.models_file)) + known if self.models_file else known
+
+
+@cache
+def _read_shipped_models() -> tuple[Model, ...]:
+    """Return the package's own models. The file is large, and a start needs its content three times."""
+    return read_models(read_toml(find_shipped_file("models.toml"))[0]["models"])
 
 
 def _own_models(file: Path) -> tuple[Model, ...]:

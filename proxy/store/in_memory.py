@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from proxy.errors import StoreUnavailable
@@ -17,6 +18,17 @@ from proxy.store.base import Row
 from proxy.store.reads import StoreReads
 from proxy.store.schema import MIGRATIONS
 from proxy.store.sql import for_sqlite
+
+
+@cache
+def _make_empty_database() -> bytes:
+    """Return the file of a database that has all tables and no row. The migrations take longer than a copy."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        keywords.register_functions(connection)
+        for migration in MIGRATIONS:
+            for statement in migration.statements:
+                connection.execute(statement)
+        return connection.serialize()
 
 
 class InMemoryStore(StoreReads):
@@ -35,9 +47,9 @@ class InMemoryStore(StoreReads):
     async def open(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
         keywords.register_functions(self._connection)
-        for migration in MIGRATIONS:
-            for statement in migration.statements:
-                self._connection.execute(statement)
+        with contextlib.closing(sqlite3.connect(":memory:")) as empty:
+            empty.deserialize(_make_empty_database())
+            empty.backup(self._connection)  # a database from `deserialize` itself could not grow past a gigabyte
         self.trouble = ""
 
     async def close(self) -> None:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,7 +35,7 @@ from proxy.helper.queue import make_helper_queue
 from proxy.metrics import Metrics
 from proxy.operator import inband_commands
 from proxy.sessions.live import LiveSessions
-from proxy.settings.load import Settings
+from proxy.settings.load import Settings, find_shipped_file, read_toml
 from proxy.settings.model import ALL_TENANTS
 from proxy.store import create_store
 from proxy.store.base import Store
@@ -96,9 +98,10 @@ def make_store(settings: Settings) -> Store:
 def make_policies(settings: Settings) -> dict[str, Policy]:
     """Return every policy that can be named, with the values that the settings replace."""
     patterns = compile_patterns(settings.groups.observation)
+    shipped = find_shipped_file("policies")
     made = {}
     for name, path in settings.find_policy_files().items():
-        policy = read_policy(settings.read_policy_table(name), BUILT_IN_STAGES, BUILT_IN_INJECTIONS, source=str(path))
+        policy = _read_shipped_policy(path) if path.parent == shipped else _read_policy_file(path)
         if settings.state.ask != "policy":
             policy = replace(policy, ask=settings.state.ask)
         if settings.state.guidelines:
@@ -108,6 +111,14 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
         made[name] = policy
     check_models(made, settings.load_models())
     return made
+
+
+def _read_policy_file(path: Path) -> Policy:
+    return read_policy(read_toml(path)[0], BUILT_IN_STAGES, BUILT_IN_INJECTIONS, source=str(path))
+
+
+_read_shipped_policy = cache(_read_policy_file)
+"""The package's own files do not change while the process runs."""
 
 
 def make_services(settings: Settings, store: Store) -> Services:
