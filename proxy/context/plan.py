@@ -385,8 +385,9 @@ class View:
         """The cached tokens that are still served if a message is edited, for each message.
 
         If any prefix matches, these are all tokens in front of the message. If a cache ends at explicit breakpoints,
-        only a prefix that ends with a message marked by the client counts (OpenAI's and Anthropic's caching pages). If
-        tool definitions come with the edit, only the tokens in front of the messages count.
+        only a prefix that ends with a message marked by the client counts (OpenAI's and Anthropic's caching pages).
+        Behind the cached tokens an edit costs none of them. If tool definitions come with the edit, only the tokens in
+        front of the messages count.
         """
         if self.tool_tokens:
             return [min(self.cached_tokens, self.prefix_tokens)] * len(self.messages)
@@ -397,7 +398,8 @@ class View:
             return [*ends[:within], *[self.cached_tokens] * (len(ends) - within)]
         fronts = []
         for message, size in zip(self.messages, self.tokens, strict=True):
-            fronts.append(found if found >= self.model.min else 0)
+            behind = at >= self.cached_tokens  # what is served ends in front of the message, and stays as it is
+            fronts.append(self.cached_tokens if behind else found if found >= self.model.min else 0)
             at += size
             if message.has_cache_mark and at <= self.cached_tokens:
                 found = at

@@ -45,6 +45,15 @@ def test_g1_behind_an_edit_only_what_the_client_marked_is_found_again_where_a_ca
     assert free.count_served_tokens()[3] == sum(free.tokens[:3])
 
 
+def test_g1_an_edit_of_a_message_that_was_never_sent_costs_nothing_that_is_cached() -> None:
+    never = Policy("p", ask="never")
+    for model in (ANY, ENDS):
+        view = look(talk(3), session=sent(talk(2), model, never), policy=never, model=model, now=1.0)
+        assert view.count_served_tokens()[6:] == [view.cached_tokens] * 2
+    cold = look(talk(3), policy=never, model=ENDS, now=1.0)
+    assert set(cold.count_served_tokens()) == {0}
+
+
 def test_g1_a_text_that_leaves_again_is_not_put_behind_a_breakpoint() -> None:
     assert rewrite(request(talk(1)), BranchState(), ASKING, ANY, 0.0, INPUTS).asks_for_state
     plan = rewrite(request(talk(1)), BranchState(), ASKING, ENDS, 0.0, INPUTS)
