@@ -103,14 +103,15 @@ class _Prefix:
 class StrictMessages:
     """Gives its answers one after the other, the last one for ever; streamed where that is asked for.
 
-    received: every request. bodies: the bodies that were answered. refusals: the texts of the errors. dropped: the
-    thinking blocks that were left out because the client allowed it.
+    received: every request. bodies: the bodies that were answered. counted: those that were counted. refusals: the
+    texts of the errors. dropped: the thinking blocks that were left out because the client allowed it.
     """
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers) or ["Well."]
         self.received: list[Request] = []
         self.bodies: list[dict[str, Any]] = []
+        self.counted: list[dict[str, Any]] = []
         self.refusals: list[str] = []
         self.dropped: list[str] = []
         self._cached: set[bytes] = set()
@@ -130,6 +131,7 @@ class StrictMessages:
             )
             return
         if b"count_tokens" in request.line:
+            self.counted.append(body)
             tokens = json.dumps({"input_tokens": len(request.body) // 4}).encode()
             await reply(there, b"200 OK", tokens, b"content-type: application/json")
             return

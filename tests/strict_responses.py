@@ -96,8 +96,9 @@ class Refused(Exception):
 class StrictResponses:
     """Gives its answers one after the other, the last one for ever.
 
-    received: the bodies that came. refused: the rules that were broken, with the texts. dropped: (id, reason) of the
-    reasoning that was left out. size: characters of a delta. binds: the model checks the prefix (GPT-6.2 and later).
+    received: the bodies that came. counted, compacted: those of counts and of compactions. refused: the rules that were
+    broken, with the texts. dropped: (id, reason) of the reasoning that was left out. size: characters of a delta.
+    binds: the model checks the prefix (GPT-6.2 and later).
     """
 
     def __init__(self, *answers: Answer, binds: bool = True, size: int = 7) -> None:
@@ -108,6 +109,8 @@ class StrictResponses:
         self.raw: list[bytes] = []
         self.refused: list[tuple[str, str]] = []
         self.dropped: list[tuple[str, str]] = []
+        self.counted: list[Json] = []
+        self.compacted: list[Json] = []
         self._stored: dict[str, Json] = {}
         self._responses: dict[str, list[Json]] = {}
         self._partners: dict[str, str] = {}
@@ -123,14 +126,23 @@ class StrictResponses:
         if request.all(b"sec-websocket-key"):
             await reply(there, b"426 Upgrade Required", b"{}", b"content-type: application/json")
             return
-        self.raw.append(request.body)
+        is_count, is_compaction = b"/input_tokens" in request.line, b"/compact" in request.line
+        if not (is_count or is_compaction):
+            self.raw.append(request.body)
         try:
-            asked = self._read(request.body)
-            items = self._judge(asked)
+            asked = json.loads(request.body) if is_count or is_compaction else self._read(request.body)
+            if is_count and "stream" in asked:
+                raise Refused("R2", "Unknown parameter: 'stream'.", "stream", "unknown_parameter")
+            items = self._judge(asked, binds=not is_compaction)
         except Refused as refused:
             self.refused.append((refused.rule, str(refused)))
             status = b"404 Not Found" if refused.status == 404 else b"400 Bad Request"
             await reply(there, status, refused.body(), b"content-type: application/json")
+            return
+        if is_count or is_compaction:
+            (self.counted if is_count else self.compacted).append(asked)
+            made = self._compact(items) if is_compaction else _count(request.body)
+            await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
             return
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
@@ -144,6 +156,12 @@ class StrictResponses:
             await there.chunk(b"")
         else:
             await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+
+    def _compact(self, items: list[Json]) -> Json:
+        """All messages of the user, and one item for the rest."""
+        kept = [one for one in items if one["type"] == "message" and one["role"] == "user"]
+        seal = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
+        return {"id": "resp_c", "object": "response.compaction", "output": [*kept, seal], "usage": {"total_tokens": 1}}
 
     def respond(self, body: bytes) -> Json:
         """The response to a body, without a socket. Raises Refused."""
@@ -168,8 +186,8 @@ class StrictResponses:
         self.received.append(asked)
         return dict(asked)
 
-    def _judge(self, asked: Json) -> list[Json]:
-        """The whole input. Raises Refused."""
+    def _judge(self, asked: Json, *, binds: bool = True) -> list[Json]:
+        """The whole input. binds: reasoning behind another prompt is left out of it. Raises Refused."""
         check_parameters(asked)
         items = self._history(asked) + list_items(asked)
         for n, item in enumerate(items):
@@ -178,7 +196,7 @@ class StrictResponses:
         self._check_ids(items, is_stored=asked.get("store", True))
         check_pairs(items)
         self._check_reasoning(items)
-        return self._check_tokens(items, asked)
+        return self._check_tokens(items, asked) if binds else items
 
     def _history(self, asked: Json) -> list[Json]:
         before = asked.get("previous_response_id")
@@ -305,6 +323,10 @@ class StrictResponses:
             "output_tokens_details": {"reasoning_tokens": thought},
             "total_tokens": sum(sizes) + wrote,
         }
+
+
+def _count(body: bytes) -> Json:
+    return {"object": "response.input_tokens", "input_tokens": len(body) // 4}
 
 
 def make_item(piece: Piece, number: int) -> Json:

@@ -173,10 +173,26 @@ COMPRESS = replace(COMPLETIONS, name="compress", read_request=read_compress_requ
 DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (COMPLETIONS, MESSAGES, RESPONSES, COMPRESS)}
 DIALECT_PATHS: Mapping[str, str] = {
     f"{prefix}{path}": name
-    for path, name in (("/chat/completions", "completions"), ("/messages", "messages"), ("/responses", "responses"))
+    for path, name in (
+        ("/chat/completions", "completions"),
+        ("/messages", "messages"),
+        ("/messages/count_tokens", "messages"),
+        ("/responses", "responses"),
+        ("/responses/input_tokens", "responses"),
+        ("/responses/compact", "responses"),
+    )
     for prefix in ("/v1", "")
 }
-"""The dialect of each path that carries a conversation; with and without /v1."""
+"""The dialect of each path that carries a conversation, a count of its prompt or its compaction; with and without
+/v1."""
+
+
+def repair_cut_answers(dialect: Dialect, body: bytes) -> bytes:
+    """A body that goes on unplanned, in which answers can be sent again that lack what was withheld from the client."""
+    try:
+        return dialect.repair_answers(body)
+    except (ValueError, KeyError, RecursionError):
+        return body  # the upstream judges a request that cannot be read
 
 
 def is_bound(message: Message) -> bool:

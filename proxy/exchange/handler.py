@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -25,7 +26,7 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.exchange import idle, inband, iteration_records, lookups, record_outcome, splice_rounds
-from proxy.exchange.dialect import AnswerRelay
+from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.plan_request import LARGE, find_simulated_state, prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
@@ -63,7 +64,7 @@ async def handle_chat(services: Services, incoming: Incoming, out: ResponseWrite
 
 async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
     began = services.now()
-    if _is_off(incoming):
+    if is_off(incoming):
         await forward_original(services, incoming, out, "off")
         return
     if incoming.unmanaged_reason:
@@ -78,6 +79,8 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
     try:
         turn, target = await prepare_request(services, incoming)
     except NotManaged as reason:
+        if reason.reason == "compaction":
+            incoming = repair_compaction(incoming)
         await forward_original(services, incoming, out, reason.reason)
         return
     except StoreUnavailable as problem:
@@ -98,13 +101,20 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         idle.schedule_compression(services, turn, incoming.headers)
 
 
+def repair_compaction(incoming: Incoming) -> Incoming:
+    """A request for a compaction without reasoning that led to a withheld call: upstream would refuse it."""
+    body = repair_cut_answers(DIALECTS[incoming.dialect], incoming.body)
+    return incoming if body == incoming.body else replace(incoming, body=body, encoded=None)
+
+
 def record_gap(services: Services, incoming: Incoming) -> None:
     """Record that nothing of this request will be stored; the row is written as soon as the store can be reached."""
     tenant, session = locate.find_owner(incoming.headers, incoming.tenant, incoming.session, services.settings.identity)
     services.store.put_deferred([GapRow(tenant, session, "", len(incoming.body), "store not readable", services.now())])
 
 
-def _is_off(incoming: Incoming) -> bool:
+def is_off(incoming: Incoming) -> bool:
+    """True if the client asks that its request goes on as it came."""
     return any(name == b"x-context-off" and value.strip() not in (b"", b"0") for name, value in incoming.headers)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from proxy.exchange.count_prompt import COMPACTION_PATHS, COUNT_PATHS, handle_compaction, handle_count
 from proxy.exchange.handler import handle_chat
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.web.asgi import (
@@ -62,7 +63,10 @@ async def serve_chat(
     share: the part of the body budget that this request holds. dialect: the name of its wire format."""
     incoming = await read_incoming(scope, receive, services, path, session, share, dialect)
     answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s))
-    await run_while_connected(scope, receive, handle_chat(services, incoming, answer))
+    place = path.partition("?")[0]
+    handle = handle_count if place.endswith(COUNT_PATHS) else handle_chat
+    handle = handle_compaction if place.endswith(COMPACTION_PATHS) else handle
+    await run_while_connected(scope, receive, handle(services, incoming, answer))
 
 
 async def read_incoming(

@@ -1,0 +1,110 @@
+"""Token counts and compactions that a client asks upstream for: they are about the prompt that upstream would get.
+
+`POST /v1/messages/count_tokens` and `POST /v1/responses/input_tokens` count a prompt. Clients decide by that figure
+when they compact their history. The prompt is planned like a request, in a copy of the services that stores nothing and
+changes nothing, and upstream counts the plan. A compaction goes on as it came: its answer begins a new history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from proxy.errors import NotManaged, StoreUnavailable, UpstreamBroken, UpstreamTimeout
+from proxy.exchange.handler import forward_original, is_off, repair_compaction
+from proxy.exchange.plan_request import prepare_request
+from proxy.exchange.services import Incoming, ResponseWriter, Services
+from proxy.exchange.turn import Turn
+from proxy.metrics import Metrics
+from proxy.sessions.live import LiveSessions
+from proxy.store.base import Row, Store
+from proxy.upstream.client import Target
+
+log = logging.getLogger(__name__)
+
+COUNT_PATHS: Final = ("/messages/count_tokens", "/responses/input_tokens")
+"""Ends of the paths that count a prompt."""
+COMPACTION_PATHS: Final = ("/responses/compact",)
+"""Ends of the paths that compact a history."""
+PLANNED_BRANCHES = 100
+"""Limit on the branches that one count may read."""
+
+
+class StoreWithoutWrites:
+    """A store that is only read: rows that are put into it are gone at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:  # noqa: ARG002 - the interface of a store
+        """Store nothing."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    put_deferred = put
+
+    def flush_deferred(self) -> None:
+        """There is nothing to be written."""
+
+
+async def handle_compaction(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
+    """Pass a compaction on as it came, but for reasoning that led to a withheld call: it would be refused."""
+    if not (is_off(incoming) or incoming.unmanaged_reason):
+        incoming = repair_compaction(incoming)
+    await forward_original(services, incoming, out, "off" if is_off(incoming) else "compaction")
+
+
+async def handle_count(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
+    """Let upstream count the prompt that it would get. Raises UpstreamError while nothing has been sent yet."""
+    reason = "off" if is_off(incoming) else incoming.unmanaged_reason
+    planned: tuple[Turn, Target] | None = None
+    if not reason:
+        try:
+            planned = await prepare_request(make_dry_services(services), incoming)
+        except NotManaged as problem:
+            reason = problem.reason
+        except StoreUnavailable:
+            reason = "store"
+        except Exception:  # P4: the client's own prompt can be counted in any case; counted and logged
+            services.metrics.internal_errors_total.labels(where="count").inc()
+            log.exception("planning a count failed; the client's own prompt is counted")
+            reason = "error"
+    if planned is None:
+        await forward_original(services, incoming, out, reason)
+        return
+    came, body, target = incoming, planned[0].outgoing, planned[1]
+    reply = await services.client.send(target, came.method, came.path, came.query, came.headers, body)
+    if reply.status == 400 and body != came.body:
+        await reply.close()
+        reply = await services.client.send(target, came.method, came.path, came.query, came.headers, came.body)
+    try:
+        await out.start(reply.status, list(reply.headers))
+        async for data in reply.iter_bytes():
+            await out.write(data)
+        await out.end()
+    except (UpstreamBroken, UpstreamTimeout):
+        services.metrics.upstream_truncated_total.inc()
+        await out.abort()
+    finally:
+        await reply.close()
+
+
+def make_dry_services(services: Services) -> Services:
+    """A copy of the services with which a plan leaves nothing behind: no rows, no memory, no figures, no questions."""
+    store = cast("Store", StoreWithoutWrites(services.store))
+    return replace(
+        services,
+        store=store,
+        live_sessions=LiveSessions(PLANNED_BRANCHES, store, lookup_s=services.live_sessions.lookup_s),
+        metrics=Metrics(),
+        helper_queue=None,
+        conversations_with_edits=dict(services.conversations_with_edits),
+        logged_warnings=set(services.logged_warnings),
+    )
