@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +27,11 @@ MAX_EXCHANGES = 2000
 MAX_CACHED_SESSIONS = 1000
 """Limit on the sessions whose figures are kept."""
 LOOP_SOURCE = "warn_of_loops"
+PERIOD_S = 300
+"""Seconds of the periods in which the exchanges of a session are added up."""
 HOUR_S = 3600
+FAILED_STATUSES = frozenset({"failed", "partial", "rejected"})
+"""Statuses of exchanges that ended without the whole answer, and not because the client left."""
 
 
 class ExchangePoint(Struct, frozen=True):
@@ -54,10 +59,16 @@ class ExchangePoint(Struct, frozen=True):
     edited: bool
     over_budget: int = 0
     """Tokens by which the prompt was over its budget."""
+    model: str = ""
+    messages: int = 0
+    first_byte_ms: float | None = None
+    """Milliseconds until the answer's first byte, None where there was none."""
+    total_ms: float | None = None
+    """Milliseconds until the answer's end, None where it has not ended."""
 
 
-class HourlyFigures(Struct):
-    """Figures of the exchanges that began in an hour. at: the beginning of the hour, Unix seconds."""
+class PeriodFigures(Struct):
+    """Figures of the exchanges that began in a period. at: the beginning of the period, Unix seconds."""
 
     at: int
     exchanges: int = 0
@@ -73,16 +84,36 @@ class HourlyFigures(Struct):
     fallbacks: int = 0
     cost_planned: float = 0.0
     """Dollars as in `cost`, but exchanges with an observed plan count as if that plan had gone out."""
+    observed: int = 0
+    """Exchanges with an observed plan."""
+    errors: int = 0
+    """Exchanges that ended without the whole answer, and not because the client left."""
+    prompt_tokens: int = 0
+    """Tokens of the prompts of which the provider reported cached tokens."""
+    answered: int = 0
+    """Exchanges with a first byte."""
+    first_byte_ms: float = 0.0
+    """Sum of the milliseconds until the first byte."""
 
-    def add(self, one: ExchangePoint | HourlyFigures) -> None:
-        """Add one exchange, or all of another hour."""
-        if isinstance(one, HourlyFigures):
+    def add(self, one: ExchangePoint | PeriodFigures) -> None:
+        """Add one exchange, or all of another period."""
+        if isinstance(one, PeriodFigures):
+            self.observed += one.observed
+            self.errors += one.errors
+            self.prompt_tokens += one.prompt_tokens
+            self.answered += one.answered
+            self.first_byte_ms += one.first_byte_ms
             self.exchanges += one.exchanges
             self.unpriced += one.unpriced
             self.loops += one.loops
             self.fallbacks += one.fallbacks
         else:
             self.exchanges += 1
+            self.observed += one.cost_planned is not None
+            self.errors += one.status in FAILED_STATUSES
+            self.prompt_tokens += (one.prompt_tokens or 0) if one.cached_tokens is not None else 0
+            self.answered += one.first_byte_ms is not None
+            self.first_byte_ms += one.first_byte_ms or 0.0
             self.unpriced += one.cost is None
             self.loops += one.loop
             self.fallbacks += one.fallback is not None
@@ -120,11 +151,19 @@ class SessionFigures(Struct, frozen=True):
     """Tokens by which the session's newest prompt was over its budget."""
 
 
+class SessionPeriod(Struct, frozen=True):
+    """The exchanges of a session in a period that had one policy and one model."""
+
+    policy: str
+    model: str
+    figures: PeriodFigures
+
+
 class SessionTimeline(Struct, frozen=True):
-    """A session's figures, in one line and by the hour."""
+    """A session's figures, in one line and by periods."""
 
     figures: SessionFigures
-    hours: list[HourlyFigures]
+    periods: list[SessionPeriod]
 
 
 class TimelineCache:
@@ -143,11 +182,9 @@ class TimelineCache:
         exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
         several = len({one.thread for one in exchanges}) > 1
         kinds = await services.store.read_branch_kinds(*name) if several else []
-        made = (
-            build_timeline(services, exchanges, {one.thread for one in kinds if one.kind == "side"})
-            if exchanges
-            else None
-        )
+        side_calls = {one.thread for one in kinds if one.kind == "side"}
+        work = partial(build_timeline, services, exchanges, side_calls)
+        made = await find_session.run_off_loop(len(exchanges), work) if exchanges else None
         if not exchanges or exchanges[-1].status != "open":
             self._known[name] = (stamp, made)
             self._known.move_to_end(name)
@@ -195,6 +232,10 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
                 loop=any(source == LOOP_SOURCE for _, source, _ in went.inserts),
                 edited=one.edits > edits.get(one.thread, 0),
                 over_budget=max(0, sent - went.limit) if went.limit else 0,
+                model=one.model,
+                messages=one.messages,
+                first_byte_ms=one.first_byte_ms,
+                total_ms=1000 * (one.ended_at - one.started_at) if one.ended_at is not None else None,
             )
         )
         edits[one.thread] = one.edits
@@ -207,10 +248,10 @@ def build_timeline(
     """Return the figures of a session with these exchanges, oldest first; there is at least one. side_calls: names of
     its threads that are side calls."""
     made, sums = build_points(services, exchanges)
-    hours: dict[int, HourlyFigures] = {}
+    periods: dict[tuple[int, str, str], PeriodFigures] = {}
     for point in made:
-        at = int(point.started_at // HOUR_S) * HOUR_S
-        hours.setdefault(at, HourlyFigures(at)).add(point)
+        at = int(point.started_at // PERIOD_S) * PERIOD_S
+        periods.setdefault((at, point.policy, point.model), PeriodFigures(at)).add(point)
     last = next((one for one in reversed(exchanges) if one.thread not in side_calls), exchanges[-1])
     sent = count_sent_tokens(last)
     policy = services.policies.get(last.policy)
@@ -235,4 +276,5 @@ def build_timeline(
         loops=sum(point.loop for point in made),
         over_budget=next(point.over_budget for point in reversed(made) if point.exchange == last.exchange),
     )
-    return SessionTimeline(figures, list(hours.values()))
+    made_periods = [SessionPeriod(policy, model, added) for (_, policy, model), added in periods.items()]
+    return SessionTimeline(figures, made_periods)

@@ -122,6 +122,11 @@ ALL_SESSIONS = (
     + "ORDER BY s.last_at DESC, s.tenant DESC, s.session DESC LIMIT $11"
 )
 
+FIRST_PROMPTS = """
+SELECT CASE WHEN length(m.body) <= 16384 THEN m.body ELSE substr(m.body, 1, 16384) END FROM messages m
+WHERE m.tenant = $1 AND m.session = $2 AND m.seq <= 50 AND m.role = 'user' ORDER BY m.seq LIMIT 4"""
+"""A long message is cut: only its beginning is shown."""
+
 SESSION_TENANTS = "SELECT DISTINCT tenant FROM sessions WHERE session = $1 ORDER BY tenant LIMIT $2"
 """Used only by callers that see every tenant."""
 
@@ -172,6 +177,10 @@ class SessionListStore(Protocol):
         self, tenant: str | None, after: SessionCursor | None = None, limit: int = 50, only: SessionFilter | None = None
     ) -> list[SessionItem]:
         """Sessions, last used first, of one tenant or of all (None). `after`: the `place` of the last session seen."""
+        ...
+
+    async def read_first_prompts(self, tenant: str, session: str) -> list[bytes]:
+        """The JSON of the session's first messages of the user; of a long one only the beginning."""
         ...
 
     async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
@@ -238,6 +247,9 @@ class SessionListReads(RowReader):
         else:
             rows = await self._fetch(TENANT_SESSIONS, (tenant, place[0], place[2], *args))
         return [SessionItem(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+
+    async def read_first_prompts(self, tenant: str, session: str) -> list[bytes]:
+        return [bytes(row[0]) for row in await self._fetch(FIRST_PROMPTS, (tenant, session))]
 
     async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
         return [row[0] for row in await self._fetch(SESSION_TENANTS, (session, limit))]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.operator import session_stats, timeline
-from proxy.operator.timeline import HOUR_S, HourlyFigures, TimelineCache
+from proxy.operator.timeline import HOUR_S, PeriodFigures, TimelineCache
 from tests.operator.agent import talking
 from tests.operator.test_session_stats import exchange
 
@@ -24,18 +24,19 @@ async def test_points_add_up_to_what_the_session_cost() -> None:
         assert sum(point.cost_without or 0 for point in points) == pytest.approx(sums.cost_without)
         assert [point.edited for point in points] == [False, True, False]
         told = timeline.build_timeline(talk.parts, rows)
-        assert [(hour.at, hour.exchanges) for hour in told.hours] == [(0, 1), (HOUR_S, 2)]
+        assert [(one.figures.at, one.figures.exchanges) for one in told.periods] == [(0, 1), (HOUR_S, 2)]
+        assert {(one.policy, one.model) for one in told.periods} == {(rows[0].policy, "m")}
         assert (told.figures.tokens_before, told.figures.tokens_after, told.figures.limit) == (210, 60, 1000)
         assert told.figures.utilisation == 0.06
 
 
-def test_an_hour_takes_in_exchanges_and_other_hours() -> None:
+def test_a_period_takes_in_exchanges_and_other_periods() -> None:
     first, second = (
-        HourlyFigures(0, 2, 10, 5, 1, 2, 0.5, 0.75),
-        HourlyFigures(HOUR_S, 1, 4, 4, cost=0.25, unpriced=1, loops=2, fallbacks=1),
+        PeriodFigures(0, 2, 10, 5, 1, 2, 0.5, 0.75),
+        PeriodFigures(HOUR_S, 1, 4, 4, cost=0.25, unpriced=1, loops=2, fallbacks=1, errors=1, first_byte_ms=5.0),
     )
     first.add(second)
-    assert first == HourlyFigures(0, 3, 14, 9, 1, 2, 0.75, 0.75, 1, 2, 1)
+    assert first == PeriodFigures(0, 3, 14, 9, 1, 2, 0.75, 0.75, 1, 2, 1, errors=1, first_byte_ms=5.0)
 
 
 async def test_a_session_that_is_used_again_is_told_anew() -> None:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
+from proxy.chat import chain
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.errors import Forbidden, NotFound
+from proxy.exchange.services import Services
+from proxy.metrics import Metrics
 from proxy.operator import savings, timeline
+from proxy.operator.find_session import run_off_loop
 from proxy.operator.response_models import RemovalResult
 from proxy.operator.savings import Savings
-from proxy.operator.timeline import HOUR_S, ExchangePoint, HourlyFigures, SessionFigures, TimelineCache
-from proxy.store.session_lists import SessionFilter
+from proxy.operator.session_titles import read_title
+from proxy.operator.timeline import (
+    HOUR_S,
+    PERIOD_S,
+    ExchangePoint,
+    PeriodFigures,
+    SessionFigures,
+    SessionTimeline,
+    TimelineCache,
+)
+from proxy.store.session_lists import SessionFilter, SessionItem
 from proxy.web.api import json_answers, pagination
 from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, read_tenants
 from proxy.web.api.json_answers import ERROR_RESPONSES
@@ -75,7 +91,8 @@ class TenantListItem(BaseModel):
 
 class ProxyOverview(BaseModel):
     """The proxy since its start, and its store. targets: the upstreams with their addresses. figures: its counters, for
-    a caller that sees every tenant."""
+    a caller that sees every tenant. added_ms, added_ms_p99: milliseconds that a chat request spent in the proxy, the
+    median and 99 of 100; null before the first one."""
 
     version: str
     policy: str
@@ -88,6 +105,8 @@ class ProxyOverview(BaseModel):
     live_threads: int
     dollars_spent_today: float
     figures: dict[str, float]
+    added_ms: float | None
+    added_ms_p99: float | None
 
 
 @router.get("/policies", openapi_extra=READ)
@@ -153,7 +172,27 @@ async def show_overview(admin: AdminContextDep) -> ProxyOverview:
         live_threads=len(parts.live_sessions),
         dollars_spent_today=await store.sum_spending(int(parts.now() // 86400)),
         figures=_figures(parts.metrics.registry) if everybody else {},
+        added_ms=_added_ms(parts.metrics, 0.5),
+        added_ms_p99=_added_ms(parts.metrics, 0.99),
     )
+
+
+def _added_ms(metrics: Metrics, share: float) -> float | None:
+    """Return the milliseconds that this share of the chat requests spent in the proxy at most, by the histogram."""
+    buckets = [
+        (float(sample.labels["le"]), sample.value)
+        for family in metrics.request_seconds.collect()
+        for sample in family.samples
+        if sample.name.endswith("_bucket") and sample.labels["route"] == "chat"
+    ]
+    wanted = share * buckets[-1][1] if buckets else 0.0
+    low, before = 0.0, 0.0
+    for bound, count in buckets:
+        if wanted and count >= wanted:
+            high = bound if bound != math.inf else low
+            return round(1000 * (low + (high - low) * (wanted - before) / (count - before)), 2)
+        low, before = bound, count
+    return None
 
 
 def _figures(registry: Any) -> dict[str, float]:
@@ -204,10 +243,12 @@ figures_router = APIRouter(prefix="/api", tags=["figures"], responses=ERROR_RESP
 
 MAX_SESSIONS = 500
 """Sessions, used last, whose cost is added up."""
+MAX_SPENDERS, MAX_SHARES = 20, 50
 DAY_S = 24 * HOUR_S
+STEPS: Final = {"auto": 0, "minutes": PERIOD_S, "hour": HOUR_S, "day": DAY_S}
 
 FiguresShown = json_answers.describe(SessionFigures)
-HourShown = json_answers.describe(HourlyFigures)
+PeriodShown = json_answers.describe(PeriodFigures)
 POINTS: Final = list[json_answers.describe(ExchangePoint)]  # type: ignore[misc]  # made
 
 
@@ -222,9 +263,11 @@ class CallerDetails(BaseModel):
 
 
 class SessionWithFigures(SessionListItem):
-    """A session in the list, with its figures; null before anything was said in it."""
+    """A session in the list, with its figures; null before anything was said in it. title: the beginning of its first
+    prompt."""
 
     figures: FiguresShown | None  # type: ignore[valid-type]  # made
+    title: str
 
 
 class SessionCost(BaseModel):
@@ -234,19 +277,30 @@ class SessionCost(BaseModel):
     session: str
     address: str
     last_at: float
+    title: str
     figures: FiguresShown  # type: ignore[valid-type]  # made
 
 
+class CostShare(BaseModel):
+    """The cost of all requests with one policy, with one model or of one tenant."""
+
+    name: str
+    figures: PeriodShown  # type: ignore[valid-type]  # made
+
+
 class CostReport(BaseModel):
-    """The cost of all sessions together, by hours or days. over: the number of sessions added up, used last. more: true
-    if there are others in that time. spenders: the sessions that cost most."""
+    """The cost of all sessions together, by periods of `step` seconds. over: the number of sessions that were added up.
+    more: true if there are others in that time. spenders: the sessions that cost most."""
 
     since: float
     step: int
     over: int
     more: bool
-    total: HourShown  # type: ignore[valid-type]  # made
-    steps: list[HourShown]  # type: ignore[valid-type]  # made
+    total: PeriodShown  # type: ignore[valid-type]  # made
+    steps: list[PeriodShown]  # type: ignore[valid-type]  # made
+    policies: list[CostShare]
+    models: list[CostShare]
+    tenants: list[CostShare]
     spenders: list[SessionCost]
 
 
@@ -283,7 +337,8 @@ async def list_session_figures(
     for row in rows[:limit]:
         told = await _timeline_cache(request).find_timeline(admin.services, row)
         figured = told.figures if told is not None else None
-        made.append({**session_line(row).model_dump(), "figures": figured})
+        title = await read_title(admin.services, row.tenant, row.session)
+        made.append({**session_line(row).model_dump(), "figures": figured, "title": title})
     more = pagination.write_cursor(rows[limit - 1].cursor) if len(rows) > limit else None
     return json_answers.render({"items": made, "next": more})
 
@@ -306,35 +361,30 @@ async def show_costs(
     admin: AdminContextDep,
     request: Request,
     since: Annotated[float, Query(ge=0, le=1e12, description="Unix seconds.")] = 0.0,
-    step: Annotated[Literal["hour", "day"], Query(description="What is added up to one.")] = "day",
+    step: Annotated[
+        Literal["auto", "minutes", "hour", "day"],
+        Query(description="What is added up to one: five minutes, an hour, a day, or by the time that there is."),
+    ] = "day",
 ) -> Response:
-    """Show the cost of the sessions used since then, and their cost without the proxy, step by step."""
-    size = DAY_S if step == "day" else HOUR_S
+    """Show the cost of the sessions used since then, and their cost without the proxy. Sums are in all, step by step,
+    and by policy, model and tenant."""
     rows = await admin.services.store.list_sessions(
         admin.tenant, None, MAX_SESSIONS + 1, SessionFilter("", since, None, "")
     )
-    steps: dict[int, HourlyFigures] = {}
-    total, spenders = HourlyFigures(int(since)), []
+    found: list[tuple[SessionItem, SessionTimeline]] = []
     for row in rows[:MAX_SESSIONS]:
         told = await _timeline_cache(request).find_timeline(admin.services, row)
-        if told is None:
-            continue
-        spenders.append({**session_line(row).model_dump(), "figures": told.figures})
-        for hour in told.hours:
-            if hour.at + HOUR_S > since:
-                at = hour.at // size * size
-                steps.setdefault(at, HourlyFigures(at)).add(hour)
-                total.add(hour)
-    spenders.sort(key=lambda one: -(one["figures"].cost or 0.0))
+        if told is not None:
+            found.append((row, told))
+    sums = await run_off_loop(sum(len(told.periods) for _, told in found), partial(_add_up, found, since, step))
+    spenders = sorted(found, key=lambda one: -(one[1].figures.cost or 0.0))[:MAX_SPENDERS]
     return json_answers.render(
         {
             "since": since,
-            "step": size,
             "over": min(len(rows), MAX_SESSIONS),
             "more": len(rows) > MAX_SESSIONS,
-            "total": total,
-            "steps": [steps[at] for at in sorted(steps)],
-            "spenders": [_spender(one) for one in spenders[:20]],
+            **sums,
+            "spenders": [await _spender(admin.services, row, told.figures) for row, told in spenders],
         }
     )
 
@@ -347,5 +397,103 @@ async def show_savings(
     return json_answers.render(await savings.sum_savings(admin.services, admin.tenant, since))
 
 
-def _spender(one: dict[str, object]) -> dict[str, object]:
-    return {name: one[name] for name in SessionCost.model_fields}
+def _add_up(found: Sequence[tuple[SessionItem, SessionTimeline]], since: float, step: str) -> dict[str, Any]:
+    """Return the sums of the periods that ended after `since`, under the names of `CostReport`."""
+    periods = [(row.tenant, one) for row, told in found for one in told.periods if one.figures.at + PERIOD_S > since]
+    times = [one.figures.at for _, one in periods]
+    size = STEPS[step] or _choose_step(max(times, default=0) - min(times, default=0))
+    total, steps = PeriodFigures(int(since)), dict[int, PeriodFigures]()
+    named: dict[str, dict[str, PeriodFigures]] = {"policies": {}, "models": {}, "tenants": {}}
+    for tenant, one in periods:
+        at = one.figures.at // size * size
+        steps.setdefault(at, PeriodFigures(at)).add(one.figures)
+        total.add(one.figures)
+        for by, name in (("policies", one.policy), ("models", one.model), ("tenants", tenant)):
+            named[by].setdefault(name, PeriodFigures(int(since))).add(one.figures)
+    shares = {by: [{"name": name, "figures": sums} for name, sums in of.items()] for by, of in named.items()}
+    for listed in shares.values():
+        listed.sort(key=lambda one: (-one["figures"].cost, -one["figures"].tokens_before))  # type: ignore[attr-defined]
+    return {
+        "step": size,
+        "total": total,
+        "steps": [steps[at] for at in sorted(steps)],
+        **{by: listed[:MAX_SHARES] for by, listed in shares.items()},
+    }
+
+
+def _choose_step(span: int) -> int:
+    """Return the step in which a chart of so many seconds has some tens of points."""
+    return PERIOD_S if span <= 6 * HOUR_S else HOUR_S if span <= 7 * DAY_S else DAY_S
+
+
+async def _spender(services: Services, row: SessionItem, figures: SessionFigures) -> dict[str, object]:
+    line = {**session_line(row).model_dump(), "figures": figures}
+    line["title"] = await read_title(services, row.tenant, row.session)
+    return {name: line[name] for name in SessionCost.model_fields}
+
+
+# Search over what was said in all sessions.
+
+SEARCHED_SESSIONS, MATCHES_EACH = 20, 3
+
+
+class SessionMatch(BaseModel):
+    """A message or summary that has words of the query. role, group: of a message, "" for a summary."""
+
+    id: str
+    kind: str
+    role: str
+    group: str
+    text: str
+
+
+class SearchedSession(BaseModel):
+    """A session in which words of the query were said. title: the beginning of its first prompt."""
+
+    tenant: str
+    session: str
+    address: str
+    last_at: float
+    title: str
+    matches: list[SessionMatch]
+
+
+class SearchPage(BaseModel):
+    """The sessions of one page that match. looked: number of sessions that were searched for this page."""
+
+    items: list[SearchedSession]
+    looked: int
+    next: str | None
+
+
+@figures_router.get("/search", openapi_extra=READ)
+async def search_sessions(
+    admin: AdminContextDep,
+    q: Annotated[str, Query(min_length=1, max_length=1000, description="Words.")],
+    cursor: Cursor = None,
+) -> SearchPage:
+    """Search the messages and summaries of sessions, the one used last first. A page may be empty and have a next."""
+    after = pagination.read_cursor(cursor, float, str, str)
+    store = admin.services.store
+    rows = await store.list_sessions(admin.tenant, after, SEARCHED_SESSIONS + 1)
+    items = []
+    for row in rows[:SEARCHED_SESSIONS]:
+        matches = []
+        for match in await store.search(row.tenant, row.session, q, MATCHES_EACH):
+            name = chain.public_id(match.key)
+            message = await store.find_message(row.tenant, row.session, name) if match.kind == "message" else None
+            role, group = (message.role, message.group_id) if message is not None else ("", "")
+            text = pagination.cut_preview(match.text)
+            matches.append(SessionMatch(id=name, kind=match.kind, role=role, group=group, text=text))
+        if matches:
+            title = await read_title(admin.services, row.tenant, row.session)
+            line = session_line(row)
+            items.append(
+                SearchedSession(
+                    tenant=line.tenant, session=line.session, address=line.address, last_at=line.last_at, title=title,
+                    matches=matches,
+                )
+            )  # fmt: skip
+    looked = min(len(rows), SEARCHED_SESSIONS)
+    more = pagination.write_cursor(rows[looked - 1].cursor) if len(rows) > SEARCHED_SESSIONS else None
+    return SearchPage(items=items, looked=looked, next=more)

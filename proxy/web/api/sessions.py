@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from proxy.chat import chain
 from proxy.errors import NotFound
 from proxy.notes.reflection import IterationReport, add_reflection
+from proxy.operator.session_titles import read_title
 from proxy.store.base import BranchRecord, SessionRecord
 from proxy.store.derived import IterationRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
@@ -69,7 +70,8 @@ class BranchListItem(BaseModel):
 
 
 class SessionDetails(BaseModel):
-    """One session. rows: the number of its stored rows by kind. settings: its own settings."""
+    """One session. rows: the number of its stored rows by kind. settings: its own settings. title: the beginning of its
+    first prompt."""
 
     tenant: str
     session: str
@@ -79,6 +81,7 @@ class SessionDetails(BaseModel):
     settings: dict[str, Any]
     rows: Annotated[dict[str, int], Field(examples=[{"messages": 212, "exchanges": 48, "edits": 31}])]
     threads: list[BranchListItem]
+    title: str = ""
 
 
 @router.get("", openapi_extra=READ)
@@ -110,7 +113,8 @@ def describe_session(row: SessionItem) -> SessionListItem:
 @router.get("/{session}", openapi_extra=READ)
 async def show_session(context: SessionContextDep) -> SessionDetails:
     """Show one session: its threads, and the amount of its stored data."""
-    return _shown(context.record)
+    title = await read_title(context.services, context.tenant, context.session)
+    return _shown(context.record).model_copy(update={"title": title})
 
 
 def _shown(row: SessionRecord) -> SessionDetails:

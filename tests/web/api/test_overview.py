@@ -22,6 +22,7 @@ def test_policies_and_models_are_listed(world: World) -> None:
 def test_figures_are_for_who_sees_every_tenant(world: World) -> None:
     own = world.ask("GET", "/api/stats").json()
     assert (own["healthy"], own["policy"], own["figures"]) == (True, "thrifty", {})
+    assert 0 < own["added_ms"] <= own["added_ms_p99"]
     whole = world.ask("GET", "/api/stats", key="cp-all-read").json()
     assert whole["figures"]["requests"] > 0
     kinds = [name for name in whole["figures"] if name.startswith("cached_tokens.")]
@@ -56,6 +57,7 @@ def test_sessions_come_with_figures_by_pages_and_filters(world: World) -> None:
     for name in ("exchanges", "cost", "cost_without", "cached_predicted", "cached_reported", "limit"):
         assert figures[name] == stats[name], name
     assert 0 < figures["utilisation"] < 1
+    assert first["items"][0]["title"] == world.ask("GET", "/api/sessions/live-2").json()["title"] != ""
     rest = world.ask("GET", f"/api/live?limit=2&q=live-&cursor={first['next']}").json()
     assert ([line["session"] for line in rest["items"]], rest["next"]) == (["live-0"], None)
     assert world.ask("GET", "/api/live?q=live-&policy=rolling").json()["items"] == []
@@ -89,6 +91,14 @@ def test_money_is_the_sum_of_all_sessions_and_of_nobody_elses(world: World) -> N
     costs = [one["figures"]["cost"] for one in money["spenders"]]
     assert costs == sorted(costs, reverse=True)
     assert "theirs" not in {one["session"] for one in money["spenders"]}
+    for by in ("policies", "models", "tenants"):
+        assert abs(sum(one["figures"]["cost"] for one in money[by]) - money["total"]["cost"]) < 1e-9
+        assert sum(one["figures"]["exchanges"] for one in money[by]) == money["total"]["exchanges"]
+    assert "thrifty" in [one["name"] for one in money["policies"]]
+    assert [one["name"] for one in money["tenants"]] == ["acme"]
+    minutes = world.ask("GET", "/api/money?step=auto").json()
+    assert (minutes["step"], minutes["total"]) == (300, money["total"])
+    assert all(one["title"] for one in money["spenders"])
     late = time.time() + 7200
     assert world.ask("GET", f"/api/money?since={late:.0f}").json()["total"]["exchanges"] == 0
     hours = world.ask("GET", f"/api/money?since={time.time() - 86400:.0f}&step=hour").json()
@@ -111,3 +121,19 @@ def test_savings_are_those_since_a_moment_and_of_ones_own_tenant(world: World) -
 def test_the_upstreams_are_told_with_their_addresses(world: World) -> None:
     [target] = world.ask("GET", "/api/stats").json()["targets"]
     assert target == {"name": "default", "base_url": "demo", "models": ["*"]}
+
+
+def test_a_search_goes_through_the_sessions_of_the_tenant(world: World) -> None:
+    world.converse("searched")
+    said = world.ask("GET", "/api/sessions/searched/messages?role=user").json()["items"][0]
+    word = max(said["text"].split(), key=len).strip(".,?!")
+    got = world.ask("GET", f"/api/search?q={word}").json()
+    (hit,) = [one for one in got["items"] if one["session"] == "searched"]
+    assert hit["title"]
+    assert all(word.lower() in match["text"].lower() for match in hit["matches"][:1])
+    assert said["group"] in {match["group"] for match in hit["matches"]}
+    assert {one["tenant"] for one in got["items"]} == {"acme"}
+    assert got["looked"] >= len(got["items"])
+    nothing = world.ask("GET", "/api/search?q=nobodysaidthisword").json()
+    assert (nothing["items"], nothing["looked"]) == ([], got["looked"])
+    assert world.ask("GET", "/api/search").status == 422

@@ -24,8 +24,11 @@ VIEWS = {
     "#/s/acme/talk/prompts": ".pair",
     "#/s/acme/talk/told": "textarea[aria-label=State]",
     "#/s/acme/talk/costs": ".chart",
+    "#/s/acme/talk/latency": ".events",
     "#/s/acme/talk/settings": "h2:text-is('Data')",
     "#/money": ".chart",
+    "#/health": ".chart",
+    "#/search/Prompt": ".hits",
     "#/memos": ".memo",
 }
 
@@ -91,6 +94,112 @@ def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, 
             wide = screen.page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, (place, width, wide)
             screen.well()
+
+
+def tile(screen: Screen, label: str) -> str:
+    return screen.page.locator(f".tiles .card:has(.label:text-is('{label}'))").inner_text()
+
+
+def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
+    browser: Browser, there: Stage, tmp_path: Path
+) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/", ".overview-chart .u-over")
+        money = there.get("/money")["total"]
+        assert f"{money['exchanges']} in all" in tile(screen, "Requests today")
+        assert screen.page.locator("a.name:has-text('talk') + .first-prompt:has-text('Prompt number 0?')").count() == 1
+        screen.well()
+    (tmp_path / "models.toml").write_text('[models."priced"]\nwindow = 100000\ninput = 2.0\noutput = 10.0\n')
+    with stage(tmp_path, models_file=str(tmp_path / "models.toml")) as priced:
+        priced.say("unpriced", "Hello.", model="nobody-knows")
+        with looking(browser, priced) as screen:
+            screen.go("#/", ".overview-chart .u-over")
+            assert "unknown" in tile(screen, "Saved in all"), "the model has no price"
+            assert "$" not in tile(screen, "Saved in all")
+            priced.say("paid", "Hello.", model="priced")
+            screen.page.wait_for_selector(".tiles .card:has(.label:text-is('Saved in all')):has-text('$')")
+            total = priced.get("/money")["total"]
+            assert total["cost"] > 0
+            said = tile(screen, "Saved in all").replace("−", "-")
+            assert "$" in said
+            assert "unknown" not in said
+            assert "ms" in tile(screen, "Added by the proxy")
+            screen.well()
+
+
+def test_the_chart_is_drawn_by_the_library_and_read_out_by_keys(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/s/acme/talk/prompts", ".time-line .u-over")
+        screen.page.locator(".time-line .plot-box").focus()
+        screen.page.keyboard.press("End")
+        reading = screen.page.locator(".time-line .reading")
+        last = there.get("/sessions/talk/points")[-1]
+        assert "as the client sent it" in reading.inner_text()
+        screen.page.keyboard.press("Enter")
+        screen.page.wait_for_selector(f".request[aria-current][href$='{last['exchange']}']")
+        screen.well()
+
+
+def test_the_diff_begins_at_the_first_change_and_goes_to_the_next(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        last = there.get("/sessions/talk/points")[-1]["exchange"]
+        screen.go(f"#/s/acme/talk/prompts/{last}", ".diff-bar")
+        prompt = there.get(f"/sessions/talk/exchanges/{last}/prompt")
+        changed = {one["index"] for one in prompt["messages"] if one["status"] != "in"}
+        changed |= {one["index"] for one in prompt["inserts"]}
+        assert screen.page.locator("[data-change]").count() == len(changed) > 1
+        assert screen.page.locator(".changes > .pair:not([data-change])").count() == 0, "what is the same is folded"
+        for n in range(2):
+            screen.click("button:text-is('Next change')")
+            assert screen.page.locator("[data-change]").nth(n).evaluate("(one) => one === document.activeElement")
+        assert f"change 2 of {len(changed)}" in screen.page.inner_text(".diff-bar")
+        screen.click(".unchanged button")
+        screen.page.wait_for_selector(".unchanged .pair")
+        screen.well()
+
+
+def test_what_was_said_is_searched_and_a_match_opens_its_group(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/search", ".search input")
+        screen.page.fill(".search input", "Answer number")
+        screen.page.keyboard.press("Enter")
+        screen.page.wait_for_selector(".hits a")
+        screen.click(".panel:has(h2:has-text('Prompt number 0?')) .hits a")
+        screen.page.wait_for_selector(".line.open .message")
+        screen.page.fill(".finder input", "Answer")
+        screen.page.keyboard.press("Enter")
+        screen.page.wait_for_selector(".finder .hits li button")
+        screen.well()
+
+
+def test_a_strip_of_hundreds_of_groups_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
+    history = [{"role": "system", "content": "Be brief."}]
+    for n in range(400):
+        history += [{"role": "user", "content": f"Number {n}?"}, {"role": "assistant", "content": f"It is {n}."}]
+    phone = {"width": 390, "height": 800}
+    with stage(tmp_path) as there, looking(browser, there, viewport=phone) as screen:
+        there.histories["long"] = history
+        there.say("long", "And now?")
+        screen.go("#/s/acme/long", ".strip .bar")
+        assert screen.page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert screen.page.locator(".strip button").count() <= 125
+        edge = "[...document.querySelectorAll('.strip .bar')].every((one) => one.getBoundingClientRect().right <= 390)"
+        assert screen.page.evaluate(edge)
+        screen.page.locator(".strip button").last.focus()
+        screen.page.keyboard.press("Home")
+        tip = screen.page.wait_for_selector(".strip .tip:not([hidden])")
+        assert tip is not None
+        assert "Groups 1 to" in tip.inner_text()
+        screen.well()
+
+
+def test_other_policies_are_compared_on_demand(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/s/acme/talk/costs", "button:text-is('Compare policies')")
+        screen.click("button:text-is('Compare policies')")
+        screen.page.wait_for_selector(".compared th:text-is('thrifty')", timeout=60_000)
+        assert "100 %" in screen.page.inner_text(".compared tr:has(th:text-is('nothing'))")
+        screen.well()
 
 
 def test_an_empty_store_says_how_to_point_an_agent_at_it(browser: Browser, tmp_path: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from importlib.resources import files
 
 import pytest
 
-from proxy.web.dashboard.static_files import CSP, DashboardFiles
+from proxy.web.dashboard.static_files import CSP, VENDORED, DashboardFiles
 from tests.running import Running, running_beside
 from tests.web.test_auth import entry
 
+TYPES = ("text/html", "text/css", "text/javascript", "image/svg+xml", "text/plain")
 ORIGIN = "http://pages.example"
 
 
@@ -40,7 +43,7 @@ def test_every_file_is_served_without_a_key_and_with_every_guard(proxy: Running)
         assert (status, got) == (200, body)
         assert headers["content-security-policy"] == CSP
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["content-type"].split(";")[0] in ("text/html", "text/css", "text/javascript", "image/svg+xml")
+        assert headers["content-type"].split(";")[0] in TYPES
         assert headers["cache-control"] == "no-cache"
 
 
@@ -93,7 +96,25 @@ OTHERS = re.compile(r"https?://(?!www\.w3\.org/2000/svg|proxy\.example)[a-z]")
 
 def sources() -> list[tuple[str, str]]:
     static = files("proxy.web.dashboard").joinpath("static")
-    return [(item.name, item.read_text("utf-8")) for item in static.iterdir()]
+    return [(item.name, item.read_text("utf-8")) for item in static.iterdir() if item.name not in VENDORED]
+
+
+def test_files_of_others_are_whole_and_the_page_loads_no_others() -> None:
+    there = DashboardFiles().contents
+    assert {name: hashlib.sha256(there[name]).hexdigest() for name in VENDORED} == VENDORED
+    assert b"Permission is hereby granted" in there["uPlot.LICENSE.txt"]
+    page = there["index.html"].decode()
+    named = dict(re.findall(r'(?:src|href)="(uPlot[^"]+)" integrity="sha384-([^"]+)"', page))
+    hashes = {name: b64encode(hashlib.sha384(there[name]).digest()).decode() for name in named}
+    assert named == hashes
+    assert set(named) == {"uPlot.iife.min.js", "uPlot.min.css"}
+
+
+@pytest.mark.parametrize("name", [name for name in VENDORED if not name.endswith(".txt")])
+def test_files_of_others_make_no_markup_of_texts_either(name: str) -> None:
+    text = DashboardFiles().contents[name].decode()
+    assert MARKUP.findall(text) == []
+    assert OTHERS.findall(text.replace("/*! https://github.com/leeoniya/uPlot", "")) == []
 
 
 @pytest.mark.parametrize(("name", "text"), [pytest.param(*one, id=one[0]) for one in sources()])

@@ -1,111 +1,160 @@
-// Small charts: lines or columns over time, with a reading for pointer and arrow keys.
-import { h, svg, swap } from "./dom.js";
+// Charts over time or over requests, drawn by uPlot, with a reading for pointer and arrow keys.
+import { h, swap } from "./dom.js";
 
-const [W, H, LEFT, RIGHT, TOP, BOTTOM] = [640, 180, 4, 4, 6, 2];
-
-/** Round steps for an axis from 0 to `top`. */
-function ticks(top) {
-  if (!(top > 0)) return [0, 1];
-  const rough = top / 3;
-  const size = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((one) => one * size).find((one) => one >= rough);
-  const made = [];
-  for (let at = 0; at < top + step * 0.999; at += step) made.push(at);
-  return made;
-}
+const { uPlot } = window;
+const HEIGHT = 180;
+const DAY_S = 86400;
 
 /**
  * A chart with its legend and a line that reads it out.
- * series: [{name, look, values, kind: "line" | "area" | "column"}]; labels: one a value; format: of a value.
- * gap: {upper, lower}: names of the series between which the area is filled.
+ * series: [{name, look, values, kind: "line" | "column"}], null for an unknown value; at: Unix seconds, one a value.
+ * inOrder: places are equally far apart, as for requests; else the axis is time. format: of a value.
+ * between: names of the two series between which the area is filled. marks: [{n, look, text}] on the last line.
+ * open: called with the place that was chosen by a click or by Enter.
  */
-export function chart(title, { series, labels, format, between }) {
-  const count = labels.length;
-  const values = series.flatMap((one) => one.values).filter((one) => one !== null && one !== undefined);
-  const steps = ticks(Math.max(...values, 0));
-  const top = steps.at(-1);
-  const columns = series.some((one) => one.kind === "column");
-  const x = (n) => (columns ? LEFT + ((n + 0.5) * (W - LEFT - RIGHT)) / count : LEFT + (count > 1 ? (n * (W - LEFT - RIGHT)) / (count - 1) : (W - LEFT - RIGHT) / 2));
-  const y = (value) => TOP + (1 - value / top) * (H - TOP - BOTTOM);
-  const drawing = svg("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", class: "plot", "aria-hidden": "true" },
-    steps.map((one) => svg("line", { x1: LEFT, x2: W - RIGHT, y1: y(one), y2: y(one), class: one ? "grid" : "axis" })),
-    between && area(series, between, x, y),
-    series.map((one) => (one.kind === "column" ? column(one, series, count, x, y) : path(one, x, y))));
-  const mark = svg("line", { y1: TOP, y2: H - BOTTOM, x1: 0, x2: 0, class: "mark", visibility: "hidden" });
-  drawing.append(mark);
-  const axis = h("div", { class: "scale", "aria-hidden": "true" }, steps.map((one) => h("span", { vars: { "--at": `${((100 * y(one)) / H).toFixed(2)}%` } }, short(format(one)))));
+export function chart(title, { series, at, format, between, marks = [], inOrder = false, open }) {
+  const count = at.length;
+  const legend = series.map((one) => h("span", {}, h("i", { class: `swatch ${one.look}` }), one.name));
+  const looks = [...new Set(marks.map((one) => one.look))];
+  const signs = looks.map((look) => h("span", {}, h("i", { class: `swatch round ${look}` }), marks.find((one) => one.look === look).text));
   const reading = h("p", { class: "reading", "aria-live": "polite" });
-  const last = [...series.map((one) => `${one.name} ${format(one.values.at(-1))}`)].join(", ");
-  const field = h("div", { class: "plot-area" }, drawing);
-  const plot = h("div", { class: "plot-box", tabindex: "0", role: "img", "aria-label": `${title}: ${count} values; the last: ${last}` }, axis, field);
-  read(plot, field, reading, mark, { series, labels, format, x, count });
-  return h("figure", { class: "chart" },
-    h("figcaption", {}, h("span", { class: "chart-title" }, title), h("span", { class: "legend" }, series.map((one) => h("span", {}, h("i", { class: `swatch ${one.look}` }), one.name)))),
-    plot, h("div", { class: "ends" }, h("span", { "aria-hidden": "true" }, labels[0]), reading, h("span", { "aria-hidden": "true" }, count > 1 ? labels.at(-1) : "")));
+  const last = series.map((one) => `${one.name} ${format(one.values.at(-1))}`).join(", ");
+  const box = h("div", { class: `plot-box${open ? " opens" : ""}`, tabindex: "0", role: "img", "data-focus": `chart-${title}`, "aria-label": `${title}: ${count} values; the last: ${last}` });
+  const figure = h("figure", { class: "chart" },
+    h("figcaption", {}, h("span", { class: "chart-title" }, title), h("span", { class: "legend" }, legend, signs)), box, reading);
+  const when = timeFormat(at);
+  const read = (n) => swap(reading, n === null ? null : [h("b", {}, when(at[n], true)),
+    series.map((one) => h("span", {}, `${one.name} ${format(one.values[n])}`)), marks.filter((one) => one.n === n).map((one) => h("span", {}, one.text))]);
+  draw(box, figure, { series, at, format, between, marks, inOrder, open, count, when, read, legend, signs, looks });
+  return figure;
+}
+
+/** The colours are the page's: they are read from the legend, again with every drawing. */
+function colour(element) {
+  return getComputedStyle(element.querySelector(".swatch")).backgroundColor;
+}
+
+function faint(text) {
+  return text.startsWith("rgb(") ? text.replace("rgb(", "rgba(").replace(")", ", 0.1)") : "transparent";
+}
+
+/** Short times of an axis or, in full, of a reading: by how long the whole is. */
+function timeFormat(at) {
+  const span = at.length ? at.at(-1) - at[0] : 0;
+  const short = span < 2 * DAY_S ? { hour: "2-digit", minute: "2-digit" } : { day: "numeric", month: "short" };
+  const long = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" };
+  return (seconds, full) => new Date(seconds * 1000).toLocaleString("en-GB", full ? long : short);
+}
+
+function draw(box, figure, chart) {
+  let plot = null;
+  const again = new AbortController();
+  const observer = new ResizeObserver(() => {
+    if (!box.isConnected) {
+      observer.disconnect();
+      again.abort();
+      if (plot) plot.destroy();
+      return;
+    }
+    const size = { width: Math.floor(box.clientWidth), height: HEIGHT };
+    if (!size.width) return;
+    if (plot) plot.setSize(size);
+    else plot = new uPlot(options(figure, chart, size), data(chart), box);
+  });
+  observer.observe(box);
+  const redraw = () => plot && plot.redraw(false);
+  const theme = new MutationObserver(redraw);
+  theme.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  again.signal.addEventListener("abort", () => theme.disconnect());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw, { signal: again.signal });
+  keys(box, chart, () => plot);
+}
+
+function data({ series, at, inOrder }) {
+  return [inOrder ? at.map((_, n) => n) : at, ...series.map((one) => one.values.map((value) => value ?? null))];
+}
+
+function options(figure, chart, size) {
+  const { series, at, format, between, inOrder, when, read, legend, open } = chart;
+  const columns = series.filter((one) => one.kind === "column");
+  const ink = () => getComputedStyle(figure.querySelector(".legend")).color;
+  const grid = { stroke: () => getComputedStyle(figure).borderTopColor, width: 1 };
+  const axis = { stroke: ink, font: "11px system-ui, sans-serif", ticks: { show: false } };
+  const place = (n) => (n >= 0 && Number.isInteger(n) && n < at.length ? when(at[n]) : "");
+  const named = (name) => 1 + series.findIndex((one) => one.name === name);
+  return {
+    ...size,
+    legend: { show: false },
+    cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
+    scales: { x: { time: false, range: (_, low, high) => (columns.length || low === high ? wider(at, inOrder, low, high) : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] } },
+    axes: [
+      { ...axis, grid: { show: false }, space: 70, size: 26, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
+      { ...axis, grid, space: 38, size: 58, values: (_, splits) => splits.map((one) => brief(format(one))) },
+    ],
+    series: [{}, ...series.map((one, n) => line(one, legend[n], columns, at.length))],
+    bands: between ? [{ series: between.map(named), fill: () => faint(colour(legend[named(between[1]) - 1])) }] : [],
+    hooks: {
+      setCursor: [(plot) => read(plot.cursor.idx ?? null)],
+      draw: [(plot) => sign(plot, chart)],
+      ready: [(plot) => open && plot.over.addEventListener("click", () => plot.cursor.idx !== null && plot.cursor.idx !== undefined && open(plot.cursor.idx))],
+    },
+    padding: [8, 26, 0, 0],
+  };
+}
+
+const INCREMENTS = [60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S, 30 * DAY_S, 90 * DAY_S, 365 * DAY_S];
+
+/** Half a column more on each side. */
+function wider(at, inOrder, low, high) {
+  const room = inOrder ? 0.6 : at.length > 1 ? 0.6 * Math.min(...at.slice(1).map((one, n) => one - at[n])) : 1800;
+  return [low - room, high + room];
+}
+
+function line(one, legend, columns, count) {
+  const made = { label: one.name, stroke: () => colour(legend), width: 2, points: { show: count < 40 || undefined, size: 4, fill: () => colour(legend) } };
+  if (one.kind !== "column") return made;
+  const side = columns.length > 1 ? [-1, 1][columns.indexOf(one) % 2] : 0;
+  return { ...made, fill: made.stroke, width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [columns.length > 1 ? 0.36 : 0.7, 24], align: side }) };
+}
+
+/** Round signs on the last line, at the places that are marked. */
+function sign(plot, { marks, signs, looks, inOrder, at, series }) {
+  const { ctx } = plot;
+  const scale = window.devicePixelRatio || 1;
+  for (const one of marks) {
+    ctx.beginPath();
+    ctx.fillStyle = colour(signs[looks.indexOf(one.look)]);
+    ctx.arc(plot.valToPos(inOrder ? one.n : at[one.n], "x", true), plot.valToPos(series.at(-1).values[one.n] ?? 0, "y", true), 4.5 * scale, 0, 2 * Math.PI);
+    ctx.fill();
+  }
 }
 
 /** $0.500 on an axis is $0.5. */
-function short(text) {
-  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+function brief(text) {
+  return text.includes(".") ? text.replace(/(\.\d*?)0+(?=\D*$)/, "$1").replace(/\.(?=\D*$)/, "") : text;
 }
 
-function path(one, x, y) {
-  let drawn = "";
-  let pen = "M";
-  one.values.forEach((value, n) => {
-    if (value === null || value === undefined) {
-      pen = "M";
-      return;
-    }
-    drawn += `${pen}${x(n).toFixed(1)} ${y(value).toFixed(1)}`;
-    pen = "L";
-  });
-  const lone = one.values.length === 1 && one.values[0] !== null;
-  return svg("path", { d: lone ? `${drawn}h0.01` : drawn, class: `line ${one.look}${lone ? " lone" : ""}` });
-}
-
-function area(series, [upper, lower], x, y) {
-  const [high, low] = [upper, lower].map((name) => series.find((one) => one.name === name).values.map((one) => one || 0));
-  const there = high.map((value, n) => `${n ? "L" : "M"}${x(n).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-  const back = low.map((value, n) => `L${x(n).toFixed(1)} ${y(value).toFixed(1)}`).reverse().join("");
-  return svg("path", { d: `${there}${back}Z`, class: "between" });
-}
-
-function column(one, series, count, x, y) {
-  const all = series.filter((each) => each.kind === "column");
-  const room = Math.min(28, ((W - LEFT - RIGHT) / count) * 0.72);
-  const width = Math.max(0.8, room / all.length);
-  const shift = all.indexOf(one) * width - room / 2;
-  return svg("g", { class: `columns-mark ${one.look}` }, one.values.map((value, n) =>
-    value ? svg("rect", { x: x(n) + shift, width: Math.max(width - 0.6, 0.6), y: y(value), height: Math.max(0, y(0) - y(value)) }) : null));
-}
-
-function read(plot, field, reading, mark, { series, labels, format, x, count }) {
-  let at = count - 1;
+function keys(box, { count, read, inOrder, at, open }, plot) {
+  let here = count - 1;
   const show = (n) => {
-    at = Math.max(0, Math.min(count - 1, n));
-    for (const end of ["x1", "x2"]) mark.setAttribute(end, x(at));
-    mark.setAttribute("visibility", "visible");
-    swap(reading, h("b", {}, labels[at]), series.map((one) => h("span", {}, `${one.name} ${format(one.values[at])}`)));
+    here = Math.max(0, Math.min(count - 1, n));
+    const drawn = plot();
+    if (drawn) drawn.setCursor({ left: drawn.valToPos(inOrder ? here : at[here], "x"), top: 0 });
+    read(here);
   };
-  const hide = () => {
-    mark.setAttribute("visibility", "hidden");
-    swap(reading);
-  };
-  plot.addEventListener("pointermove", (event) => {
-    const box = field.getBoundingClientRect();
-    const share = ((event.clientX - box.left) / box.width) * W;
-    let best = 0;
-    for (let n = 1; n < count; n += 1) if (Math.abs(x(n) - share) < Math.abs(x(best) - share)) best = n;
-    show(best);
+  box.addEventListener("blur", () => {
+    const drawn = plot();
+    if (drawn) drawn.setCursor({ left: -10, top: -10 });
+    read(null);
   });
-  plot.addEventListener("pointerleave", hide);
-  plot.addEventListener("blur", hide);
-  plot.addEventListener("keydown", (event) => {
+  let moved = false;
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && open) open(here);
     const step = { ArrowLeft: -1, ArrowRight: 1, Home: -count, End: count }[event.key];
     if (!step) return;
     event.preventDefault();
-    show(mark.getAttribute("visibility") === "visible" ? at + step : at);
+    show(moved ? here + step : here);
+    moved = true;
   });
 }
 

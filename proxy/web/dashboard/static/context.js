@@ -12,7 +12,7 @@ const LINES = 60;
 export function showContext(session) {
   const drawn = h("div", {}, h("p", { class: "soft" }, "Drawing…"));
   const list = h("div", {});
-  swap(session.root, drawn, list);
+  swap(session.root, drawn, finder(session, (id) => { if (open !== id) choose(id); }), list);
   let open = session.rest[0] || "";
   let picture = null;
   let all = false;
@@ -28,7 +28,9 @@ export function showContext(session) {
 
   const draw = () => {
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.focus : "";
-    swap(drawn, h("div", { class: "drawn" }, legend(), strip(picture, open, choose), note(picture)));
+    const folds = picture.bars.length > 120;
+    swap(drawn, h("div", { class: "drawn" }, legend(), strip(picture, open, choose),
+      folds && h("p", { class: "soft" }, `${counted(picture.bars.length, "group")}: a bar stands for several of the older ones.`), note(picture)));
     swap(list, lines(picture, open, choose, view, group, all, () => { all = true; draw(); }));
     if (focused) session.root.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   };
@@ -43,7 +45,7 @@ export function showContext(session) {
       const inserts = picture.inserts.filter((one) => one.after && messages.some((m) => m.id === one.after));
       swap(group, messages.map((one) => message(one, view, inserts.filter((insert) => insert.after === one.id))));
     } catch (problem) {
-      if (problem.status === 404) swap(group, h("p", { class: "soft" }, "The group is not in this thread any more."));
+      if (problem.status === 404) swap(group, h("p", { class: "soft" }, "The group is not in this branch any more."));
       else session.fail(problem);
     }
   };
@@ -52,6 +54,26 @@ export function showContext(session) {
     draw();
     await fetchGroup();
   };
+}
+
+/** Search over what was said in the session; a match opens its group. */
+function finder(session, show) {
+  const input = h("input", { type: "search", placeholder: "Words that were said", autocomplete: "off", "aria-label": "Search this session" });
+  const found = h("ul", { class: "hits", "aria-live": "polite" });
+  const search = async (event) => {
+    event.preventDefault();
+    const q = input.value.trim();
+    if (!q) {
+      swap(found);
+      return;
+    }
+    const matches = await ask("GET", at(session.place, "/search", { q, limit: 20 }), undefined, session.signal);
+    swap(found, matches.length ? matches.map((one) => h("li", {}, h("p", {}, one.text), one.kind === "message" && button("Show its group", async () => {
+      const whole = await ask("GET", at(session.place, `/messages/${encodeURIComponent(one.id)}`), undefined, session.signal);
+      show(whole.group);
+    }, { kind: "quiet small", focus: `hit-${one.id}` }))) : h("li", { class: "soft" }, "No message has these words."));
+  };
+  return h("div", { class: "finder" }, h("form", { class: "row", role: "search", on: { submit: (event) => search(event).catch(session.fail) } }, input, h("button", { class: "button", type: "submit" }, "Search")), found);
 }
 
 function note(picture) {

@@ -1,47 +1,78 @@
-// The cost of one session, request by request, and its errors.
+// The cost of one session, request by request, and what other policies would have cost.
 import { ask, at } from "./api.js";
 import { chart, running } from "./chart.js";
-import { h, swap } from "./dom.js";
-import { clock, dollars, percent, saved, short, words } from "./format.js";
+import { button, h, swap } from "./dom.js";
+import { dollars, percent, saved, short, whole } from "./format.js";
+import { act } from "./say.js";
+
+const COMPARED = 5;
 
 export function showCosts(session) {
   const root = h("div", {});
-  swap(session.root, root);
+  swap(session.root, root, session.may && comparison(session));
   session.changed = async () => {
     const points = await ask("GET", at(session.place, "/points", { limit: 200, thread: session.thread }), undefined, session.signal);
-    swap(root, points.length ? [charts(points), events(session, points)] : h("p", { class: "soft" }, "No request yet."));
+    swap(root, points.length ? charts(session, points) : h("p", { class: "soft" }, "No request yet."));
   };
 }
 
-function charts(points) {
-  const labels = points.map((one) => clock(one.started_at));
+function charts(session, points) {
+  const when = points.map((one) => one.started_at);
   const priced = points.some((one) => one.cost !== null);
+  const observed = points.some((one) => one.cost_planned !== null);
   const cost = running(points.map((one) => one.cost));
   const without = running(points.map((one) => one.cost_without));
+  const open = (n) => { location.hash = `${session.base}/prompts/${encodeURIComponent(points[n].exchange)}`; };
+  const common = { at: when, inOrder: true, open };
   return h("div", { class: "charts" },
-    priced ? h("div", {}, chart("Dollars so far", { labels, format: dollars, between: ["without the proxy", "paid"], series: [
-      { name: "without the proxy", look: "c-without", values: without, kind: "line" }, { name: "paid", look: "c-paid", values: cost, kind: "line" }] }),
-    h("p", { class: "soft" }, `${dollars(cost.at(-1))} in place of ${dollars(without.at(-1))}: ${percent(saved(cost.at(-1), without.at(-1)))} less over these ${points.length} requests.`))
-      : h("p", { class: "notice" }, "The model has no price in config/models.toml: there is no bill."),
-    chart("Tokens of each prompt", { labels, format: short, between: ["as the client sent it", "as it went out"], series: [
+    priced ? h("div", {}, chart("Dollars so far", { ...common, format: dollars, between: ["without the proxy", "paid"], series: [
+      { name: "without the proxy", look: "c-without", values: without, kind: "line" }, { name: "paid", look: "c-paid", values: cost, kind: "line" },
+      ...(observed ? [{ name: "had observed plans gone out", look: "c-planned", values: running(points.map((one) => one.cost_planned ?? one.cost)), kind: "line" }] : [])] }),
+    h("p", { class: "soft" }, summary(cost.at(-1), without.at(-1), points)))
+      : h("p", { class: "notice" }, "What was paid is unknown: the model has no price in config/models.toml, or its upstream reports no usage."),
+    chart("Tokens of each prompt", { ...common, format: short, between: ["as the client sent it", "as it went out"], series: [
       { name: "as the client sent it", look: "c-without", values: points.map((one) => one.tokens_before), kind: "line" },
       { name: "as it went out", look: "c-paid", values: points.map((one) => one.tokens_after), kind: "line" }] }),
-    chart("Tokens from the provider's cache", { labels, format: short, series: [
+    chart("Tokens from the provider's cache", { ...common, format: short, series: [
       { name: "predicted", look: "c-predicted", values: points.map((one) => one.predicted), kind: "line" },
       { name: "reported", look: "c-reported", values: points.map((one) => one.cached_tokens), kind: "column" }] }),
-    chart("Dollars of each request", { labels, format: dollars, series: [
+    priced && chart("Dollars of each request", { ...common, format: dollars, series: [
       { name: "without the proxy", look: "c-without", values: points.map((one) => one.cost_without), kind: "column" },
       { name: "paid", look: "c-paid", values: points.map((one) => one.cost), kind: "column" }] }));
 }
 
-function events(session, points) {
-  const told = [...points].reverse().filter((one) => one.fallback || one.loop || one.edited || !["complete", "open"].includes(one.status)).slice(0, 60);
-  return h("section", { class: "panel" }, h("h2", {}, "Edits, loops, fallbacks"),
-    told.length ? h("ul", { class: "events" }, told.map((one) => h("li", {},
-      h("a", { href: `${session.base}/prompts/${encodeURIComponent(one.exchange)}` }, clock(one.started_at)),
-      h("span", { class: "flags" },
-        one.edited && h("span", { class: "flag" }, "new edits"), one.loop && h("span", { class: "flag warn" }, "loop: the model was told"),
-        one.fallback && h("span", { class: "flag bad" }, `fallback: ${words(one.fallback)}`), !["complete", "open"].includes(one.status) && h("span", { class: "flag bad" }, words(one.status))),
-      h("span", { class: "facts" }, h("span", {}, `${short(one.tokens_before)} → ${short(one.tokens_after)} tokens`),
-        one.cached_tokens !== null && h("span", {}, `${short(one.cached_tokens)} cached, ${short(one.predicted)} predicted`), one.cost !== null && h("span", {}, dollars(one.cost)))))) : h("p", { class: "soft" }, "none so far"));
+function summary(cost, without, points) {
+  const share = saved(cost, without);
+  const unbilled = points.filter((one) => one.cost === null).length;
+  const left = unbilled ? ` ${whole(unbilled)} of them have no bill and are in neither sum.` : "";
+  return `${dollars(cost)} in place of ${dollars(without)}: ${percent(Math.abs(share ?? 0))} ${share < 0 ? "more" : "less"} over these ${whole(points.length)} requests.${left}`;
+}
+
+/** The session played again under other policies, as `context-proxy replay` does it. Nothing is sent upstream. */
+function comparison(session) {
+  const out = h("div", { class: "stack", "aria-live": "polite" });
+  const run = async () => {
+    swap(out, h("p", { class: "soft" }, "Playing the session under other policies. A long one takes a minute."));
+    const { items } = await ask("GET", "/policies", undefined, session.signal);
+    const wanted = items.filter((one) => one.mode === "rewrite" && one.stages.length).sort((a, b) => Number(b.is_default) - Number(a.is_default)).slice(0, COMPARED).map((one) => one.name);
+    const report = await act(() => ask("POST", at(session.place, "/replay"), { policies: wanted.map((policy) => ({ policy })) }, session.signal));
+    swap(out, report ? compared(report) : null);
+  };
+  return h("section", { class: "panel" }, h("h2", {}, "Other policies"),
+    h("p", { class: "soft" }, "What this conversation would have cost under other policies: its requests are planned again, and nothing is sent."),
+    h("div", {}, button("Compare policies", () => run().catch(session.fail), { focus: "compare" })), out);
+}
+
+function compared(report) {
+  const [prices] = report.prices;
+  const rows = report.entries.map((one) => ({ name: one.name, cost: one.total.cost[prices], kept: one.total.lines.all })).filter((one) => one.cost && one.cost.effective_relative !== null);
+  const top = Math.max(1, ...rows.map((one) => one.cost.effective_relative));
+  const width = (share) => `${((100 * share) / top).toFixed(1)}%`;
+  return [h("table", { class: "plain compared" },
+    h("caption", { class: "hidden-text" }, "Cost of each policy, of what doing nothing costs"),
+    h("thead", {}, h("tr", {}, ["Policy", "Cost, doing nothing being 100 %", "Kept of what was quoted later"].map((text, n) => h("th", { scope: "col", class: n === 2 ? "number" : undefined }, text)))),
+    h("tbody", {}, rows.map((one) => h("tr", {}, h("th", { scope: "row" }, one.name),
+      h("td", { class: "wide" }, h("div", { class: "track", vars: { "--sent": width(one.cost.effective_relative), "--before": width(1) }, "aria-hidden": "true" }, h("i", { class: "before" }), h("i", { class: "sent" })), percent(one.cost.effective_relative)),
+      h("td", { class: "number" }, one.kept === null ? "unknown" : percent(one.kept)))))),
+  h("p", { class: "soft" }, `Over ${whole(report.requests)} requests, at the price pair ${prices} (cache write/read). The cost counts fetching again what a policy took out and was quoted later.`)];
 }

@@ -20,9 +20,16 @@ export function whole(number) {
 export function dollars(amount) {
   if (amount === null || amount === undefined) return "–";
   const size = Math.abs(amount);
-  if (size < 0.00005) return size === 0 ? "$0" : "under $0.0001";
+  if (size < 0.00005) return size === 0 ? "$0" : "about $0";
   const digits = size >= 1000 ? 0 : size >= 1 ? 2 : size >= 0.1 ? 3 : 4;
   return `${amount < 0 ? "−" : ""}$${size.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
+}
+
+/** 0.4 ms, 12 ms, 3.2 s */
+export function milliseconds(amount) {
+  if (amount === null || amount === undefined) return "–";
+  if (amount < 1000) return `${amount < 9.95 ? amount.toFixed(1) : Math.round(amount)} ms`;
+  return `${(amount / 1000).toFixed(amount < 99_950 ? 1 : 0)} s`;
 }
 
 /** 38 % of a share between 0 and 1 */

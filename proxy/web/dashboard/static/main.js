@@ -1,14 +1,16 @@
 // The frame: the view that the address names, the key in use, light or dark, and the state of the proxy.
 import { Problem, ask, key, onReach } from "./api.js";
 import { button, field, h, swap } from "./dom.js";
+import { showHealth } from "./health.js";
 import { showMemos } from "./memos.js";
 import { showMoney } from "./money.js";
+import { showOverview } from "./overview.js";
 import { panel, trouble } from "./say.js";
+import { showSearch } from "./search.js";
 import { showSession } from "./session.js";
-import { showSessions } from "./sessions.js";
 
 const main = document.getElementById("main");
-const PAGES = [["#/", "Sessions"], ["#/money", "Money"], ["#/memos", "Memos"]];
+const PAGES = [["#/", "Overview"], ["#/money", "Money"], ["#/health", "Health"], ["#/search", "Search"], ["#/memos", "Memos"]];
 
 let me = null;
 let ending = new AbortController();
@@ -55,7 +57,9 @@ async function show() {
   if (parts[0] === "s" && parts.length >= 3) showSession(view, { tenant: parts[1], address: parts[2] }, parts.slice(3));
   else if (parts[0] === "money") showMoney(view);
   else if (parts[0] === "memos") showMemos(view);
-  else if (parts[0] === "") showSessions(view);
+  else if (parts[0] === "health") showHealth(view);
+  else if (parts[0] === "search") showSearch(view, parts[1] || "");
+  else if (parts[0] === "") showOverview(view);
   else swap(root, trouble(new Problem(404, "")));
 }
 
@@ -109,9 +113,9 @@ function askForKey(problem) {
   };
   swap(main, h("div", { class: "view narrow" }, panel(
     wrong ? "That key does not open this" : "This proxy has keys", null,
-    h("p", {}, wrong ? problem.message : "Enter one for the plane “admin”, or “read” to look only. It is kept in this tab and nowhere else."),
+    h("p", {}, wrong ? problem.message : "Enter an admin key, or a read key to look only. It is kept in this tab and nowhere else."),
     h("form", { class: "stack", on: { submit: enter } },
-      field("Key", input, "The command “context-proxy key” makes one."),
+      field("Key", input, "The command “context-proxy key” makes keys."),
       h("div", {}, h("button", { class: "button main", type: "submit" }, "Enter"))))));
   input.focus();
 }

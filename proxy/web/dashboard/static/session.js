@@ -6,13 +6,14 @@ import { every } from "./live.js";
 import { act } from "./say.js";
 import { showContext } from "./context.js";
 import { showCosts } from "./costs.js";
+import { showLatency } from "./latency.js";
 import { showPrompts } from "./prompts.js";
 import { showSettings } from "./settings.js";
 import { showTold } from "./told.js";
 
 const TABS = [
-  ["", "Context", showContext], ["prompts", "Prompts", showPrompts], ["told", "State & notes", showTold],
-  ["costs", "Money", showCosts], ["settings", "Settings", showSettings],
+  ["", "Context", showContext], ["prompts", "Requests", showPrompts], ["told", "State & notes", showTold],
+  ["costs", "Money", showCosts], ["latency", "Latency & errors", showLatency], ["settings", "Settings", showSettings],
 ];
 
 export function showSession(view, place, rest) {
@@ -58,10 +59,11 @@ function heading(session, record, stats) {
     [["", "Thread last spoken in"], ...threads.map((one) => [one.thread, `${one.kind} ${one.thread.slice(0, 6)} · ${ago(one.created_at)}`])],
     session.thread, { "aria-label": "Thread", "data-focus": "thread" });
   if (pick) pick.addEventListener("change", () => { session.thread = pick.value; session.refresh(); });
-  const facts = [stats && stats.policy, stats && stats.model, session.tenants && owner(record.tenant), record.explicit ? null : "name told from its messages"];
+  const facts = [stats && stats.policy, stats && stats.model, session.tenants && owner(record.tenant), record.explicit ? null : "recognised by its content"];
   return h("div", { class: "title" },
-    h("p", { class: "crumb" }, h("a", { href: "#/" }, "Sessions")),
-    h("h1", {}, h("bdi", {}, record.session)),
+    h("p", { class: "crumb" }, h("a", { href: "#/" }, "All sessions")),
+    h("h1", { class: "session-title" }, h("bdi", {}, record.explicit || !record.title ? record.session : record.title)),
+    record.title && h("p", { class: "soft" }, h("bdi", {}, record.explicit ? record.title : record.session)),
     h("p", { class: "facts" }, facts.filter(Boolean).map((one) => h("bdi", {}, one)), pick));
 }
 
@@ -90,11 +92,11 @@ function figures(stats) {
     card("Messages", whole(stats.items), h("span", {}, counted(stats.groups, "group")),
       h("span", {}, `${whole(stats.left_out)} out`), h("span", {}, `${whole(stats.shortened)} shortened`),
       again ? h("span", {}, `${whole(again)} fetched again`) : null),
-    card("Cost so far", dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price" : `${dollars(stats.cost_without)} without`)),
-    stats.cost_planned === null ? null : card(`${stats.planned_as || "The plan"} would have paid`, `about ${dollars(stats.cost_planned)}`, h("span", {}, "its plans were only observed")),
-    card("Saved", share === null ? "–" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
+    card("Paid so far", stats.cost === null ? "unknown" : dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price, or no usage was reported" : `${dollars(stats.cost_without)} without`)),
+    stats.cost_planned === null ? null : card(`With ${stats.planned_as || "the plan"} instead`, `about ${dollars(stats.cost_planned)}`, h("span", {}, "its plans were only observed")),
+    card("Saved", share === null ? "unknown" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
       h("span", {}, `${stats.ratio.toFixed(2)}× fewer tokens`)),
-    card("From the cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
+    card("From the provider's cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
     levels.length ? card("In levels", short(levels.reduce((sum, [, tokens]) => sum + tokens, 0)),
       levels.map(([name, tokens]) => h("span", {}, `${words(name)} ${short(tokens)}${stats.level_budgets[name] ? ` of ${short(stats.level_budgets[name])}` : ""}`)), h("span", {}, `${counted(stats.retrieved, "item")} brought back`)) : null,
   ];

@@ -1,13 +1,13 @@
 // The list of sessions: the context use, cost and errors of each.
 import { ask, query } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
-import { ago, dollars, owner, percent, saved, short, whole } from "./format.js";
-import { every } from "./live.js";
+import { ago, counted, dollars, owner, percent, saved, short } from "./format.js";
 import { panel } from "./say.js";
 
 const SPANS = [["0", "Any time"], ["3600", "Last hour"], ["86400", "Last day"], ["604800", "Last week"]];
 
-export function showSessions(view) {
+/** Put the list into `root`. load: fetch it again; hidden: show the list or not. */
+export function listSessions(view, root) {
   const wanted = { q: "", policy: "", span: "0", explicit: "" };
   let pages = 1;
   const list = h("div", {});
@@ -15,25 +15,26 @@ export function showSessions(view) {
   const search = h("input", { type: "search", placeholder: "A part of the name", autocomplete: "off" });
   const policy = choice([["", "Every policy"]], "");
   const span = choice(SPANS, "0");
-  const named = choice([["", "Named or not"], ["true", "Named by the client"], ["false", "Told from messages"]], "");
+  const named = choice([["", "Named or not"], ["true", "Named by the client"], ["false", "Recognised by content"]], "");
   let typing = 0;
   const change = () => {
     Object.assign(wanted, { q: search.value.trim(), policy: policy.value, span: span.value, explicit: named.value });
     pages = 1;
-    refresh();
+    load().catch(view.fail);
   };
   search.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(change, 200); });
   for (const one of [policy, span, named]) one.addEventListener("change", change);
-  swap(view.root,
-    h("div", { class: "title" }, h("h1", {}, "Sessions")),
+  swap(root,
+    h("div", { class: "row spread" }, h("h2", {}, "Sessions", h("small", {}, " used last first")), h("a", { href: "#/search" }, "Search what was said")),
     h("form", { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } },
-      field("Search", search), field("Policy", policy), field("Used", span), field("Name", named)),
+      field("Name", search), field("Policy", policy), field("Used", span), field("Named", named)),
     list, more);
   ask("GET", "/policies", undefined, view.signal).then(({ items }) => {
     for (const one of items) policy.append(h("option", { value: one.name }, one.name));
   }).catch(view.fail);
 
   let asked = 0;
+  let stamp = "";
   const load = async () => {
     const mine = (asked += 1);
     const since = wanted.span === "0" ? "" : Math.floor(Date.now() / 1000 - Number(wanted.span));
@@ -47,31 +48,23 @@ export function showSessions(view) {
       if (!cursor) break;
     }
     if (mine !== asked) return;
-    const filtered = wanted.q || wanted.policy || wanted.explicit || wanted.span !== "0";
-    swap(list, found.length ? table(found, view.tenants) : filtered ? nothing() : welcome());
-    swap(more, cursor && button("Show more", () => { pages += 1; refresh(); }, { kind: "quiet", focus: "more" }));
+    const now = JSON.stringify([found.map((one) => [one, ago(one.last_at)]), cursor, wanted]);
+    if (now === stamp) return;
+    stamp = now;
+    swap(list, found.length ? table(found, view.tenants) : nothing());
+    swap(more, cursor && button("Show more", () => { pages += 1; load().catch(view.fail); }, { kind: "quiet", focus: "more" }));
   };
-  const refresh = () => load().catch(view.fail);
-  every(3, view.signal, refresh);
+  return { load, hidden: (yes) => { root.hidden = yes; } };
 }
 
 function nothing() {
   return panel("No session fits", "Widen the search, or wait: the list looks again every few seconds.");
 }
 
-/** Instructions if nothing has been said yet. */
-function welcome() {
-  const base = `${location.origin}/v1`;
-  return panel("Nothing yet", "Point an agent at this proxy, and its conversations appear here by themselves.",
-    h("pre", { class: "code" }, `export OPENAI_BASE_URL=${base}`),
-    h("p", {}, "Any client of the OpenAI API will do: it keeps its own key and its own model names. To try it by hand:"),
-    h("pre", { class: "code" }, `curl ${base}/chat/completions -H 'content-type: application/json' \\\n  -H "authorization: Bearer $OPENAI_API_KEY" -H 'x-context-session: hello' \\\n  -d '{"model": "gpt-5", "messages": [{"role": "user", "content": "Hello"}]}'`));
-}
-
 function table(rows, tenants) {
   return h("table", { class: "sessions" },
     h("caption", { class: "hidden-text" }, "Sessions, used last first"),
-    h("thead", {}, h("tr", {}, ["Session", "Context, of the model's window", "Cost so far", "Saved", "Last used", "Flags"].map((text, n) =>
+    h("thead", {}, h("tr", {}, ["Session", "Newest prompt, of the window", "Paid", "Saved", "Last used", "Flags"].map((text, n) =>
       h("th", { scope: "col", class: n === 2 || n === 3 ? "number" : undefined }, text)))),
     h("tbody", {}, rows.map((row) => line(row, tenants))));
 }
@@ -80,18 +73,19 @@ function line(row, tenants) {
   const figures = row.figures;
   const address = `#/s/${encodeURIComponent(row.tenant)}/${encodeURIComponent(row.address)}`;
   const share = figures && saved(figures.cost, figures.cost_without);
-  const facts = [row.policy, figures && figures.model, tenants && owner(row.tenant)];
+  const facts = [!row.explicit && row.title && row.session, row.policy, figures && figures.model, tenants && owner(row.tenant)];
   return h("tr", {},
     h("th", { scope: "row" },
-      h("a", { class: "name", href: address, "data-focus": address }, h("bdi", {}, row.session)),
+      h("a", { class: "name", href: address, "data-focus": address }, h("bdi", {}, row.explicit || !row.title ? row.session : row.title)),
+      row.explicit && row.title && h("span", { class: "first-prompt" }, h("bdi", {}, row.title)),
       h("span", { class: "facts" }, facts.filter(Boolean).map((one) => h("bdi", {}, one)))),
     h("td", { class: "wide" }, figures ? gauge(figures) : h("span", { class: "soft" }, "nothing was said yet")),
-    h("td", { class: "number", "data-label": "Cost" }, figures ? dollars(figures.cost) : "–"),
+    h("td", { class: "number", "data-label": "Paid" }, figures ? (figures.cost === null ? "unknown" : dollars(figures.cost)) : "–"),
     h("td", { class: "number", "data-label": "Saved" }, figures && share !== null
       ? [h("span", { class: share > 0.005 ? "good" : share < -0.005 ? "less" : "soft" }, percent(share)), h("span", { class: "facts" }, dollars(figures.cost_without - figures.cost))]
-      : "–"),
+      : "unknown"),
     h("td", { class: "nowrap", "data-label": "Used" }, ago(row.last_at),
-      h("span", { class: "facts" }, `${whole(row.exchanges)} req · ${whole(row.messages)} msg`)),
+      h("span", { class: "facts" }, `${counted(row.exchanges, "request")}, ${counted(row.messages, "message")}`)),
     h("td", {}, flags(figures)));
 }
 
@@ -115,7 +109,7 @@ function flags(figures) {
   if (figures.over_budget) made.push(h("span", { class: "flag bad", title: "The newest prompt was over its budget with everything out that may go" }, `over budget ${short(figures.over_budget)}`));
   if (figures.needs_pruning) made.push(h("span", { class: "flag warn", title: "Over the share of the window that the policy fills" }, "full"));
   if (figures.loops) made.push(h("span", { class: "flag warn", title: "The model was told that it goes round in circles" }, `loops ${figures.loops}`));
-  if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out as they came" }, `fallbacks ${figures.fallbacks}`));
+  if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out as they came, with the reason under Latency and errors" }, `${figures.fallbacks} sent unchanged`));
   if (["failed", "partial", "rejected"].includes(figures.status)) made.push(h("span", { class: "flag bad" }, figures.status));
   if (figures.status === "open") made.push(h("span", { class: "flag live" }, "running"));
   return h("span", { class: "flags" }, made);

@@ -1,9 +1,10 @@
 // The next prompt as one strip: each group a bar of its messages, coloured by kind, hollow if out of the prompt.
 import { h } from "./dom.js";
-import { counted, short, words } from "./format.js";
+import { counted, short, whole, words } from "./format.js";
 
 const KINDS = [["tools", "tool definitions"], ["system", "system"], ["user", "user"], ["thinking", "thinking and answers"], ["tool", "tool results"], ["insert", "inserted by the proxy"]];
 const NAMES = Object.fromEntries(KINDS);
+const WRAP_AT = 30;
 const OUT = new Set(["out", "dropped", "removed"]);
 
 export function legend() {
@@ -38,6 +39,44 @@ function summary(bar) {
     ...[...reasons].slice(0, 6).map(([text, count]) => `${count} × ${text}`)].join("\n");
 }
 
+const FOLD_AT = 120;
+const UNFOLDED = 40;
+
+/** Bars of a long conversation: the older groups are one bar for so many, which opens the first of them. */
+function folded(bars, open) {
+  const older = bars.slice(0, -UNFOLDED);
+  const each = Math.ceil(older.length / (FOLD_AT - UNFOLDED));
+  const made = [];
+  for (let n = 0; n < older.length; n += each) {
+    const run = older.slice(n, n + each);
+    const inside = run.find((one) => one.group.id === open);
+    made.push(run.length === 1 ? run[0] : { run, open: Boolean(inside), chosen: inside || run[0] });
+  }
+  return [...made, ...bars.slice(-UNFOLDED)];
+}
+
+/** The pieces of several groups, added up by kind and status. */
+function addedUp(run) {
+  const sums = new Map();
+  for (const one of run.flatMap((bar) => bar.pieces)) {
+    const key = `${one.kind} ${one.status}`;
+    const sum = sums.get(key) || { kind: one.kind, status: one.status, tokens: 0, sent: 0 };
+    sum.tokens += one.tokens;
+    sum.sent += one.sent;
+    sums.set(key, sum);
+  }
+  return [...sums.values()];
+}
+
+function foldedBar({ run, open, chosen }, choose, first) {
+  const pieces = addedUp(run);
+  const [before, sent] = ["tokens", "sent"].map((key) => run.reduce((sum, one) => sum + one.group[key], 0));
+  const told = [`Groups ${whole(first + 1)} to ${whole(first + run.length)}`, `${counted(run.reduce((sum, one) => sum + one.group.messages, 0), "message")}, ${before === sent ? short(before) : `${short(before)} → ${short(sent)}`} tokens`,
+    ...pieces.filter((one) => one.status !== "in").map((one) => `${NAMES[one.kind] || one.kind}: ${short(one.tokens)} → ${OUT.has(one.status) ? "0" : short(one.sent)} tokens`), `Begins with: ${chosen.group.title || "(no user prompt)"}`].join("\n");
+  return h("button", { type: "button", class: "bar run", "data-focus": `bar-${chosen.group.id}`, "data-told": told, "aria-label": told.replaceAll("\n", ". "), "aria-expanded": String(open), tabindex: "-1",
+    vars: { "--size": String(pieces.reduce((sum, one) => sum + Math.max(one.tokens, 1), 0)) }, on: { click: () => choose(chosen.group.id) } }, pieces.map((one) => piece(one)));
+}
+
 /** The whole strip. open: the id of the opened group; choose: called with an id. */
 export function strip(picture, open, choose) {
   const bars = [];
@@ -45,7 +84,10 @@ export function strip(picture, open, choose) {
   if (picture.head.length) {
     bars.push(h("div", { class: "bar fixed", role: "img", "aria-label": `Tools and system prompt, ${short(size(picture.head))} tokens`, vars: { "--size": String(size(picture.head)) } }, picture.head.map(piece)));
   }
-  const buttons = picture.bars.map((bar) => {
+  let passed = 0;
+  const buttons = (picture.bars.length > FOLD_AT ? folded(picture.bars, open) : picture.bars).map((bar) => {
+    passed += bar.run ? bar.run.length : 1;
+    if (bar.run) return foldedBar(bar, choose, passed - bar.run.length);
     const told = summary(bar);
     const made = h("button", {
       type: "button", class: `bar s-${bar.group.status}`, "data-focus": `bar-${bar.group.id}`, "data-told": told, "aria-label": told.replaceAll("\n", ". "),
@@ -61,7 +103,10 @@ export function strip(picture, open, choose) {
   }
   const first = buttons.find((one) => one.getAttribute("aria-expanded") === "true") || buttons.at(-1);
   if (first) first.tabIndex = 0;
-  const made = h("div", { class: "strip", role: "group", "aria-label": "The groups of the conversation; arrow keys move" }, bars);
+  const all = bars.map((bar) => Number(bar.style.getPropertyValue("--size")));
+  const total = all.reduce((sum, one) => sum + one, 0);
+  bars.forEach((bar, n) => bar.style.setProperty("--share", (all[n] / total).toFixed(6)));
+  const made = h("div", { class: `strip${bars.length > WRAP_AT ? " wraps" : ""}`, role: "group", "aria-label": "The groups of the conversation; arrow keys move" }, bars);
   made.addEventListener("keydown", (event) => move(event, buttons));
   hints(made);
   return made;

@@ -1,0 +1,43 @@
+// The times of a session's requests, and what went wrong or was edited in them.
+import { ask, at } from "./api.js";
+import { chart } from "./chart.js";
+import { h, swap } from "./dom.js";
+import { clock, dollars, milliseconds, short, words } from "./format.js";
+
+export function showLatency(session) {
+  const root = h("div", {});
+  swap(session.root, root);
+  session.changed = async () => {
+    const points = await ask("GET", at(session.place, "/points", { limit: 200, thread: session.thread }), undefined, session.signal);
+    swap(root, points.length ? [charts(session, points), events(session, points)] : h("p", { class: "soft" }, "No request yet."));
+  };
+}
+
+const failed = (one) => !["complete", "open", "client_gone"].includes(one.status);
+
+/** Requests on a time line, with their edits, loops and errors. */
+export function marksOf(points) {
+  return points.flatMap((one, n) => [
+    one.edited && { n, look: "c-mark", text: "new edits" },
+    (one.fallback || failed(one)) && { n, look: "c-bad", text: "error or sent unchanged" },
+  ].filter(Boolean));
+}
+
+function charts(session, points) {
+  const open = (n) => { location.hash = `${session.base}/prompts/${encodeURIComponent(points[n].exchange)}`; };
+  return h("div", { class: "charts" }, chart("Time of each request", { at: points.map((one) => one.started_at), inOrder: true, open, format: milliseconds, marks: marksOf(points).filter((one) => one.look === "c-bad"), series: [
+    { name: "until the answer began", look: "c-paid", values: points.map((one) => one.first_byte_ms), kind: "line" },
+    { name: "until it ended", look: "c-without", values: points.map((one) => one.total_ms), kind: "line" }] }));
+}
+
+function events(session, points) {
+  const listed = [...points].reverse().filter((one) => one.fallback || one.loop || one.edited || !["complete", "open"].includes(one.status)).slice(0, 60);
+  return h("section", { class: "panel" }, h("h2", {}, "Edits, loops, errors"),
+    listed.length ? h("ul", { class: "events" }, listed.map((one) => h("li", {},
+      h("a", { href: `${session.base}/prompts/${encodeURIComponent(one.exchange)}` }, clock(one.started_at)),
+      h("span", { class: "flags" },
+        one.edited && h("span", { class: "flag" }, "new edits"), one.loop && h("span", { class: "flag warn" }, "a note on a loop was inserted"),
+        one.fallback && h("span", { class: "flag bad" }, `sent unchanged: ${words(one.fallback)}`), !["complete", "open"].includes(one.status) && h("span", { class: "flag bad" }, words(one.status))),
+      h("span", { class: "facts" }, h("span", {}, `${short(one.tokens_before)} → ${short(one.tokens_after)} tokens`),
+        one.cached_tokens !== null && h("span", {}, `${short(one.cached_tokens)} cached, ${short(one.predicted)} predicted`), one.cost !== null && h("span", {}, dollars(one.cost)))))) : h("p", { class: "soft" }, "none so far"));
+}

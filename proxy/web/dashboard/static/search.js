@@ -1,0 +1,42 @@
+// Search over what was said, in the sessions used last first.
+import { ask, query } from "./api.js";
+import { button, field, h, swap } from "./dom.js";
+import { ago, counted } from "./format.js";
+import { panel } from "./say.js";
+
+export function showSearch(view, wanted) {
+  const input = h("input", { type: "search", placeholder: "Words that were said, or a file's name", autocomplete: "off", value: wanted });
+  const list = h("div", { class: "stack" });
+  const more = h("div", { class: "row" });
+  const go = (event) => {
+    event.preventDefault();
+    const words = input.value.trim();
+    if (words) location.hash = `#/search/${encodeURIComponent(words)}`;
+  };
+  swap(view.root, h("div", { class: "title" }, h("h1", {}, "Search")),
+    h("form", { class: "row search", role: "search", on: { submit: go } }, field("What was said", input), h("button", { class: "button main", type: "submit" }, "Search")), list, more);
+  if (!wanted) {
+    input.focus();
+    return;
+  }
+  let found = 0;
+  let looked = 0;
+  const load = async (cursor) => {
+    swap(more, h("p", { class: "soft" }, "Searching…"));
+    const got = await ask("GET", `/search${query({ q: wanted, cursor })}`, undefined, view.signal);
+    looked += got.looked;
+    found += got.items.length;
+    list.append(...got.items.map((one) => hit(one, view)));
+    swap(more, h("p", { class: "soft" }, `${counted(found, "session")} of the ${counted(looked, "session")} searched so far.`),
+      got.next && button("Search older sessions", () => load(got.next).catch(view.fail), { focus: "older" }));
+    if (!found && !got.next) swap(list, panel("Nothing has these words", "Whole words are found, of messages and of summaries."));
+  };
+  load(null).catch(view.fail);
+}
+
+function hit(one) {
+  const base = `#/s/${encodeURIComponent(one.tenant)}/${encodeURIComponent(one.address)}`;
+  return h("section", { class: "panel" }, h("h2", {}, h("a", { href: base }, h("bdi", {}, one.title || one.session)), h("small", {}, ` ${ago(one.last_at)}`)),
+    h("ul", { class: "hits" }, one.matches.map((match) => h("li", {},
+      h("a", { href: match.group ? `${base}/group/${encodeURIComponent(match.group)}` : base }, match.role || match.kind), h("p", { class: "soft" }, match.text)))));
+}
