@@ -26,6 +26,7 @@ FLOORS = (
     {"tools"},
     {"store", "upstream"},
     {"metrics"},
+    {"library"},
     {"settings"},
     {"tokenizers", "contrib"},
     {"context", "stream"},
@@ -36,7 +37,7 @@ FLOORS = (
 )
 """From top to bottom. A floor imports what is below it; siblings in braces never import each other."""
 
-FACE = "contrib"
+FACE = "library"
 """The package itself (`from proxy import rewrite`) stands on this floor and imports it and what is below."""
 
 PURE = {"context", "stream", "notes", "dialects", "chat", "errors"}

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy import CompressedPrompt, compress
+from proxy.errors import ConfigError, NotManaged
+
+
+def conversation(turns: int) -> list[dict[str, Any]]:
+    """An agent that lists one folder after the other."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "You are an agent."}, {"role": "user", "content": "Find the fault."},
+    ]  # fmt: skip
+    for turn in range(turns):
+        call = {"name": "list_directory", "arguments": json.dumps({"path": f"src/part{turn}"})}
+        asked = {"id": f"c{turn}", "type": "function", "function": call}
+        listed = "\n".join(f"src/part{turn}/module_{n}.py" for n in range(150))
+        messages.append({"role": "assistant", "content": None, "tool_calls": [asked]})
+        messages.append({"role": "tool", "tool_call_id": f"c{turn}", "content": listed})
+    return messages
+
+
+def test_messages_are_shortened_at_once_where_no_cache_holds_them() -> None:
+    messages = conversation(30)
+    made = compress(messages, model="gpt-5")
+    assert isinstance(made, CompressedPrompt)
+    assert made.tokens_after < 0.6 * made.tokens_before
+    assert [m["role"] for m in made.messages] == [m["role"] for m in messages]
+    assert made.messages[:2] == messages[:2]
+    assert made.messages[-1] == messages[-1]
+    assert "shorten_results" in made.stages
+    assert made.changed == tuple(n for n, message in enumerate(messages) if made.messages[n] != message)
+
+
+def test_a_later_call_with_the_state_repeats_its_edits_byte_for_byte() -> None:
+    first = compress(conversation(30), model="gpt-5")
+    later = compress(conversation(32), model="gpt-5", state=first.state)
+    assert later.messages[: len(first.messages)] == first.messages
+    assert later.tokens_after > first.tokens_after
+
+
+def test_a_short_conversation_comes_back_as_it_is() -> None:
+    messages = conversation(1)
+    made = compress(messages)
+    assert made.messages == messages
+    assert (made.changed, made.tokens_after) == ((), made.tokens_before)
+
+
+def test_tools_are_counted() -> None:
+    tool = {"type": "function", "function": {"name": "list_directory", "description": "Lists a folder. " * 20}}
+    plain, with_tools = compress(conversation(1)), compress(conversation(1), tools=[tool])
+    assert with_tools.tokens_before > plain.tokens_before + 50
+
+
+def test_a_policy_is_chosen_by_name_and_adds_no_text_of_its_own() -> None:
+    made = compress(conversation(30), policy="passthrough")
+    assert made.messages == conversation(30)
+    rolling = compress([*conversation(30), {"role": "user", "content": "Well?"}], policy="rolling")
+    assert "STATE" not in json.dumps(rolling.messages)
+    with pytest.raises(ConfigError):
+        compress(conversation(1), policy="nobody")
+
+
+def test_messages_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(NotManaged):
+        compress([{"content": "no role"}])
