@@ -12,4 +12,4 @@ def test_importing_the_package_loads_no_settings() -> None:
     code = "import sys, proxy; assert 'pydantic' not in sys.modules and 'tiktoken' not in sys.modules; proxy.compress"
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError):
-        _ = proxy.nothing  # type: ignore[attr-defined]
+        _ = proxy.nothing
