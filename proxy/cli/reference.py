@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from proxy.chat.json_spans import MAX_CHARS, MAX_TOP_LEVEL_KEYS, MAX_VALUES
+from proxy.exchange.fallback import REASON_TEXTS
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
 from proxy.store.gap_file import FILE_SIZE
@@ -84,33 +85,7 @@ WEBHOOK_HEADERS = (
 )
 """Headers of a webhook's POST."""
 
-FALLBACKS = (
-    ("off", "The client asked for it with `x-context-off`."),
-    (
-        "size",
-        (
-            "The body is over one of `limits.managed_mb`, `limits.messages`, `limits.parts`, `limits.calls`, "
-            "`limits.values`."
-        ),
-    ),
-    ("shape", "The body is JSON but no chat request that the proxy knows."),
-    ("unreadable", "The body or a message in it is not valid JSON."),
-    ("chain", "The provider holds the history of the request, so the proxy cannot shorten it."),
-    ("compaction", "The request asks the provider to compact its history."),
-    ("rows", "Neither results nor answers are among the messages of a gateway, so there is nothing to shorten."),
-    ("dialect", "The client's wire format has no room for the plan, or its provider would refuse it."),
-    ("encoding", "The body is compressed in a way that the proxy cannot read."),
-    ("store", "The store did not answer in time."),
-    ("timeout", "Planning took longer than `limits.plan_ms`."),
-    ("rule ID", "The plan broke a rule of strict upstreams. `context_proxy_refusals_total` counts each rule."),
-    ("error", "A fault of the proxy, counted in `context_proxy_internal_errors_total` and logged."),
-    ("upstream_reject", "The upstream refused the rewritten request with a 400. The original was sent once more."),
-    ("bound", "The upstream refused reasoning that is bound to another prompt. The request went out without it."),
-    (
-        "rounds",
-        "A hidden round of the proxy's tools could not be finished. The original request was asked in its place.",
-    ),
-)
+FALLBACKS = tuple((reason.value, text) for reason, text in REASON_TEXTS.items())
 """Reasons of `x-context-fallback`. `context_proxy_fallbacks_total` counts most of them."""
 
 

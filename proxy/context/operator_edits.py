@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from proxy.context.plan import Edit, Insert, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.stage import Stage, When, apply_settings
+from proxy.context.stage import Injection, Stage, When, apply_settings
 
 NAME = "operator"
 """The stage's name in edits and notes: the name of its module."""
@@ -71,7 +71,7 @@ class OperatorDecisions:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorWindowStage:
+class OperatorWindowStage(Stage):
     """Stage that removes the groups outside the operator's window. They come back when the window is opened again."""
 
     groups: int
@@ -87,7 +87,7 @@ class OperatorWindowStage:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorNoteInjection:
+class OperatorNoteInjection(Injection):
     """Injection that writes each of the operator's notes at the tail once. The note is kept where it is."""
 
     notes: tuple[OperatorNote, ...]

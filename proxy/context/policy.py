@@ -89,7 +89,7 @@ class Policy:
     @property
     def idle_ages(self) -> list[int]:
         """Ages in seconds, in order, at which a stage of the policy wants an idle conversation to be compressed."""
-        return sorted({age for stage in self.stages for age in getattr(stage, "ages", ())}) if self.stages else []
+        return sorted({age for stage in self.stages for age in stage.ages}) if self.stages else []
 
     def find_limit(self, model: Model, learned_window: int | None = None) -> int | None:
         """Tokens at which a prompt of this policy is full: its own budget, or the window if that is less."""
@@ -221,8 +221,10 @@ def apply_model_settings(policy: Policy, model: Model) -> Policy:
     if not table:
         return policy
     where = f'models."{model.name}".{policy.name}'
-    parts = (*policy.stages, *policy.injections)
-    known = {f.name for part in parts if is_dataclass(part) for f in fields(part)} | {"window"}  # see `find_window`
+    parts: tuple[object, ...] = (*policy.stages, *policy.injections)
+    known = {f.name for part in parts if is_dataclass(part) and not isinstance(part, type) for f in fields(part)} | {
+        "window"
+    }  # see `find_window`
     for key in table:
         if key not in known:
             raise ConfigError(f"{where}.{key}", table[key], "one of " + ", ".join(sorted(known)))

@@ -8,9 +8,10 @@ schedule says when.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, TypeVar
 
 from proxy.context.plan import Insert, Proposal, View
 from proxy.errors import ConfigError
@@ -21,24 +22,38 @@ When = Literal["schedule", "always", "last"]
 """schedule: as the policy says. always: a matter of correctness, at once. last: only while the budget is exceeded."""
 
 
-@runtime_checkable
-class Stage(Protocol):
-    """A source of proposals: content that could leave a conversation."""
+class Stage(ABC):
+    """A source of proposals: content that could leave a conversation. A subclass is a frozen dataclass."""
+
+    __slots__ = ()
 
     when: ClassVar[When]
+    ranks: ClassVar[bool] = False
+    """True if the stage reads `View.relevance`: the nearness of messages to the task is looked up for it."""
 
+    @property
+    def ages(self) -> Sequence[int]:
+        """Ages in seconds at which the stage wants an idle conversation to be compressed."""
+        return ()
+
+    @abstractmethod
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Proposals for messages of the view, in any order; no message twice."""
-        ...  # pragma: no cover
 
 
-@runtime_checkable
-class Injection(Protocol):
-    """A text of ours in a prompt: a frozen dataclass like a stage; its fields are its settings."""
+class Injection(ABC):
+    """A text of ours in a prompt. A subclass is a frozen dataclass; its fields are its settings."""
 
+    __slots__ = ()
+
+    searches: ClassVar[bool] = False
+    """True if the injection reads `View.retrieved_texts`: the store is searched for it."""
+    recollects: ClassVar[Literal["scratchpad", "memos"] | None] = None
+    """The notes of the model that are loaded for the injection."""
+
+    @abstractmethod
     def __call__(self, view: View) -> Iterable[Insert]:
         """The inserts of this request."""
-        ...  # pragma: no cover
 
 
 def find_class(name: str, built_in: Mapping[str, type], section: str = "stages", source: str = "") -> type:
@@ -63,8 +78,8 @@ def find_class(name: str, built_in: Mapping[str, type], section: str = "stages",
 def make_stage(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Stage:
     """A stage from its table in a policy file: `use` names it, the other keys are its fields."""
     made = _make("stages", table, built_in, source)
-    if not isinstance(made, Stage):
-        raise ConfigError("stages.use", table["use"], "a class with `when` and `__call__`", source=source)
+    if not isinstance(made, Stage) or not hasattr(made, "when"):
+        raise ConfigError("stages.use", table["use"], "a class that extends `Stage` and has `when`", source=source)
     return made
 
 
@@ -72,7 +87,7 @@ def make_injection(table: Mapping[str, Any], built_in: Mapping[str, type], *, so
     """An injection from its table in a policy file, as `make_stage`."""
     made = _make("injections", table, built_in, source)
     if not isinstance(made, Injection):
-        raise ConfigError("injections.use", table["use"], "a class that can be called with a View", source=source)
+        raise ConfigError("injections.use", table["use"], "a class that extends `Injection`", source=source)
     return made
 
 

@@ -107,7 +107,7 @@ def _find_rows(turn: Turn) -> _Rows:
         raise TypeError("rows of another dialect")
     messages, weigh = turn.request.messages, turn.weigh
     originals = wire.read_rows()
-    planned = _read_rows(turn.outgoing)
+    planned = _read_rows(turn.prompt.outgoing)
     sizes = dict(zip(turn.plan.sources, turn.plan.sizes, strict=False))
     raws: list[bytes] = []
     hashes: list[str] = []

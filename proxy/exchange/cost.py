@@ -100,14 +100,14 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     if usage is None:
         return None
     plan, model = turn.plan, turn.model
-    rounds: Sequence[Usage] = (*turn.earlier_usage, usage)
-    kept = count_cacheable(model, min(turn.cached_without_proxy, plan.before))
+    rounds: Sequence[Usage] = (*turn.rounds.usage, usage)
+    kept = count_cacheable(model, min(turn.enriched.cached_without_proxy, plan.before))
     if model.cache == "breakpoint" and not rounds[0].cached and rounds[0].cache_write == 0:
         kept = 0  # a client that marks nothing has no cache, with or without the proxy
-    original = turn.observed or plan.messages is None
+    original = turn.prompt.observed or plan.messages is None
     # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
-    earlier = [one.completion for one in turn.earlier_usage]
-    listed = sum(one.completion - one.unlisted for one in turn.earlier_usage)
+    earlier = [one.completion for one in turn.rounds.usage]
+    listed = sum(one.completion - one.unlisted for one in turn.rounds.usage)
     outputs = [*earlier, max(0, usage.completion - listed)]
     is_written = any(one.cache_write is not None for one in rounds)
     dollars = [one.dollars for one in rounds if one.dollars is not None]
@@ -118,7 +118,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         held=kept,
         sent=plan.before if original else plan.after,
         expected=count_expected_cached(turn),
-        planned=(plan.after, plan.predicted) if turn.is_simulated else None,
+        planned=(plan.after, plan.predicted) if turn.prompt.is_simulated else None,
         writes=[(one.cache_write if one.cache_write is not None else -1, one.cache_write_long) for one in rounds]
         if is_written
         else [],
@@ -130,9 +130,9 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
 
 def count_expected_cached(turn: Turn) -> int:
     """Tokens of the sent prompt that are expected to come from the provider's cache."""
-    if not turn.observed:
+    if not turn.prompt.observed:
         return turn.plan.predicted
-    return count_cacheable(turn.model, min(turn.cached_without_proxy, turn.plan.before))
+    return count_cacheable(turn.model, min(turn.enriched.cached_without_proxy, turn.plan.before))
 
 
 def count_cacheable(model: Model, tokens: int) -> int:

@@ -70,7 +70,7 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
     does not store the same rows again. If storing fails, the session is forgotten and read back.
     """
     thread, memory = turn.located.thread, turn.located.thread.live_session
-    rows = turn.rows
+    rows = turn.pending.rows
     if not memory.stored:
         rows.append(SessionRow(turn.tenant, memory.session, memory.explicit, now))
         memory.stored = True
@@ -106,8 +106,8 @@ def add_edit_rows(turn: Turn, now: float) -> None:
     """Put three kinds of rows on the turn: new edits, edits that come back behind a literal policy's, and withdrawn
     edits."""
     new = {edit.key: edit for edit in turn.plan.new_edits}
-    turn.rows += make_edit_rows(turn, [*turn.plan.new_edits, *_returning(turn, new)], now)
-    turn.rows += _make_returned_rows(turn, now)
+    turn.pending.rows += make_edit_rows(turn, [*turn.plan.new_edits, *_returning(turn, new)], now)
+    turn.pending.rows += _make_returned_rows(turn, now)
 
 
 def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
@@ -115,7 +115,7 @@ def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
     thread, array = turn.located.thread, offers.encode_offer(offer)
     thread.tool_offer = offer
     name = _add_form(turn, chain.compute_form(array), array) if array else ""
-    turn.rows.append(ToolOfferRow(turn.tenant, thread.session, thread.name, name))
+    turn.pending.rows.append(ToolOfferRow(turn.tenant, thread.session, thread.name, name))
 
 
 def record_hidden_round(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
@@ -125,9 +125,9 @@ def record_hidden_round(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
     if thread.tool_offer is None or not thread.tool_offer.names:
         return []
     known = thread.live_session.hidden_rounds.setdefault(turn.tip_key, ())
-    if turn.hidden_round is None or any(one.answer_key == answer_key for one in known):
+    if turn.rounds.hidden is None or any(one.answer_key == answer_key for one in known):
         return []
-    made = replace(turn.hidden_round, answer_key=answer_key, request_tip=turn.tip_key, stored_at=now)
+    made = replace(turn.rounds.hidden, answer_key=answer_key, request_tip=turn.tip_key, stored_at=now)
     thread.live_session.put_rounds(turn.tip_key, (*known, made))
     return [HiddenRoundRow(turn.tenant, thread.session, answer_key, turn.tip_key, turn.id, encode_round(made), now)]
 
@@ -140,14 +140,14 @@ def add_undone_rows(turn: Turn, edits: Sequence[Edit], now: float) -> None:
             continue
         old = before.get(edit.key)
         row = make_edit_rows(turn, [old or edit], now)[0]
-        turn.rows.append(row if old else msgspec.structs.replace(row, action="withdrawn", text=None))
+        turn.pending.rows.append(row if old else msgspec.structs.replace(row, action="withdrawn", text=None))
 
 
 def add_exchange_rows(turn: Turn, forms: MessageForms, now: float) -> None:
     """Put two rows on the turn: the exchange, and the new position of its thread."""
     thread = turn.located.thread
-    turn.rows.append(_exchange_row(turn, forms, now))
-    turn.rows.append(thread.record_position(turn.tip_key, None, now))
+    turn.pending.rows.append(_exchange_row(turn, forms, now))
+    turn.pending.rows.append(thread.record_position(turn.tip_key, None, now))
 
 
 def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
@@ -165,18 +165,18 @@ def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
         rows += _take_back(turn, [e for k, e in lasting.items() if k not in state.edits], now)
     thread.edit_number = len(rows)
     rows += [StateRow(turn.tenant, memory.session, thread.name, k, text, now) for k, text in thread.state.states]
-    mine, turn.rows = turn.rows, []
+    mine, turn.pending.rows = turn.pending.rows, []
     for k in sorted(thread.state.pins):
         add_pin_row(turn, k, 0, now)
-    rows += turn.rows
-    turn.rows = mine
+    rows += turn.pending.rows
+    turn.pending.rows = mine
     return rows
 
 
 def add_pin_row(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
     """Put the row on the turn that pins a message. size: its tokens."""
     edit = Edit(chain_key, "append", None, "pin", "asked for by the client", size, size)
-    turn.rows += [msgspec.structs.replace(row, action="pin") for row in make_edit_rows(turn, [edit], now)]
+    turn.pending.rows += [msgspec.structs.replace(row, action="pin") for row in make_edit_rows(turn, [edit], now)]
 
 
 class _Ingested(NamedTuple):
@@ -197,7 +197,7 @@ class _Ingested(NamedTuple):
 def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
     thread, memory = turn.located.thread, turn.located.thread.live_session
     found = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), memory.serial)
-    turn.chain_length, other = found.position, found.other
+    other = found.other
     gap, whole = _find_gap(turn)
     changed = [(n, form.hex()) for n, form in other.items() if thread.other_forms.get(n) != form]
     changed += [(n, "") for n in thread.other_forms if n not in other]
@@ -213,6 +213,7 @@ def _add_message_rows(
     messages, keys = turn.request.messages, turn.keys
     system, other, parent, position, reached = known or _Ingested([], {}, chain.derive_root_key(turn.tenant), 0, False)
     system, other = list(system), dict(other)
+    find_group_id = turn.find_group_ids()
     for n in range(begin, len(messages)):
         message = messages[n]
         if message.is_system:
@@ -223,8 +224,8 @@ def _add_message_rows(
         given = turn.dialect.returns_rows and (reached or message.role == "assistant")
         reached = reached or given
         if node is None:
-            group_id = turn.find_group_id(n)
-            turn.rows.append(
+            group_id = find_group_id(n)
+            turn.pending.rows.append(
                 make_message_row(turn, message, keys[n], parent, position, group_id, now, answer=given, reached=reached)
             )
             live_sessions.add_node(memory, keys[n], make_node(turn, message, now, reached=reached))
@@ -306,7 +307,7 @@ def _add_form(turn: Turn, form: bytes, body: bytes) -> str:
     forms = turn.located.thread.live_session.forms
     if form not in forms:
         forms.add(form)
-        turn.rows.append(FormRow(turn.tenant, turn.located.thread.session, form, body))
+        turn.pending.rows.append(FormRow(turn.tenant, turn.located.thread.session, form, body))
     return form.hex()
 
 
@@ -336,8 +337,8 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
         inserts=msgspec.json.encode(
             SentTexts(
                 inserts,
-                turn.usage_added,
-                plan.messages is None or turn.observed,
+                turn.prompt.usage_added,
+                plan.messages is None or turn.prompt.observed,
                 turn.spliced.round_count,
                 tools,
                 max(0, plan.limit or 0),
@@ -435,11 +436,11 @@ def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     whole = chain.compute_form(turn.request.body[start:end])
     open_ = [m for m in messages if not m.is_system]
     positions = {at: m.raw for at, m in enumerate(open_) if m.form in raws}
-    for n, row in enumerate(turn.rows):
+    for n, row in enumerate(turn.pending.rows):
         if isinstance(row, FormRow) and row.form in raws:
-            turn.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form], ERASED_TEXT))
+            turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form], ERASED_TEXT))
         elif isinstance(row, FormRow) and row.form == whole:
-            turn.rows[n] = msgspec.structs.replace(row, body=erase_in_array(row.body, positions))
+            turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_in_array(row.body, positions))
 
 
 def erase_in_array(array: bytes, positions: dict[int, bytes]) -> bytes:

@@ -11,9 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-import msgspec
-
-from proxy.chat.json_spans import find_model
 from proxy.context.injections.reflect import Reflect
 from proxy.errors import (
     AnswerTooLong,
@@ -25,9 +22,10 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import idle, inband, iteration_records, lookups, record_outcome, splice_rounds
+from proxy.exchange import fallback, idle, inband, iteration_records, lookups, record_outcome
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
-from proxy.exchange.plan_request import LARGE, find_simulated_state, prepare_request, replan_refused
+from proxy.exchange.fallback import FallbackReason
+from proxy.exchange.plan_request import find_simulated_state, prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
@@ -48,10 +46,6 @@ TOO_LONG_STATUSES = (400, 413, 422)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
 
-class _Model(msgspec.Struct):
-    model: str = ""
-
-
 async def handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
     """Answer one chat request. Raises UpstreamError while nothing has been sent to the client yet; after that the
     answer is ended here. Cancelled when the client leaves."""
@@ -65,10 +59,10 @@ async def handle_chat(services: Services, incoming: Incoming, out: ResponseWrite
 async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
     began = services.now()
     if is_off(incoming):
-        await forward_original(services, incoming, out, "off")
+        await fallback.forward_original(services, incoming, out, FallbackReason.OFF)
         return
     if incoming.unmanaged_reason:
-        await forward_original(services, incoming, out, incoming.unmanaged_reason)
+        await fallback.forward_original(services, incoming, out, FallbackReason(incoming.unmanaged_reason))
         return
     if services.settings.commands.in_band:
         taken = await inband.extract_command(services, incoming)
@@ -81,21 +75,21 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
     except NotManaged as reason:
         if reason.reason == "compaction":
             incoming = repair_compaction(incoming)
-        await forward_original(services, incoming, out, reason.reason)
+        await fallback.forward_original(services, incoming, out, FallbackReason(reason.reason))
         return
     except StoreUnavailable as problem:
         if services.settings.store.persist == "required":
             raise Unavailable("the store is not available", hint="Try again later.") from problem
         record_gap(services, incoming)
-        await forward_original(services, incoming, out, "store")
+        await fallback.forward_original(services, incoming, out, FallbackReason.STORE)
         return
     except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
         services.metrics.internal_errors_total.labels(where="prepare").inc()
         log.exception("planning failed; the request goes on as it came")
-        await forward_original(services, incoming, out, "error")
+        await fallback.forward_original(services, incoming, out, FallbackReason.ERROR)
         return
     own = services.now() - began
-    await _send_and_relay(services, turn, target, incoming, out)
+    turn = await _send_and_relay(services, turn, target, incoming, out)
     services.metrics.request_seconds.labels(route="chat").observe(own)
     if turn.policy.idle_ages or services.idle_compressions:
         idle.schedule_compression(services, turn, incoming.headers)
@@ -118,54 +112,14 @@ def is_off(incoming: Incoming) -> bool:
     return any(name == b"x-context-off" and value.strip() not in (b"", b"0") for name, value in incoming.headers)
 
 
-async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: str) -> None:
-    """Send the client's bytes upstream and upstream's bytes back, with the reason in a header."""
-    services.metrics.fallbacks_total.labels(reason=reason).inc()
-    incoming.log_fields["fallback"] = reason
-    record_outcome.publish_fallback(services, incoming, reason)
-    target = services.client.select_target(await _read_model(services, incoming.body) or None)
-    headers, body = incoming.encoded or (incoming.headers, incoming.body)
-    reply = await services.client.send(
-        target, incoming.method, incoming.path, incoming.query, headers, body, identity=False
-    )
-    try:
-        await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])
-        async for data in reply.iter_bytes():
-            await out.write(data)
-        await out.end()
-    except (UpstreamBroken, UpstreamTimeout) as problem:
-        _record_truncated(services, target.name, problem.code)
-        await out.abort()
-    finally:
-        await reply.close()
-
-
-def _record_truncated(services: Services, upstream: str, code: str) -> None:
-    """Count and log that an upstream's answer ended before it was complete."""
-    services.metrics.upstream_truncated_total.inc()
-    log.warning("upstream %s broke off its answer: %s", upstream, code)
-
-
-async def _read_model(services: Services, body: bytes) -> str:
-    """Return the model by which a body is routed; "" where the body names none, or there is only one upstream."""
-    if len(services.client.targets) == 1:
-        return ""
-    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other thread can run
-        found = await asyncio.get_running_loop().run_in_executor(services.workers, find_model, body)
-        body = b'{"model":%b}' % (found or b"null")
-    try:
-        return msgspec.json.decode(body, type=_Model).model
-    except (ValueError, RecursionError):
-        return ""  # no model can be read: the first upstream, as for any other path
-
-
 async def _send_and_relay(
     services: Services, turn: Turn, target: Target, incoming: Incoming, out: ResponseWriter
-) -> None:
-    """Send the plan and relay the answer; the end of the exchange is recorded in every case."""
+) -> Turn:
+    """Send the plan and relay the answer; the end of the exchange is recorded in every case. Return the turn as it was
+    sent."""
     sent_at = services.now()
     try:
-        reply = await _send(services, turn, target, incoming)
+        turn, reply = await _send(services, turn, target, incoming)
     except UpstreamError as problem:
         _record_unfinished(services, turn, "failed", problem.status, problem.code)
         raise
@@ -177,7 +131,7 @@ async def _send_and_relay(
     services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
         waited
     )
-    rounds = ToolLoop(services, turn, target, incoming) if turn.tool_offer.names else None
+    rounds = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
         if not (reply.content_type.startswith("text/event-stream") and not reply.encoding and reply.status == 200):
             await _relay_body(services, turn, reply, out, waited * 1000, rounds)
@@ -188,79 +142,80 @@ async def _send_and_relay(
                 await _relay_stream(services, turn, reply, heard, waited * 1000, rounds)
     finally:
         await reply.close()
+    return turn
 
 
-async def _send(services: Services, turn: Turn, target: Target, incoming: Incoming) -> Reply:
-    """Send the plan's bytes upstream. A 400 to rewritten bytes is answered with one resend of the original."""
+async def _send(services: Services, turn: Turn, target: Target, incoming: Incoming) -> tuple[Turn, Reply]:
+    """Send the plan's bytes upstream; return the turn as it was sent, and the reply. A 400 to rewritten bytes is
+    answered with one resend of the original."""
 
     async def ask(body: bytes) -> Reply:
         return await services.client.send(
             target, incoming.method, incoming.path, incoming.query, incoming.headers, body
         )
 
-    reply = await ask(turn.outgoing)
+    reply = await ask(turn.prompt.outgoing)
     record_sent(services, turn)
     if (
         reply.status in TOO_LONG_STATUSES
         and await _is_too_long(services, turn, incoming, reply)
-        and await _replan_too_long(services, turn)
+        and (again := await _replan_too_long(services, turn)) is not None
     ):
         await reply.close()
-        reply = await ask(turn.outgoing)
+        turn = again
+        reply = await ask(turn.prompt.outgoing)
         record_sent(services, turn)
-    if reply.status == 400 and turn.outgoing != incoming.body:
+    if reply.status == 400 and turn.prompt.outgoing != incoming.body:
         await reply.close()
-        turn.usage_added = False
-        splice_rounds.strip_tools(turn)
-        reply = await ask(incoming.body)
-        turn.fallback = "upstream_reject"
-        services.metrics.fallbacks_total.labels(reason="upstream_reject").inc()
+        turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
+        reply = await ask(turn.prompt.outgoing)
         if reply.status < 400:
             record_outcome.stop_rewriting(services, turn, "upstream_reject")
         elif reply.status == 400:
-            reply = await _send_without_reasoning(turn, reply, ask)
-    return reply
+            turn, reply = await _send_without_reasoning(turn, reply, ask)
+    return turn, reply
 
 
-async def _send_without_reasoning(turn: Turn, refused: Reply, ask: Callable[[bytes], Awaitable[Reply]]) -> Reply:
+async def _send_without_reasoning(
+    turn: Turn, refused: Reply, ask: Callable[[bytes], Awaitable[Reply]]
+) -> tuple[Turn, Reply]:
     """Answer a refusal of bound reasoning with one more request, in which that reasoning is left out.
 
     Our earlier edits stand in the prompts that the reasoning is bound to, so the client's own bytes are refused as
     well. Without the reasoning the conversation goes on (DIALECTS.md 4.6).
     """
     if refused.encoding or turn.dialect.strip_bound is None:
-        return refused
+        return turn, refused
     try:
         text = await refused.peek_body(ERROR_BODY_BYTES)
     except UpstreamError:
-        return refused
+        return turn, refused
     if BOUND_ELSEWHERE not in text:
-        return refused
+        return turn, refused
     body = turn.original
     try:
         tokens = frozenset(turn.dialect.compute_bindings(body))
         stripped = turn.dialect.strip_bound(body, tokens)
     except (ValueError, RecursionError):
-        return refused
+        return turn, refused
     if stripped == body:
-        return refused
+        return turn, refused
     await refused.close()
-    turn.fallback = "bound"
     reply = await ask(stripped)
     if reply.status < 400:
         turn.located.thread.refused_reasoning |= tokens
-    return reply
+    return turn.with_prompt(outgoing=stripped, fallback=FallbackReason.BOUND), reply
 
 
 def record_sent(services: Services, turn: Turn) -> None:
     """Update the thread's state once the plan's bytes have gone out."""
     thread = turn.located.thread
-    thread.body_sizes = len(turn.request.body), len(turn.sent_body)
+    thread.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
     if turn.policy.mode == "rewrite":
         before = thread.state
         thread.state = before.after_sending(turn.plan, services.now())
         services.tenant_faults.add_counts(turn.tenant, before, thread.state)
-    if turn.is_simulated:
+    if turn.prompt.is_simulated:
         thread.simulated_state = find_simulated_state(thread).after_sending(turn.plan, services.now())
 
 
@@ -274,24 +229,24 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
     except AnswerTooLong:
         return False
     except UpstreamError:
-        if turn.outgoing == incoming.body:
+        if turn.prompt.outgoing == incoming.body:
             raise
         return False  # the status alone decides what is done next
     return lookups.learn_window(services, turn, body)
 
 
-async def _replan_too_long(services: Services, turn: Turn) -> bool:
-    """True if there is a shorter prompt to send, now that the window is known."""
+async def _replan_too_long(services: Services, turn: Turn) -> Turn | None:
+    """Return the turn with a shorter prompt, now that the window is known; None if there is none."""
     if turn.policy.mode != "rewrite":
-        return False
+        return None
     try:
         return await replan_refused(services, turn)
     except StoreUnavailable:
-        return False  # storing is required and fails: the client gets the upstream's error
+        return None  # storing is required and fails: the client gets the upstream's error
     except Exception:  # P4: as for any other plan
         services.metrics.internal_errors_total.labels(where="replan").inc()
         log.exception("planning once more failed; the client gets the upstream's error")
-        return False
+        return None
 
 
 def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
@@ -310,7 +265,7 @@ async def _relay_stream(
     """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
     frame waits for the store."""
     kept = record_outcome.find_withheld_headings(services, turn)
-    echo = turn.dialect.find_echo(turn.original, turn.outgoing) if turn.outgoing != turn.original else {}
+    echo = turn.dialect.find_echo(turn.original, turn.prompt.outgoing) if turn.prompt.outgoing != turn.original else {}
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
         limit, names = (
@@ -319,7 +274,7 @@ async def _relay_stream(
         )
         return turn.dialect.make_relay(
             withhold_state=bool(kept),
-            drop_usage=turn.usage_added,
+            drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
             limit=limit,
             headings=kept,
             hidden_tools=names,
@@ -331,13 +286,16 @@ async def _relay_stream(
     relay = make(None)
     try:
         await out.start(
-            reply.status, _make_response_headers(turn, reply, changed=bool(kept or tool_loop) or turn.usage_added)
+            reply.status,
+            _make_response_headers(turn, reply, changed=bool(kept or tool_loop) or turn.prompt.usage_added),
         )
         broken = await relay_stream(reply, relay, out)
         if tool_loop is not None and broken is None:
             relay, broken = await tool_loop.run_stream(relay, out, make)
+            turn = tool_loop.turn
     except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, relay.answer, relay.blocks)
+        gone = turn if tool_loop is None else tool_loop.turn
+        _record_client_gone(services, gone, relay.answer, relay.blocks)
         raise
     answer = relay.answer
     blocks = relay.blocks
@@ -346,7 +304,7 @@ async def _relay_stream(
     if broken is not None or answer.is_truncated:
         code = broken.code if broken is not None else "upstream_broken"
         _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
-        _record_truncated(services, turn.upstream, code)
+        fallback.record_truncated(services, turn.upstream, code)
         message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
         await out.write((b"\n\n" if relay.is_unfinished else b"") + turn.dialect.make_error_event(message, code))
         await out.abort()
@@ -407,15 +365,21 @@ async def _relay_body(
     kept = record_outcome.find_withheld_headings(services, turn) if readable else ()
     visible, found = turn.dialect.remove_blocks(body, kept) if kept else (body, [])
     if tool_loop is not None and readable:
-        joined = await _join_rounds(services, turn, tool_loop, visible, kept)
+        joined = await _join_rounds(services, tool_loop, visible, kept)
+        turn = tool_loop.turn
         if joined is None:
             await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
             return
         visible, found = joined[0], [*found, *joined[1]]
     blocks = [block.body for block in found if block.heading == grammar.HEADING]
-    if readable and turn.plan.asks_for_state and turn.fallback != "upstream_reject" and grammar.HEADING not in kept:
+    if (
+        readable
+        and turn.plan.asks_for_state
+        and turn.prompt.fallback != "upstream_reject"
+        and grammar.HEADING not in kept
+    ):
         blocks = [block.body for block in turn.dialect.remove_blocks(visible, (grammar.HEADING,))[1]]
-    if readable and turn.outgoing != turn.original:
+    if readable and turn.prompt.outgoing != turn.original:
         visible = _restore_echo(turn, visible)
     changed = visible != body
     answer = turn.dialect.read_answer(visible) if readable else None
@@ -440,26 +404,26 @@ async def _relay_body(
 
 def _restore_echo(turn: Turn, body: bytes) -> bytes:
     """Return an answer that repeats the request as the client knows it."""
-    echo = turn.dialect.find_echo(turn.original, turn.outgoing)
-    return turn.dialect.restore_echo(body, frozenset(turn.tool_offer.names), **echo)
+    echo = turn.dialect.find_echo(turn.original, turn.prompt.outgoing)
+    return turn.dialect.restore_echo(body, frozenset(turn.enriched.tool_offer.names), **echo)
 
 
 async def _join_rounds(
-    services: Services, turn: Turn, tool_loop: ToolLoop, body: bytes, kept: tuple[str, ...]
+    services: Services, tool_loop: ToolLoop, body: bytes, kept: tuple[str, ...]
 ) -> tuple[bytes, list[NoteBlock]] | None:
     """Return (all rounds as one body, the blocks that were taken out of the later rounds); None where the rounds
     failed."""
     found: list[NoteBlock] = []
 
     def clean(one: bytes) -> bytes:
-        visible, blocks = turn.dialect.remove_blocks(one, kept) if kept else (one, [])
+        visible, blocks = tool_loop.turn.dialect.remove_blocks(one, kept) if kept else (one, [])
         found.extend(blocks)
         return visible
 
     try:
         joined = await tool_loop.run_body(body, clean)
     except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
+        _record_client_gone(services, tool_loop.turn, None, ())
         raise
     return None if joined is None else (joined, found)
 
@@ -491,7 +455,7 @@ async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: Respo
             await out.write(data)
         await out.end()
     except (UpstreamBroken, UpstreamTimeout) as problem:
-        _record_truncated(services, turn.upstream, problem.code)
+        fallback.record_truncated(services, turn.upstream, problem.code)
         await out.abort()
 
 

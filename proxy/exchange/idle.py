@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from proxy.exchange.plan_request import find_current_state, make_plan
 from proxy.exchange.services import Headers, IdleCompression, Services
-from proxy.exchange.turn import Turn
+from proxy.exchange.turn import PendingRows, Turn
 from proxy.helper.helper_client import pick_credential_headers
 
 log = logging.getLogger(__name__)
@@ -70,8 +70,7 @@ async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int
 
 async def _compress(services: Services, turn: Turn, headers: Headers) -> None:
     thread = turn.located.thread
-    again = replace(turn, started_at=services.now(), rows=[])
-    again.spliced = turn.spliced
+    again = replace(turn, started_at=services.now(), pending=PendingRows())
     plan = await make_plan(services, again, find_current_state(services, again), frozen=True)
     asked = services.helper_queue is not None and bool(plan.asks)
     if services.helper_queue is not None:

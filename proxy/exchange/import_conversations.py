@@ -20,8 +20,9 @@ from proxy.dialects.gemini import request as gemini
 from proxy.errors import Conflict, NotManaged, Unprocessable
 from proxy.exchange import exchange_rows, plan_request, record_outcome
 from proxy.exchange.services import Services
-from proxy.exchange.turn import Turn
+from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
+from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.store.base import ExchangeStatus
 from proxy.stream.assemble import AssembledAnswer
 
@@ -116,22 +117,22 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
         located=place,
         request=request,
         keys=keys,
-        policy=services.policies[POLICY],
         model=model,
         upstream=target.name,
         strategy=conversation.strategy,
         weigh=services.find_token_counter(model),
         started_at=services.now(),
+        enriched=Enriched(services.policies[POLICY], SplicedRequest(request, keys)),
         prefix_cache=front,
     )
     try:
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
-        await plan_request.plan_request(services, turn)
+        turn = await plan_request.plan_request(services, turn)
         exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
         answer = _make_answer(last) if last is not None else None
         status: ExchangeStatus = "complete" if answer is not None else "partial"
         rows = record_outcome.record_outcome(services, turn, answer, (), status, 200, note=NOTE)
-        await services.store.put([*turn.rows, *rows])
+        await services.store.put([*turn.pending.rows, *rows])
     finally:
         # Memory may hold more than the store has: the next request reads the session from the store.
         services.live_sessions.forget_session(memory)

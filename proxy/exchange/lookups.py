@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Container, Mapping, MutableMapping
 from dataclasses import replace
 from typing import TypedDict, get_args
@@ -21,7 +20,7 @@ import msgspec
 from proxy.chat import chain
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.chat.group import is_observation
-from proxy.chat.message import Message, Request
+from proxy.chat.message import Message
 from proxy.context import operator_edits
 from proxy.context.analysis import bm25, identifiers
 from proxy.context.branch_state import MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX
@@ -79,14 +78,7 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
 
 def find_task(turn: Turn) -> tuple[int, Message] | None:
     """The last user message that is no tool output, as (index, message)."""
-    observed = turn.policy.observation
-    if turn.task_cache is None or turn.task_cache[0] is not observed:
-        turn.task_cache = observed, _find_task(turn.request, observed)
-    return turn.task_cache[1]
-
-
-def _find_task(request: Request, observed: re.Pattern[str] | None) -> tuple[int, Message] | None:
-    messages = request.messages
+    messages, observed = turn.request.messages, turn.policy.observation
 
     def look(begin: int, known: int | None) -> int:
         for n in range(len(messages) - 1, begin - 1, -1):
@@ -94,7 +86,7 @@ def _find_task(request: Request, observed: re.Pattern[str] | None) -> tuple[int,
                 return n
         return -1 if known is None else known
 
-    found = request.memo("task", look, observed)
+    found = turn.request.memo("task", look, observed)
     return (found, messages[found]) if found >= 0 else None
 
 
@@ -118,7 +110,7 @@ async def search_store(services: Services, turn: Turn) -> None:
     found = find_task(turn)
     if found is None or not turn.located.explicit or turn.policy.mode != "rewrite":
         return
-    if not any(getattr(injection, "searches", False) for injection in turn.policy.injections):
+    if not any(injection.searches for injection in turn.policy.injections):
         return
     thread, chain_key = turn.located.thread, turn.keys[found[0]]
     if thread.search_hits is not None and thread.search_hits[0] == chain_key:
@@ -140,7 +132,7 @@ def find_relevance(services: Services, turn: Turn, headers: Headers) -> Mapping[
     found = find_task(turn)
     if found is None or not services.settings.embeddings.enabled or turn.policy.mode != "rewrite":
         return {}
-    if not any(getattr(stage, "ranks", False) for stage in turn.policy.stages):
+    if not any(stage.ranks for stage in turn.policy.stages):
         return {}
     thread = turn.located.thread
     if thread.relevance is None or thread.relevance[0] != found[1].form:
@@ -224,7 +216,7 @@ def find_wanted_notes(policy: Policy) -> frozenset[str]:
     """`scratchpad` and `memos`, where an injection of the policy gives them to the model."""
     if policy.mode != "rewrite":
         return frozenset()
-    return frozenset(name for injection in policy.injections if (name := getattr(injection, "recollects", None)))
+    return frozenset(one.recollects for one in policy.injections if one.recollects)
 
 
 def find_project(settings: Settings, headers: Mapping[str, str]) -> str:
@@ -334,7 +326,7 @@ def clear_one_time_settings(turn: Turn) -> list[Row]:
     updated."""
     memory = turn.located.thread.live_session
     known = memory.stored_decisions
-    if known is None or turn.located.thread.kind == "side" or turn.plan.refusal is not None or turn.observed:
+    if known is None or turn.located.thread.kind == "side" or turn.plan.refusal is not None or turn.prompt.observed:
         return []
     left = msgspec.structs.replace(known.settings, force="", ask=known.settings.ask and not turn.plan.asks_for_state)
     if left == known.settings:
@@ -375,7 +367,7 @@ async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes
     is_told = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
     name = at + (OPERATOR_STATE_SUFFIX if is_told else MODEL_STATE_SUFFIX)
     thread.state = replace(thread.state, states=((name, found[1]),))
-    turn.rows.append(StateRow(turn.tenant, thread.session, thread.name, name, found[1], turn.started_at))
+    turn.pending.rows.append(StateRow(turn.tenant, thread.session, thread.name, name, found[1], turn.started_at))
 
 
 def _begins_anew(turn: Turn) -> bool:

@@ -27,19 +27,19 @@ from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import cost, exchange_rows, header_warnings, lookups, record_outcome, splice_rounds
 from proxy.exchange.dialect import COMPLETIONS, DIALECTS, Dialect, count_sent_messages
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
+from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.gateway_rows import add_unseen_context, choose_row_policy
 from proxy.exchange.lookups import inherit_state
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
-from proxy.exchange.services import Headers, Incoming, Services
-from proxy.exchange.turn import UNPLANNED, Turn
+from proxy.exchange.services import LARGE, Headers, Incoming, Services
+from proxy.exchange.turn import UNPLANNED, Enriched, Prompt, Turn
 from proxy.sessions import locate
 from proxy.sessions.branch import Branch, adopt_stored_edits
+from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
 
-LARGE = 256 * 1024
-"""Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
 UNCOUNTED = 16 * 1024
 """Characters not counted yet from which counting goes to a worker thread."""
 UNREAD = 384 * 1024
@@ -65,13 +65,13 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     turn, target = await _locate(services, incoming, headers)
     is_new_branch = not turn.located.thread.stored
     try:
-        turn.cached_without_proxy = cost.count_cached_without_proxy(turn)
+        cached = cost.count_cached_without_proxy(turn)  # before the branch moves on to this request
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
-        await _enrich(services, turn, incoming, headers, is_new_branch=is_new_branch)
-        await plan_request(services, turn)
-        await _ask_helper(services, turn, incoming.headers)
-        turn.rows += lookups.clear_one_time_settings(turn)
-        await _commit(services, turn, forms)
+        turn = await _enrich(services, turn, incoming, headers, is_new_branch=is_new_branch)
+        turn = await plan_request(services, turn.with_lookups(cached_without_proxy=cached))
+        turn = await _ask_helper(services, turn, incoming.headers)
+        turn.pending.rows += lookups.clear_one_time_settings(turn)
+        turn = await _commit(services, turn, forms)
         lookups.record_plan_metrics(services.metrics, turn.plan)
     except BaseException:
         # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
@@ -104,12 +104,12 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         located=await locate.locate_request(services.live_sessions, tenant, named, request, keys, retry=retry),
         request=request,
         keys=keys,
-        policy=find_policy(services, headers, target, dialect),
         model=model,
         upstream=target.name,
         strategy=target.strategy,
         weigh=weigh,
         started_at=services.now(),
+        enriched=Enriched(find_policy(services, headers, target, dialect), SplicedRequest(request, keys)),
         prefix_cache=front,
         log_fields=incoming.log_fields,
         warnings=warnings,
@@ -118,27 +118,29 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         wire=wire,
     )
     if turn.located.thread.has_long_cache:
-        turn.model = with_long_cache(model)
+        turn = replace(turn, model=with_long_cache(model))
     return turn, target
 
 
 async def _enrich(
     services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], *, is_new_branch: bool
-) -> None:
+) -> Turn:
     """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes."""
     decisions = await lookups.refresh(services, turn.located.thread.live_session)
     erase_resent(turn, decisions.removed)
-    turn.policy = lookups.choose_policy(services, turn.policy, decisions, headers.get("x-context-policy", ""))
-    turn.policy = choose_bound_policy(services, turn)
+    policy = lookups.choose_policy(services, turn.policy, decisions, headers.get("x-context-policy", ""))
+    policy = choose_bound_policy(services, turn, policy)
     if turn.dialect.returns_rows:
-        turn.policy = choose_row_policy(services, turn.policy)
+        policy = choose_row_policy(services, policy)
+    turn = turn.with_lookups(policy=policy)
     await inherit_state(services, turn, decisions.dropped, is_new_branch=is_new_branch)
     lookups.pin_task(turn)
     await lookups.search_store(services, turn)
-    turn.relevance = lookups.find_relevance(services, turn, incoming.headers)
+    turn = turn.with_lookups(relevance=lookups.find_relevance(services, turn, incoming.headers))
     is_first = is_new_branch and turn.located.relation == "main"
-    await splice_rounds.add_rounds_and_tools(services, turn, first=is_first)
+    turn = await splice_rounds.add_rounds_and_tools(services, turn, first=is_first)
     await lookups.load_notes(services, turn, lookups.find_project(services.settings, headers))
+    return turn
 
 
 def read_options(headers: Mapping[str, str]) -> dict[str, str]:
@@ -159,12 +161,11 @@ async def _read_wire(services: Services, dialect: Dialect, body: bytes) -> WireR
     return await asyncio.get_running_loop().run_in_executor(services.workers, dialect.read_request, body, limits)
 
 
-def choose_bound_policy(services: Services, turn: Turn) -> Policy:
+def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Policy:
     """The policy of a request whose model binds its reasoning to the prompt: nothing that was sent once may change.
 
     A literal policy changes old messages with every request. `thrifty` takes its place.
     """
-    policy = turn.policy
     if policy.mode != "rewrite" or not turn.is_bound:
         return policy
     if policy.literal:
@@ -236,78 +237,80 @@ def look_up_model(services: Services, name: str) -> Model:
     return found
 
 
-async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> None:
-    """Plan the turn and make the body to send. If planning fails, the turn goes on with the body as it came, and is
-    stored as any other."""
+async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> Turn:
+    """Return the turn with a plan and the bytes to send. If planning fails, the turn goes on with the body as it came,
+    and is stored as any other."""
     state = find_current_state(services, turn)
-    # A stopped thread goes on as it comes while it fits its window. The upstream may have refused its old edits, or the
+    # A stopped branch goes on as it comes while it fits its window. The upstream may have refused its old edits, or the
     # request for usage.
     stopped = state.stopped is not None
-    rewriting = turn.policy.mode == "rewrite"
+    fallback: str | None = None
+    plan: Plan | None = None
     try:
-        if turn.policy.mode == "passthrough":
-            turn.plan = _make_passthrough_plan(turn, state)
-        else:
-            turn.plan = await make_plan(services, turn, state, frozen=frozen)
-            rewriting = rewriting and not (stopped and turn.plan.messages is None)
-        if rewriting:
-            _write_body(services, turn, is_stopped=stopped)
+        if turn.policy.mode != "passthrough":
+            plan = await make_plan(services, turn, state, frozen=frozen)
+            if turn.policy.mode == "rewrite" and not (stopped and plan.messages is None):
+                return _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
-        turn.fallback = problem.reason if isinstance(problem, NotManaged) else "error"
-        services.metrics.fallbacks_total.labels(reason=turn.fallback).inc()
+        fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
+        services.metrics.fallbacks_total.labels(reason=fallback).inc()
         if not isinstance(problem, NotManaged):
             services.metrics.internal_errors_total.labels(where="plan").inc()
             log.exception("planning failed; the request goes on as it came")
-        turn.plan, rewriting = _make_passthrough_plan(turn, state), False
-    if not rewriting:
-        room = compute_token_budget(turn.request, turn.policy, turn.model, state.learned_window)
-        turn.plan = replace(turn.plan, limit=room.limit if room is not None else None)
-        turn.observed, turn.sent_body = True, turn.request.body
-        turn.outgoing = turn.original
-        turn.is_simulated = turn.policy.mode == "observe" and turn.fallback is None and not turn.plan.refusal
-        splice_rounds.strip_tools(turn)
-    if turn.wire is not None and turn.wire.is_cut and turn.policy.mode == "rewrite":
-        with suppress(ValueError, RecursionError):  # the upstream judges a request that cannot be read
-            turn.outgoing = turn.dialect.repair_answers(turn.outgoing)
-    if turn.located.thread.refused_reasoning:
-        _leave_out_refused_reasoning(turn)
+    if plan is None:
+        plan = _make_passthrough_plan(turn, state)
+    room = compute_token_budget(turn.request, turn.policy, turn.model, state.learned_window)
+    prompt = Prompt(
+        plan=replace(plan, limit=room.limit if room is not None else None),
+        chat_body=turn.request.body,
+        outgoing=turn.original,
+        fallback=fallback,
+        observed=True,
+        is_simulated=turn.policy.mode == "observe" and fallback is None and not plan.refusal,
+    )
+    return _repair_wire(splice_rounds.strip_tools(replace(turn, prompt=prompt)))
 
 
-def _leave_out_refused_reasoning(turn: Turn) -> None:
-    """Leave out reasoning that the upstream has refused before, byte for byte as in the request that it took then."""
+def _repair_wire(turn: Turn) -> Turn:
+    """Return the turn with bytes that the provider takes: cut answers are repaired, and reasoning that it has refused
+    before is left out, byte for byte as in the request that it took then."""
     refused = turn.located.thread.refused_reasoning
-    if turn.dialect.strip_bound is not None:
-        with suppress(ValueError, RecursionError):  # the upstream judges a request that cannot be read
-            turn.outgoing = turn.dialect.strip_bound(turn.outgoing, refused)
+    outgoing = turn.prompt.outgoing
+    with suppress(ValueError, RecursionError):  # the upstream judges a request that cannot be read
+        if turn.wire is not None and turn.wire.is_cut and turn.policy.mode == "rewrite":
+            outgoing = turn.dialect.repair_answers(outgoing)
+        if refused and turn.dialect.strip_bound is not None:
+            outgoing = turn.dialect.strip_bound(outgoing, refused)
+    return turn if outgoing is turn.prompt.outgoing else turn.with_prompt(outgoing=outgoing)
 
 
-def _write_body(services: Services, turn: Turn, *, is_stopped: bool) -> None:
-    """Write the body of a plan. Raises NotManaged if the dialect does not allow its changes."""
-    plan = turn.plan
+def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: bool) -> Turn:
+    """Return the turn with the prompt of a plan. Raises NotManaged if the dialect does not allow its changes."""
+    fallback = None
     if plan.refusal:
-        turn.fallback = f"rule {plan.refusal}"
+        fallback = f"rule {plan.refusal}"
         services.metrics.refusals_total.labels(rule=plan.refusal).inc()
-        splice_rounds.strip_tools(turn)
-    splice_rounds.offer_pending_tools(services, turn)
-    turn.observed = False
-    turn.usage_added = turn.request.stream and not (turn.request.usage_wanted or is_stopped)
+        turn = splice_rounds.strip_tools(turn)
+    turn = splice_rounds.offer_pending_tools(services, turn, plan)
+    usage_added = turn.request.stream and not (turn.request.usage_wanted or is_stopped)
     try:
-        turn.sent_body = write_request(turn.spliced.request, plan.messages, request_usage=turn.usage_added)
+        body = write_request(turn.spliced.request, plan.messages, request_usage=usage_added)
     except ValueError:  # stream_options is no object: upstream will report it, in its own words
-        turn.usage_added = False
-        turn.sent_body = write_request(turn.spliced.request, plan.messages)
+        usage_added = False
+        body = write_request(turn.spliced.request, plan.messages)
+    prompt = Prompt(plan, body, body, usage_added=usage_added, fallback=fallback)
+    turn = replace(turn, prompt=prompt)
     if turn.wire is None:
-        turn.outgoing = turn.sent_body
-        return
-    if turn.sent_body == turn.request.body:
-        turn.outgoing = turn.original
-        return
+        return turn
+    if body == turn.request.body:
+        return turn.with_prompt(outgoing=turn.original)
     try:
-        turn.outgoing = turn.write_wire()
+        outgoing = turn.write_wire()
     except ValueError as problem:
         raise NotManaged("dialect", f"the dialect does not allow this prompt: {problem}") from problem
-    if broken := turn.dialect.find_added_violations(turn.outgoing, turn.original):
+    if broken := turn.dialect.find_added_violations(outgoing, turn.original):
         raise NotManaged("dialect", f"the dialect does not allow this prompt: {broken[0]}")
+    return turn.with_prompt(outgoing=outgoing)
 
 
 def find_current_state(services: Services, turn: Turn) -> BranchState:
@@ -337,28 +340,29 @@ def find_simulated_state(branch: Branch) -> BranchState:
     )
 
 
-async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> None:
+async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
     """Ask the plan's questions in the background. If an answer is needed now, wait as long as the settings allow, and
     plan again with it."""
     asking = services.helper_queue
     if asking is None or not turn.plan.asks or turn.policy.mode != "rewrite":
-        return
+        return turn
     thread = turn.located.thread
     waiting = asking.submit_asks(thread, turn.plan.asks, headers)
     if not waiting or not services.settings.helper.wait_ms:
-        return
-    if turn.rows and services.settings.store.persist != "required":
+        return turn
+    if turn.pending.rows and services.settings.store.persist != "required":
         _store_rows(services, turn)  # stored even if the client leaves meanwhile: a later request takes them for stored
     if await asking.wait_for_answer(waiting):
-        await plan_request(services, turn)
+        turn = await plan_request(services, turn)
         asking.submit_asks(thread, turn.plan.asks, headers)
+    return turn
 
 
 async def make_plan(services: Services, turn: Turn, state: BranchState, *, frozen: bool) -> Plan:
     """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
     woven = turn.spliced
-    coming = turn.pending_tool_offer or turn.tool_offer
-    toll = turn.weigh.count_tools(coming.definitions) if turn.pending_tool_offer else 0
+    coming = turn.enriched.pending_tool_offer or turn.enriched.tool_offer
+    toll = turn.weigh.count_tools(coming.definitions) if turn.enriched.pending_tool_offer else 0
     (times, strategies), found = lookups.find_origins(turn), turn.located.thread.search_hits
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
@@ -368,7 +372,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
         weigh=turn.weigh, keys=woven.keys, strategy=turn.strategy, strategies=strategies, times=times, frozen=frozen,
         offered_tools=frozenset(coming.names), tool_tokens=toll, sent_count=_count_sent(turn),
         guarded_keys=splice_rounds.find_guarded_results(turn),
-        options=turn.options, retrieved_texts=hits, relevance=turn.relevance,
+        options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
         tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state), **told,
     )  # fmt: skip
     conversation = (woven.request, state, turn.policy, turn.model, turn.started_at, inputs)
@@ -388,37 +392,23 @@ def _count_sent(turn: Turn) -> int:
     return max(n for n, key in enumerate(turn.spliced.keys) if key == last) + 1
 
 
-def _is_as_it_came(turn: Turn) -> bool:
-    return turn.observed or turn.fallback is not None
-
-
-async def replan_refused(services: Services, turn: Turn) -> bool:
-    """Plan a refused turn once more, as an exchange of its own: more is known of its window now. True if there is
-    another body to send; else nothing has changed."""
+async def replan_refused(services: Services, turn: Turn) -> Turn | None:
+    """Plan a refused turn once more, as an exchange of its own: more is known of its window now. None if there is no
+    other body to send; then nothing has changed."""
     thread = turn.located.thread
-    before = (
-        turn.plan, turn.sent_body, turn.outgoing, turn.fallback, turn.observed, turn.usage_added, turn.spliced,
-        turn.tool_offer,
-    )  # fmt: skip
-    state, sent = thread.state, turn.outgoing
+    state = thread.state
     # The provider caches nothing of a prompt that it refuses.
     thread.state = replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
-    turn.fallback = None
-    await plan_request(services, turn)
-    if turn.outgoing == sent or _is_as_it_came(turn):
-        (
-            turn.plan, turn.sent_body, turn.outgoing, turn.fallback, turn.observed, turn.usage_added, turn.spliced,
-            turn.tool_offer,
-        ) = before  # fmt: skip
+    again = await plan_request(services, turn)
+    if again.prompt.outgoing == turn.prompt.outgoing or again.is_as_it_came:
         thread.state = state
-        return False
+        return None
     record_outcome.store_in_background(
         services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
     )
-    turn.id = locate.make_id()
-    forms = exchange_rows.add_request_rows(services.live_sessions, turn, services.now())
-    await _commit(services, turn, forms)
-    return True
+    again = replace(again, id=locate.make_id())
+    forms = exchange_rows.add_request_rows(services.live_sessions, again, services.now())
+    return await _commit(services, again, forms)
 
 
 async def _plan_in_time(services: Services, plan: Callable[[], Plan]) -> Plan:
@@ -463,8 +453,8 @@ def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:
     return replace(UNPLANNED, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
 
 
-async def _commit(services: Services, turn: Turn, forms: MessageForms) -> None:
-    """Store the known rows before upstream is asked.
+async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
+    """Store the known rows before upstream is asked. Return the turn as it is to be sent.
 
     New edits wait to be durable, for `limits.commit_wait_ms` at most (250 ms by default). So they are repeated after a
     crash, or by another replica, and never decided again. If the store does not answer, the request goes out without
@@ -481,7 +471,7 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> None:
         _apply_edits(services, turn, new)
         exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
         _store_rows(services, turn)
-        return
+        return turn
     # The exchange's row follows by itself: it has to say with which edits the request went out.
     written = _store_rows(services, turn, waited=True)
     if not await wait_until_stored(services, written):
@@ -489,17 +479,18 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> None:
             raise StoreUnavailable("what the request needs could not be stored in time")
         if not turn.policy.literal:
             services.metrics.fallbacks_total.labels(reason="edits_not_stored").inc()
-            turn.fallback = "store"
-            await plan_request(services, turn, frozen=True)
+            turn = await plan_request(services, turn, frozen=True)
+            turn = turn.with_prompt(fallback=turn.prompt.fallback or FallbackReason.STORE)
             exchange_rows.add_undone_rows(turn, new, turn.started_at)
             exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
             _store_rows(services, turn)
-            return
+            return turn
     _apply_edits(services, turn, new)
     if new:
-        await _adopt_stored_edits(services, turn, new)
+        turn = await _adopt_stored_edits(services, turn, new)
     exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
     _store_rows(services, turn)
+    return turn
 
 
 def _apply_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
@@ -510,29 +501,30 @@ def _apply_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
         turn.located.thread.state = turn.located.thread.state.with_edits(turn.plan)
 
 
-async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
+async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> Turn:
     """Use the edits that the store has, where other processes write to it too. Of two decisions on the same message at
     once, the first one counts."""
     if not services.store.shared:
-        return
+        return turn
     thread = turn.located.thread
     try:
         async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
             stored = await services.store.read_edits(*thread.id)
     except (TimeoutError, StoreUnavailable):
         services.metrics.internal_errors_total.labels(where="edits").inc()
-        return  # they are stored, and two replicas are hardly ever at the same message at once
+        return turn  # they are stored, and two replicas are hardly ever at the same message at once
     mine = {edit.key: turn.plan.edits[edit.key] for edit in new if edit.key in turn.plan.edits}
     if adopt_stored_edits(thread, stored, mine) and not turn.policy.literal:
         services.metrics.fallbacks_total.labels(reason="edited_elsewhere").inc()
-        await plan_request(services, turn, frozen=True)
+        turn = await plan_request(services, turn, frozen=True)
         thread.state = thread.state.with_edits(turn.plan)
+    return turn
 
 
 def _store_rows(services: Services, turn: Turn, *, waited: bool = False) -> asyncio.Future[None]:
     """Give the turn's rows to the store; if they are lost, the session is forgotten and read back. waited: the caller
     waits for the rows. Others are on disk with the answer, or a moment later if the answer is late."""
-    rows, turn.rows = turn.rows, []
-    written = turn.pending_write = services.store.put(rows) if waited else services.store.put_deferred(rows)
+    rows = turn.pending.take()
+    written = turn.pending.write = services.store.put(rows) if waited else services.store.put_deferred(rows)
     written.add_done_callback(lambda done: handle_lost_write(services, turn, done))
     return written

@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 
 def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
     """The keys of the results that the sent prompt asked the model to reflect on; () where it did not ask."""
-    if turn.observed or turn.fallback == "upstream_reject":
+    if turn.prompt.observed or turn.prompt.fallback == "upstream_reject":
         return ()
     return next((insert.quoted_keys for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE), ())
 
 
 def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
     """Headings of the blocks that are withheld from the client."""
-    if turn.fallback == "upstream_reject":
+    if turn.prompt.fallback == "upstream_reject":
         return ()
     mine = (state_block.HEADING,) if turn.plan.asks_for_state and services.settings.state.withhold else ()
     return (*mine, reflection.HEADING) if find_reflected_keys(turn) else mine
@@ -61,8 +61,8 @@ def make_context_headers(turn: Turn) -> Headers:
         told.append((b"x-context-over-budget", b"%d" % turn.over_budget))
     if turn.warnings:
         told.append((b"x-context-warning", "; ".join(turn.warnings).encode("ascii", "replace")))
-    if turn.fallback:
-        told.append((b"x-context-fallback", turn.fallback.encode()))
+    if turn.prompt.fallback:
+        told.append((b"x-context-fallback", turn.prompt.fallback.encode()))
     return told
 
 
@@ -94,13 +94,13 @@ def record_outcome(
     thread.failed = state_key is None or not complete
     state = None
     meter = _make_meter(services, turn, usage, status)
-    first = turn.earlier_usage[0] if turn.earlier_usage else usage  # the prediction is for the first round's prompt
+    first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
     if answer is not None and state_key is not None and complete:
         state = _read_state(services, turn, answer, state_key, blocks, rows, now)
         cached = first.cached if first is not None else None
         answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
         thread.state = thread.state.after_answer(
-            predicted=0 if turn.observed else turn.plan.predicted,
+            predicted=0 if turn.prompt.observed else turn.plan.predicted,
             cached=cached,
             state=state,
             answered_tip=turn.tip_key if answered else None,
@@ -111,8 +111,9 @@ def record_outcome(
         prompt_tokens=usage.prompt if usage is not None else None,
         completion_tokens=usage.completion if usage is not None else None,
         cached_tokens=usage.cached if usage is not None else None,
-        answer=answer_key, fallback=turn.fallback, first_byte_ms=_number(more.get("first_byte_ms")), ended_at=now,
-        note=_make_note(turn, more.get("note"), usage), meter=cost.write_meter(meter) if meter is not None else None,
+        answer=answer_key, fallback=turn.prompt.fallback, first_byte_ms=_number(more.get("first_byte_ms")),
+        ended_at=now, note=_make_note(turn, more.get("note"), usage),
+        meter=cost.write_meter(meter) if meter is not None else None,
     )  # fmt: skip
     rows.append(row)
     if thread.tip_key == turn.tip_key:
@@ -129,11 +130,11 @@ def record_outcome(
 
 def _describe_rounds(turn: Turn, usage: Usage | None) -> str | None:
     """The usage of all rounds in words, where there were several: the client gets the last round's prompt only."""
-    if not turn.earlier_usage:
+    if not turn.rounds.usage:
         return None
-    spent = [*turn.earlier_usage, usage] if usage is not None else turn.earlier_usage
+    spent = [*turn.rounds.usage, usage] if usage is not None else [*turn.rounds.usage]
     prompt, cached = sum(one.prompt for one in spent), sum(one.cached or 0 for one in spent)
-    return f"{len(turn.earlier_usage) + 1} rounds, {prompt} prompt tokens in all, {cached} of them cached"
+    return f"{len(turn.rounds.usage) + 1} rounds, {prompt} prompt tokens in all, {cached} of them cached"
 
 
 def _make_note(turn: Turn, told: object, usage: Usage | None) -> str | None:
@@ -156,7 +157,8 @@ def _store_answers(
     complete."""
     thread, memory = turn.located.thread, turn.located.thread.live_session
     first = None
-    group_id = turn.find_group_id(len(turn.keys) - 1)
+    position = len(chain.find_chained_indices(turn.request))
+    group_id = turn.find_group_ids()(len(turn.keys) - 1)
     for index in sorted(answer.finish_reasons) or [0]:
         raw = answer.build_message(index)
         if raw is None:
@@ -174,7 +176,7 @@ def _store_answers(
         if chain_key not in memory.nodes:
             rows.append(
                 exchange_rows.make_message_row(
-                    turn, message, chain_key, turn.tip_key, turn.chain_length, group_id, now, answer=True, reached=True
+                    turn, message, chain_key, turn.tip_key, position, group_id, now, answer=True, reached=True
                 )
             )
             services.live_sessions.add_node(
@@ -209,17 +211,17 @@ def _read_state(
 
 def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> None:
     """Add the figures of an exchange to the request log."""
-    original = turn.observed or turn.plan.messages is None
+    original = turn.prompt.observed or turn.plan.messages is None
     told: dict[str, object] = {
         "session": turn.located.thread.session,
         "policy": turn.policy.name,
         "tokens_before": turn.plan.before,
-        "tokens_after": turn.plan.before if original or turn.fallback == "upstream_reject" else turn.plan.after,
+        "tokens_after": turn.plan.before if original or turn.prompt.fallback == "upstream_reject" else turn.plan.after,
     }
     if meter is not None and any(cached >= 0 for _, cached in meter.rounds):
         told["cached"] = sum(max(cached, 0) for _, cached in meter.rounds)
-    if turn.fallback is not None:
-        told["fallback"] = turn.fallback
+    if turn.prompt.fallback is not None:
+        told["fallback"] = turn.prompt.fallback
     if status != "complete":
         told["outcome"] = status
     turn.log_fields.update(told)
@@ -229,7 +231,7 @@ def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
     """True for the whole answer to a request that asked for the state: the client's own bytes ask for none."""
     return (
         turn.plan.asks_for_state
-        and turn.fallback not in ("upstream_reject", "rounds")
+        and turn.prompt.fallback not in ("upstream_reject", "rounds")
         and answer.finish_reasons.get(0) not in CUT_REASONS
     )
 
@@ -294,7 +296,7 @@ async def store_and_wait(services: Services, turn: Turn, rows: Sequence[Row]) ->
         services.metrics.persist_dropped_total.inc()
         services.live_sessions.forget_session(turn.located.thread.live_session)
         return False
-    if turn.has_lost_rows:  # the answer was stored, its request was not: half of it is not reliable
+    if turn.pending.is_lost:  # the answer was stored, its request was not: half of it is not reliable
         return False
     turn.located.thread.is_confirmed = True  # rows are written in the order in which they were put
     return True
@@ -308,7 +310,7 @@ def store_in_background(services: Services, turn: Turn, rows: Sequence[Row]) -> 
 def handle_lost_write(services: Services, turn: Turn, done: asyncio.Future[None]) -> None:
     """Handle a write that failed: forget the session, so that the next request reads it back from the store."""
     if not done.cancelled() and done.exception() is not None:
-        turn.has_lost_rows = True
+        turn.pending.is_lost = True
         services.metrics.persist_dropped_total.inc()
         services.live_sessions.forget_session(turn.located.thread.live_session)
 
@@ -373,7 +375,7 @@ def publish_plan(services: Services, turn: Turn) -> None:
     with _safe(services):
         if not turn.dialect.returns_rows:  # a gateway withholds rows, so what is not there says nothing
             _publish_client_change(services, turn)
-        if turn.observed or turn.fallback is not None or turn.policy.mode != "rewrite":
+        if turn.prompt.observed or turn.prompt.fallback is not None or turn.policy.mode != "rewrite":
             return
         if turn.plan.new_edits:
             _publish_edits(services, turn)
@@ -410,12 +412,12 @@ def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: t
     """Publish the events of an answer. usage: that of the first round, None where the answer is not whole. state: the
     state block that the answer had, as (key, text)."""
     with _safe(services):
-        if turn.fallback is not None:
-            _publish(services, turn, bus.FALLBACK, {"reason": turn.fallback})
+        if turn.prompt.fallback is not None:
+            _publish(services, turn, bus.FALLBACK, {"reason": turn.prompt.fallback})
         if state is not None:
             _publish(services, turn, bus.STATE, {"by": "model", "characters": len(state[1])})
         predicted, cached = cost.count_expected_cached(turn), usage.cached if usage is not None else None
-        if cached is not None and turn.fallback is None and cached < predicted // 2:
+        if cached is not None and turn.prompt.fallback is None and cached < predicted // 2:
             data = {"by": "upstream", "predicted": predicted, "reported": cached}
             _publish(services, turn, bus.CACHE, {**data, "in_a_row": turn.located.thread.state.cache_miss_streak})
 

@@ -28,6 +28,8 @@ Headers = list[tuple[bytes, bytes]]
 WORKERS = 2
 """Worker threads in which long requests are read and planned. More threads would not be faster, since Python runs one
 at a time. Each of them runs before the event loop gets its next turn."""
+LARGE = 256 * 1024
+"""Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from proxy.context.branch_state import count_cuts
+from proxy.context.plan import Plan
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import exchange_rows, lookups
 from proxy.exchange.services import Services
@@ -28,32 +29,33 @@ MAX_CONVERSATION_KINDS = 1000
 """Limit on the kinds of conversations that are known to come to edits."""
 
 
-async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -> None:
-    """Put hidden rounds and tools into the turn's request. first: it is its thread's first request, so that no cache
-    has any part of it yet."""
+async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -> Turn:
+    """Return the turn with hidden rounds and tools in its request. first: it is its branch's first request, so that no
+    cache has any part of it yet."""
     thread = turn.located.thread
     if turn.policy.mode != "rewrite" or thread.state.stopped is not None or thread.kind == "side":
-        return
+        return turn
     if turn.dialect.returns_rows:
-        return
+        return turn
     if thread.tool_offer is None:
-        _decide_offer(services, turn, first=first)
+        turn = _decide_offer(services, turn, first=first)
     if thread.tool_offer is None or not thread.tool_offer.names:
-        return
-    turn.tool_offer = offers.select_present_tools(thread.tool_offer, turn.request)
+        return turn
+    offer = offers.select_present_tools(thread.tool_offer, turn.request)
     try:
         rounds = await _load_rounds(services, turn)
-        turn.spliced = splice_hidden_rounds(
-            turn.request, turn.keys, rounds, turn.tool_offer.definitions, services.message_cache.get_message
+        spliced = splice_hidden_rounds(
+            turn.request, turn.keys, rounds, offer.definitions, services.message_cache.get_message
         )
     except (NotManaged, StoreUnavailable, ValueError):
         # The client's own history is whole without the rounds: its calls and their results are all there.
         services.metrics.internal_errors_total.labels(where="rounds").inc()
         log.exception("hidden rounds cannot be put back")
-        turn.spliced = splice_hidden_rounds(turn.request, turn.keys, {}, turn.tool_offer.definitions)
+        spliced = splice_hidden_rounds(turn.request, turn.keys, {}, offer.definitions)
+    return turn.with_lookups(tool_offer=offer, spliced=spliced)
 
 
-def _decide_offer(services: Services, turn: Turn, *, first: bool) -> None:
+def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
     """Decide on the thread's tools, where that is possible by now. The decision is final: a list that changes later
     moves the whole prompt."""
     when = offers.find_offer_time(services.settings, turn.policy)
@@ -69,7 +71,8 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> None:
     elif when == "first_edit" and (turn.is_bound or count_cuts(turn.located.thread.state.edits)):
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools
     elif when == "first_edit":
-        turn.pending_tool_offer = found
+        return turn.with_lookups(pending_tool_offer=found)
+    return turn
 
 
 async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
@@ -96,26 +99,25 @@ def _find_conversation_kind(turn: Turn) -> tuple[str, tuple[str, ...]]:
     return turn.tenant, tuple(sorted(turn.request.tool_names))
 
 
-def offer_pending_tools(services: Services, turn: Turn) -> None:
+def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
     """Add the tools that come with the first edit, once the plan has an edit; the thread keeps them."""
-    if turn.plan.refusal or not count_cuts(turn.plan.edits):
-        return
+    if plan.refusal or not count_cuts(plan.edits):
+        return turn
     services.conversations_with_edits[_find_conversation_kind(turn)] = None
     if len(services.conversations_with_edits) > MAX_CONVERSATION_KINDS:
         del services.conversations_with_edits[next(iter(services.conversations_with_edits))]
-    if turn.pending_tool_offer is None:
-        return
+    offer = turn.enriched.pending_tool_offer
+    if offer is None:
+        return turn
     if turn.located.thread.tool_offer is None:
-        exchange_rows.add_offer_row(turn, turn.pending_tool_offer)
-    turn.tool_offer, turn.pending_tool_offer = turn.pending_tool_offer, None
-    if not turn.spliced.added_tools:
-        turn.spliced = add_tools(turn.spliced, turn.tool_offer.definitions)
+        exchange_rows.add_offer_row(turn, offer)
+    spliced = turn.spliced if turn.spliced.added_tools else add_tools(turn.spliced, offer.definitions)
+    return turn.with_lookups(tool_offer=offer, pending_tool_offer=None, spliced=spliced)
 
 
-def strip_tools(turn: Turn) -> None:
-    """Reset the turn to the client's own bytes: nothing is hidden in them, and none of our tools is offered."""
-    turn.spliced = SplicedRequest(turn.request, turn.keys)
-    turn.tool_offer = offers.NO_TOOLS
+def strip_tools(turn: Turn) -> Turn:
+    """Return the turn with the client's own bytes: nothing is hidden in them, and none of our tools is offered."""
+    return turn.with_lookups(spliced=SplicedRequest(turn.request, turn.keys), tool_offer=offers.NO_TOOLS)
 
 
 def find_guarded_results(turn: Turn) -> frozenset[bytes]:

@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import msgspec
 
@@ -19,8 +20,9 @@ from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange import record_outcome
+from proxy.exchange import fallback, record_outcome
 from proxy.exchange.dialect import AnswerRelay
+from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
@@ -55,12 +57,13 @@ class ToolLoop:
     """The rounds behind one answer. Made where tools of ours are offered; costs nothing until one is called."""
 
     def __init__(self, services: Services, turn: Turn, target: Target, incoming: Incoming) -> None:
-        self.tool_names = frozenset(turn.tool_offer.names)
+        self.tool_names = frozenset(turn.enriched.tool_offer.names)
         self._services = services
-        self._turn = turn
+        self.turn = turn
+        """The turn with the rounds so far."""
         self._target = target
         self._incoming = incoming
-        self._sent_body = turn.sent_body
+        self._sent_body = turn.prompt.chat_body
         self._hidden_messages: list[bytes] = []
         self._call_counts: Counter[tuple[str, str]] = Counter()
         self._round_count = 0
@@ -115,7 +118,7 @@ class ToolLoop:
     async def run_body(self, body: bytes, strip_blocks: Callable[[bytes], bytes]) -> bytes | None:
         """Run the rounds of answers that come in one body each, and return the body for the client. None where the
         original request has to be sent. strip_blocks: takes out of a body the blocks that the client must not see."""
-        dialect = self._turn.dialect
+        dialect = self.turn.dialect
         if not dialect.may_call(body, self.tool_names):
             return body
         bodies = [body]
@@ -145,15 +148,15 @@ class ToolLoop:
         results = await self._make_results(calls)
         self._hidden_messages += [message, *results]
         body = append_messages(self._sent_body, [message, *results])
-        if offers.read_tool_choice(self._turn.request) == "required":
+        if offers.read_tool_choice(self.turn.request) == "required":
             self._without_tools = True  # the model has to call a tool: one of ours may satisfy that once
-        tools = self._turn.request.tools
+        tools = self.turn.request.tools
         if self._without_tools and tools is not None:
             body = json_spans.set_member(body, "tools", tools)
         self._sent_body = body
-        if self._turn.wire is not None:
+        if self.turn.wire is not None:
             try:
-                body = self._turn.write_wire(self._hidden_messages, with_tools=not self._without_tools)
+                body = self.turn.write_wire(self._hidden_messages, with_tools=not self._without_tools)
             except ValueError as problem:
                 raise UpstreamBroken(f"a hidden round cannot be written: {problem}") from problem
         return await self._send_round(body)
@@ -173,7 +176,7 @@ class ToolLoop:
     async def _wait_for_messages(self) -> None:
         """Wait for the client's new messages to be in the store, where tools look for them; no longer than for any
         other write."""
-        written = self._turn.pending_write
+        written = self.turn.pending.write
         if written is not None and not written.done():
             self._services.store.flush_deferred()
             await asyncio.wait([written], timeout=self._services.settings.limits.commit_wait_ms / 1000)
@@ -207,7 +210,7 @@ class ToolLoop:
             return make_error_result(LIMIT_RESULTS["time"])
 
     def _make_context(self) -> ToolContext:
-        parts, turn = self._services, self._turn
+        parts, turn = self._services, self.turn
         header = parts.settings.memos.project_header.lower().encode()
         named = [value for name, value in self._incoming.headers if header and name.lower() == header]
         return ToolContext(
@@ -231,7 +234,7 @@ class ToolLoop:
         """Seconds that all rounds may take: less than the client's read timeout where nothing is streamed meanwhile."""
         seconds = self._services.settings.tools.seconds
         for name, value in self._incoming.headers:
-            if name.lower() == b"x-stainless-read-timeout" and not self._turn.request.stream:
+            if name.lower() == b"x-stainless-read-timeout" and not self.turn.request.stream:
                 with suppress(ValueError):
                     seconds = min(seconds, float(value) * READ_SHARE)
         return seconds
@@ -253,20 +256,20 @@ class ToolLoop:
         bare = self._without_tools
         results = await self._make_results(calls) if calls else ()
         ids = tuple(call.id for call in theirs) if calls else ()
-        self._turn.hidden_round = HiddenRound(
-            b"", b"", (*self._hidden_messages, message), tuple(results), ids, without_tools=bare
-        )
+        hidden = HiddenRound(b"", b"", (*self._hidden_messages, message), tuple(results), ids, without_tools=bare)
+        self.turn = replace(self.turn, rounds=replace(self.turn.rounds, hidden=hidden))
 
     def _add_usage(self, usage: Usage | None) -> None:
         if usage is not None:
-            self._turn.earlier_usage.append(usage)
+            rounds = replace(self.turn.rounds, usage=(*self.turn.rounds.usage, usage))
+            self.turn = replace(self.turn, rounds=rounds)
 
     async def _send_round(self, body: bytes) -> Reply:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
         came = self._incoming
         reply = await self._services.client.send(self._target, came.method, came.path, came.query, came.headers, body)
         streams = reply.content_type.startswith("text/event-stream")
-        if reply.status == 200 and not reply.encoding and streams == self._turn.request.stream:
+        if reply.status == 200 and not reply.encoding and streams == self.turn.request.stream:
             return reply
         await reply.close()
         raise UpstreamBroken(f"the upstream ended the answer with status {reply.status}")
@@ -274,10 +277,8 @@ class ToolLoop:
     def _give_up(self) -> None:
         """Drop the hidden rounds so far: the original request is sent instead."""
         self._sends_original = True
-        self._turn.fallback = "rounds"
-        self._turn.usage_added = False
-        self._turn.hidden_round = None
-        self._services.metrics.fallbacks_total.labels(reason="rounds").inc()
+        turn = fallback.use_original(self._services, self.turn, FallbackReason.ROUNDS)
+        self.turn = replace(turn, rounds=replace(turn.rounds, hidden=None))
 
     async def send_original(self) -> Reply:
         """Return the answer to the client's own bytes, whatever it is. Raises UpstreamError."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from asyncio import Future
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
 from proxy.chat import group
-from proxy.chat.group import Group
-from proxy.chat.message import Message, PrefixCache, Request
+from proxy.chat.message import PrefixCache, Request
 from proxy.chat.tokens import TokenCounter
 from proxy.context.models import Model
 from proxy.context.plan import Plan
@@ -33,13 +31,74 @@ ORIGINAL_FALLBACKS = ("upstream_reject", "rounds")
 """Fallbacks in which the client's own bytes go out, whatever was planned."""
 
 
-@dataclass(slots=True, eq=False)
-class Turn:
-    """One request on its way: its session, its plan, and the bytes that were sent.
+@dataclass(frozen=True, slots=True, eq=False)
+class Enriched:
+    """The lookups that a plan uses beside the request."""
 
-    fallback: why the original went out. usage_added: the proxy asked upstream for usage. sent_body: the request that
-    was sent, as chat completions.
-    observed: the plan was only recorded. rows: the rows that are still to be stored.
+    policy: Policy
+    spliced: SplicedRequest
+    """The request as upstream should see it, which is planned: the client's own where nothing is hidden."""
+    tool_offer: ToolOffer = offers.NO_TOOLS
+    """The tools of ours that are in `spliced`."""
+    pending_tool_offer: ToolOffer | None = None
+    """The tools that are added with the branch's first edit, until there is one."""
+    relevance: Mapping[bytes, float] = field(default_factory=dict)
+    """Nearness of messages to the task, by form, as `View.relevance`."""
+    cached_without_proxy: int = 0
+    """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`cost`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """The prompt that goes upstream."""
+
+    plan: Plan = UNPLANNED
+    chat_body: bytes = b""
+    """The request that is sent, as chat completions."""
+    outgoing: bytes = b""
+    """The bytes for upstream: `chat_body`, in the wire format that the client speaks."""
+    usage_added: bool = False
+    """True if the proxy asked upstream for usage."""
+    fallback: str | None = None
+    """Why the plan is not what goes out (`fallback`); None where it is."""
+    observed: bool = False
+    """True if the plan is only recorded."""
+    is_simulated: bool = False
+    """True if the request was planned in full and goes out without the plan (`observe`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswerRounds:
+    """The rounds behind one answer in which the model called tools of ours."""
+
+    usage: tuple[Usage, ...] = ()
+    """The usage of the rounds before the last one."""
+    hidden: HiddenRound | None = None
+    """The hidden round behind the answer; its `key` is not known before the answer is."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingRows:
+    """Rows of a turn on their way to the store. All versions of a turn share them."""
+
+    rows: list[Row] = field(default_factory=list)
+    """The rows that are still to be given to the store."""
+    write: Future[None] | None = None
+    """Done when the rows that were last given to the store are there."""
+    is_lost: bool = False
+    """True if rows were given to the store and will not be there."""
+
+    def take(self) -> list[Row]:
+        """Return the rows; from now on others give them to the store."""
+        taken, self.rows = self.rows, []
+        return taken
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One request on its way: its branch, its lookups, its prompt, and the rounds of its answer.
+
+    Each step returns a new turn; no step changes a value that an earlier step made.
     """
 
     id: str
@@ -47,65 +106,58 @@ class Turn:
     located: Located
     request: Request
     keys: Sequence[bytes]
-    policy: Policy
     model: Model
     upstream: str
     strategy: str
     weigh: TokenCounter
     started_at: float
+    enriched: Enriched
+    prompt: Prompt = field(default_factory=Prompt)
+    rounds: AnswerRounds = field(default_factory=AnswerRounds)
+    pending: PendingRows = field(default_factory=PendingRows)
     prefix_cache: PrefixCache | None = None
-    plan: Plan = UNPLANNED
-    sent_body: bytes = b""
-    outgoing: bytes = b""
-    """The bytes for upstream: `sent_body`, in the wire format that the client speaks."""
     dialect: Dialect = COMPLETIONS
     wire: WireRequest | None = None
     """The request in the client's wire format; None for chat completions."""
-    usage_added: bool = False
-    fallback: str | None = None
-    observed: bool = False
-    is_simulated: bool = False
-    """True if the request was planned in full and went out without the plan (`observe`)."""
-    rows: list[Row] = field(default_factory=list)
-    relevance: Mapping[bytes, float] = field(default_factory=dict)
-    """Nearness of messages to the task, by form, as `View.relevance`."""
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the request log, as `Incoming.log_fields`."""
     warnings: tuple[str, ...] = ()
     """Faults of the x-context-* headers (`header_warnings`)."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
-    cached_without_proxy: int = 0
-    """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`money`)."""
 
-    spliced: SplicedRequest = field(init=False)
-    """The request as upstream should see it, which is planned: the client's own where nothing is hidden."""
-    tool_offer: ToolOffer = offers.NO_TOOLS
-    """The tools of ours that are in the bytes that are sent."""
-    pending_tool_offer: ToolOffer | None = None
-    """The tools that are added with the thread's first edit, until there is one."""
-    earlier_usage: list[Usage] = field(default_factory=list)
-    """The usage of the rounds before the last one."""
-    hidden_round: HiddenRound | None = None
-    """The hidden round behind the answer; its `key` is not known before the answer is."""
-    task_cache: tuple[re.Pattern[str] | None, tuple[int, Message] | None] | None = None
-    """The task of the request, and the pattern with which it was found (`lookups.find_task`)."""
-    chain_length: int = 0
-    """Number of the request's messages beside system messages."""
-    groups: Sequence[Group] | None = None
-    """The groups of the request's messages, once one of them was asked for."""
-    pending_write: Future[None] | None = None
-    """Done when the rows that were last given to the store are there."""
-    has_lost_rows: bool = False
-    """True if rows of the turn were given to the store and will not be there."""
+    @property
+    def policy(self) -> Policy:
+        """The policy of the request."""
+        return self.enriched.policy
 
-    def __post_init__(self) -> None:
-        self.spliced = SplicedRequest(self.request, self.keys)
+    @property
+    def spliced(self) -> SplicedRequest:
+        """The request as upstream should see it, which is planned."""
+        return self.enriched.spliced
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the prompt."""
+        return self.prompt.plan
+
+    def with_lookups(self, **lookups: Any) -> Turn:
+        """The turn with other values in `enriched`."""
+        return replace(self, enriched=replace(self.enriched, **lookups))
+
+    def with_prompt(self, **values: Any) -> Turn:
+        """The turn with other values in `prompt`."""
+        return replace(self, prompt=replace(self.prompt, **values))
+
+    @property
+    def is_as_it_came(self) -> bool:
+        """True if the client's own bytes go out, or nothing but a part of the plan."""
+        return self.prompt.observed or self.prompt.fallback is not None
 
     @property
     def sent_tokens(self) -> int:
         """Tokens of the prompt that went out, by our own count."""
-        as_it_came = self.observed or self.plan.messages is None or self.fallback in ORIGINAL_FALLBACKS
+        as_it_came = self.prompt.observed or self.plan.messages is None or self.prompt.fallback in ORIGINAL_FALLBACKS
         return self.plan.before if as_it_came else self.plan.after
 
     @property
@@ -134,14 +186,12 @@ class Turn:
         """The bytes for upstream, with more chat messages at the end. with_tools: our tools are in them. Raises
         ValueError for a change that the dialect does not allow."""
         if self.wire is None:
-            return self.sent_body
+            return self.prompt.chat_body
         messages = [*find_sources(self.spliced, self.request, self.plan), *((None, raw) for raw in more)]
         return self.wire.write(messages, tools=self.spliced.added_tools if with_tools else b"")
 
-    def find_group_id(self, n: int) -> str:
-        """The id of the group that the request's n-th message belongs to. Groups that an earlier request of the same
-        history has found for its prefix are reused."""
-        if self.groups is None:
-            self.groups = group.split_request_groups(self.request, self.keys, self.policy.observation)
-        found = self.groups
-        return found[bisect_right(found, n, key=attrgetter("start")) - 1].id
+    def find_group_ids(self) -> Callable[[int], str]:
+        """A function that gives the id of the group that the request's n-th message belongs to. Groups that an earlier
+        request of the same history has found for its prefix are reused."""
+        found = group.split_request_groups(self.request, self.keys, self.policy.observation)
+        return lambda n: found[bisect_right(found, n, key=attrgetter("start")) - 1].id

@@ -16,10 +16,11 @@ from proxy.context.plan import Edit
 from proxy.dialects.completions.request import make_user_message, write_request
 from proxy.exchange import lookups, plan_request, splice_rounds
 from proxy.exchange.services import Services
-from proxy.exchange.turn import Turn
+from proxy.exchange.turn import Enriched, Turn
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch
 from proxy.sessions.branch import StoredDecisions
+from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.sessions.locate import Located
 
 NEXT_MESSAGE_TEXT = "(the client's next message)"
@@ -73,20 +74,20 @@ async def preview_prompt(
         located=Located(thread, "continuation", len(selected.keys) - 1, selected.record.explicit),
         request=request,
         keys=keys,
-        policy=lookups.choose_policy(services, usual, decisions),
         model=model,
         upstream=target.name,
         strategy=target.strategy,
         weigh=services.find_token_counter(model),
         started_at=services.now(),
+        enriched=Enriched(lookups.choose_policy(services, usual, decisions), SplicedRequest(request, keys)),
     )
     if count >= find_session.OFF_LOOP_MESSAGES or any(not turn.weigh.has_count(m) for m in request.messages):
         await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
     await lookups.search_store(services, turn)
     if thread.tool_offer is not None:
-        await splice_rounds.add_rounds_and_tools(services, turn, first=False)
+        turn = await splice_rounds.add_rounds_and_tools(services, turn, first=False)
     await lookups.load_notes(services, turn, "")
-    await plan_request.plan_request(services, turn)
+    turn = await plan_request.plan_request(services, turn)
     return Preview(turn, len(raws))
 
 

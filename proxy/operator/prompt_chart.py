@@ -86,7 +86,7 @@ async def build_chart(services: Services, tenant: str, session: str, *, thread: 
 
 def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> PromptChart:
     turn, plan = preview.turn, preview.turn.plan
-    edits = {} if turn.observed else preview.edits
+    edits = {} if turn.prompt.observed else preview.edits
     pieces = [_make_segment(selected, turn.weigh, edits, n) for n in range(len(selected.keys))]
     head = [piece for piece in pieces if piece.kind == "system"]
     tools = turn.weigh.count_tools(selected.request.tools)
@@ -105,7 +105,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
             text=one.text if len(one.text) <= MAX_INSERT_CHARS else one.text[: MAX_INSERT_CHARS - 1] + "…",
             after=names[index] if 0 <= index < len(names) else "",
         )
-        for index, one in ([] if turn.observed else plan.placed_inserts)
+        for index, one in ([] if turn.prompt.observed else plan.placed_inserts)
     ]
     return PromptChart(
         session=selected.record.session,
@@ -115,12 +115,12 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
         limit=turn.policy.find_window(turn.model),
         budget=turn.policy.budget,
         tokens=plan.before,
-        sent=plan.before if turn.observed else plan.after,
+        sent=plan.before if turn.prompt.observed else plan.after,
         head=head,
         bars=bars[-MAX_BARS:],
         earlier=max(0, len(bars) - MAX_BARS),
         inserts=inserts,
-        refused=plan.refusal or turn.fallback or "",
+        refused=plan.refusal or turn.prompt.fallback or "",
         waits=bool(selected.request.messages[-1].calls),
     )
 

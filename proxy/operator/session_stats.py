@@ -160,8 +160,8 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
 def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
     turn, plan = preview.turn, preview.turn.plan
     limit = turn.policy.find_limit(turn.model, lookups.find_window(services, turn.upstream, turn.request.model))
-    sent = plan.before if turn.observed else plan.after
-    edits = {} if turn.observed else preview.edits
+    sent = plan.before if turn.prompt.observed else plan.after
+    edits = {} if turn.prompt.observed else preview.edits
     gone = sum(edit.action == "gone" for edit in edits.values())
     levels = next((note.figures for note in plan.notes if note.kind == "levels"), {})
     budgets = next((note.figures for note in plan.notes if note.kind == "level_budgets"), {})

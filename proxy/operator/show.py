@@ -88,7 +88,7 @@ async def preview_next_prompt(
     here = await find_branch(services, tenant, session, thread)
     seen = await preview_prompt(services, here)
     turn, plan = seen.turn, seen.turn.plan
-    edits = {} if turn.observed else seen.edits
+    edits = {} if turn.prompt.observed else seen.edits
     since = await _edit_rows(services, here)
     messages = await _messages(turn.request, turn.keys, edits, turn.weigh, here.operator_decisions, since, turn.policy)
     first = len(messages) - seen.stand_ins
@@ -100,12 +100,12 @@ async def preview_next_prompt(
         policy=turn.policy.name,
         model=turn.request.model,
         tokens_before=plan.before,
-        tokens_after=plan.before if turn.observed else plan.after,
+        tokens_after=plan.before if turn.prompt.observed else plan.after,
         messages=messages,
         inserts=_placed_inserts(turn),
-        body=turn.sent_body.decode("utf-8", "replace"),
+        body=turn.prompt.chat_body.decode("utf-8", "replace"),
         original=turn.request.body.decode("utf-8", "replace"),
-        refused=plan.refusal or turn.fallback or "",
+        refused=plan.refusal or turn.prompt.fallback or "",
     )
 
 
@@ -117,7 +117,7 @@ def _placed_inserts(turn: Turn) -> list[PromptInsert]:
     woven = turn.spliced.keys
     return [
         PromptInsert(places.get(woven[index], -1) if 0 <= index < len(woven) else -1, insert.source, insert.text)
-        for index, insert in ([] if turn.observed else turn.plan.placed_inserts)
+        for index, insert in ([] if turn.prompt.observed else turn.plan.placed_inserts)
     ]
 
 
@@ -171,7 +171,7 @@ async def list_iterations(
 async def _between(services: Services, selected: SelectedBranch, start: int, end: int) -> list[PromptMessage]:
     seen = await preview_prompt(services, selected)
     since = await _edit_rows(services, selected)
-    edits = {} if seen.turn.observed else seen.edits
+    edits = {} if seen.turn.prompt.observed else seen.edits
     made = await _messages(
         selected.request, selected.keys, edits, seen.turn.weigh, selected.operator_decisions, since, seen.turn.policy
     )
@@ -302,7 +302,7 @@ async def read_reported_tokens(services: Services, selected: SelectedBranch) -> 
 def build_group_items(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> list[GroupListItem]:
     """Return the groups of a thread as they stand in a planned prompt."""
     turn = preview.turn
-    edits = {} if turn.observed else preview.edits
+    edits = {} if turn.prompt.observed else preview.edits
     return [_build_group_item(selected, one, edits, turn.weigh, reported) for one in selected.groups]
 
 

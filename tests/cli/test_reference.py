@@ -7,6 +7,7 @@ import pytest
 
 from proxy.cli import reference
 from proxy.cli.reference import FALLBACKS, LIMITS, REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS, list_limits
+from proxy.exchange.fallback import REASON_TEXTS, FallbackReason
 from proxy.settings.load import Settings
 from proxy.web.auth import KEY_HEADER
 
@@ -30,15 +31,15 @@ def test_every_header_of_ours_in_the_code_is_in_a_table_and_each_in_a_table_is_i
     assert b"x-should-retry" in SOURCES[PROXY / "web" / "error_responses.py"].encode()
 
 
-def test_every_reason_for_a_fallback_in_the_code_is_in_the_table_and_the_reverse() -> None:
+def test_every_reason_with_which_code_gives_a_request_back_is_a_reason_and_the_reverse() -> None:
     found = set[str]()
     for text in SOURCES.values():
         found |= set(re.findall(r"NotManaged\(\"([a-z_]+)\"", text))
-        found |= set(re.findall(r"\.fallback = f?\"([a-z_]+)", text))
-        found |= set(re.findall(r"forward_original\(services, incoming, out, \"([a-z_]+)\"\)", text))
         found |= set(re.findall(r"unmanaged_reason=\"([a-z_]+)\"", text))
-        found |= set(re.findall(r"problem\.reason if .* else \"([a-z_]+)\"", text))
-    assert found == {reason.partition(" ")[0] for reason, _ in FALLBACKS}
+        found |= {FallbackReason[name].value for name in re.findall(r"FallbackReason\.([A-Z_]+)", text)}
+    found |= {"rule ID", "error"}
+    assert found == {reason.value for reason in FallbackReason}
+    assert list(REASON_TEXTS) == list(FallbackReason)
 
 
 def test_a_limit_shows_the_default_of_each_setting_that_it_names() -> None:

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from proxy.chat.chain import public_id
 from proxy.context import inserts
 from proxy.context.plan import Edit, Insert, Note, Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from tests.conversations import look, user
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class Quiet(Stage):
     """A stage that says nothing."""
 
     when: ClassVar[When] = "schedule"
@@ -24,7 +24,7 @@ class Quiet:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class Telling(Stage):
     """A stage that tells how many edits it is shown."""
 
     when: ClassVar[When] = "schedule"

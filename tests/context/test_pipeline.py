@@ -16,7 +16,7 @@ from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Action, Edit, Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.isolate_tools import IsolateTools
 from tests.context.agent import POLICIES, load
@@ -40,7 +40,7 @@ MARK = {"cache_control": {"type": "ephemeral"}}
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
+class Says(Stage):
     """Proposes what it is told to."""
 
     found: tuple[Proposal, ...]
@@ -51,7 +51,7 @@ class Says:
 
 
 @dataclass(frozen=True, slots=True)
-class SaysAtOnce:
+class SaysAtOnce(Stage):
     """The same, as a matter of correctness."""
 
     found: tuple[Proposal, ...]

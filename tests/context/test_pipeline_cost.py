@@ -14,12 +14,12 @@ from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, user
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
+class Mask(Stage):
     """Results older than the newest ones become a word."""
 
     keep: int = 3

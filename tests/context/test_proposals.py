@@ -9,14 +9,14 @@ from typing import ClassVar
 from proxy.context import schedule
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from tests.conversations import assistant, look, result, system, user
 
 TALK = [system(), user("one"), assistant(None, "1"), result("1", "r" * 50), assistant("done"), user("two")]
 
 
 @dataclass(frozen=True, slots=True)
-class Proposes:
+class Proposes(Stage):
     found: tuple[Proposal, ...]
     when: ClassVar[When] = "schedule"
 

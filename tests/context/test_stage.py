@@ -17,7 +17,7 @@ HERE = f"{__name__}"
 
 
 @dataclass(frozen=True, slots=True)
-class Mine:
+class Mine(Stage):
     """A stage of a user's own."""
 
     share: float = 0.5
@@ -32,7 +32,7 @@ class Mine:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeless:
+class Timeless(Stage):
     """Callable, but does not say when."""
 
     def __call__(self, view: View) -> Iterable[Proposal]:
@@ -40,7 +40,7 @@ class Timeless:
 
 
 @dataclass(frozen=True, slots=True)
-class Demanding:
+class Demanding(Stage):
     """Has a field without a default."""
 
     most: int
@@ -51,7 +51,7 @@ class Demanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class Silent(Stage):
     """A dataclass that cannot be called."""
 
     when: ClassVar[When] = "last"

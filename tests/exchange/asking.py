@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from proxy.context.plan import Ask, Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from tests.faulty import Script, faulty, until
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted
@@ -22,7 +22,7 @@ EXTRACT = "What was said first, in short."
 
 
 @dataclass(frozen=True, slots=True)
-class Condense:
+class Condense(Stage):
     """A stage that puts a summary in place of the first message, a helper's where there is one."""
 
     keep: str = ""

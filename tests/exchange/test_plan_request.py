@@ -13,7 +13,7 @@ import pytest
 
 from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from tests.awkward import Awkward, put_in
 from tests.faulty import faulty
 from tests.running import Agent, running
@@ -24,7 +24,7 @@ LONG = "\n".join(f"line {n} of a long result" for n in range(200))
 
 
 @dataclass(frozen=True, slots=True)
-class Spoil:
+class Spoil(Stage):
     """A stage of a user's own that does what it must not, when the last message says so."""
 
     when: ClassVar[When] = "schedule"

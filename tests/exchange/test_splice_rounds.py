@@ -26,9 +26,9 @@ def turns_of(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
     seen: list[Turn] = []
     real = splice_rounds.add_rounds_and_tools
 
-    async def noting(parts: Any, turn: Turn, *, first: bool) -> None:
-        await real(parts, turn, first=first)
-        seen.append(turn)
+    async def noting(parts: Any, turn: Turn, *, first: bool) -> Turn:
+        seen.append(await real(parts, turn, first=first))
+        return seen[-1]
 
     monkeypatch.setattr(splice_rounds, "add_rounds_and_tools", noting)
     return seen

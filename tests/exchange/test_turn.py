@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from proxy.chat import chain
-from proxy.exchange.turn import UNPLANNED, Turn
+from proxy.exchange.turn import UNPLANNED, Enriched, Turn
+from proxy.sessions.hidden_rounds import SplicedRequest
 from tests.conversations import assistant, request, user
 
 
@@ -13,9 +14,9 @@ def turn(*messages: Any, tenant: str = "t") -> Turn:
     came = request(messages)
     unused: Any = None
     policy: Any = SimpleNamespace(observation=None)
-    return Turn(
-        "x", "t", unused, came, chain.compute_keys(tenant, came.messages), policy, unused, "u", "openai", unused, 1.0
-    )
+    keys = chain.compute_keys(tenant, came.messages)
+    enriched = Enriched(policy, SplicedRequest(came, keys))
+    return Turn("x", "t", unused, came, keys, unused, "u", "openai", unused, 1.0, enriched)
 
 
 def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
@@ -27,7 +28,7 @@ def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
 
 def test_each_message_has_the_group_of_the_prompt_that_caused_it() -> None:
     found = turn(user("Hi"), assistant("Yes."), user("And?"), assistant("So."))
-    names = [found.find_group_id(n) for n in range(4)]
+    names = [found.find_group_ids()(n) for n in range(4)]
     assert names[0] == names[1]
     assert names[2] == names[3]
     assert names[0] != names[2]
@@ -36,13 +37,14 @@ def test_each_message_has_the_group_of_the_prompt_that_caused_it() -> None:
 def test_what_is_known_of_a_front_gives_the_same_groups_and_only_to_whom_it_belongs() -> None:
     talk = [user("Hi"), assistant("Yes."), user("And?"), assistant("So."), user("Well"), user("Then")]
     fresh = turn(*talk)
-    expected = [fresh.find_group_id(n) for n in range(6)]
+    expected = [fresh.find_group_ids()(n) for n in range(6)]
     for tenant in ("t", "u"):
         before, after = turn(*talk[:3]), turn(*talk, tenant=tenant)
-        assert before.find_group_id(2)
+        assert before.find_group_ids()(2)
         front = before.request.messages
         messages = (*front, *after.request.messages[3:])
-        after.request = replace(after.request, messages=messages, memo_values=dict(before.request.memo_values))
-        found = [after.find_group_id(n) for n in range(6)]
+        request = replace(after.request, messages=messages, memo_values=dict(before.request.memo_values))
+        after = replace(after, request=request)
+        found = [after.find_group_ids()(n) for n in range(6)]
         assert (found == expected) is (tenant == "t")
         assert len(set(found)) == 3

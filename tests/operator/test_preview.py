@@ -15,7 +15,7 @@ async def test_a_decision_can_be_tried_without_being_made() -> None:
     async with talking("thrifty") as talk:
         here = await find_branch(talk.parts, talk.tenant, "s")
         tried = await preview_prompt(talk.parts, here, StoredDecisions(SessionSettings(window=1)))
-        said = [m["content"] for m in json.loads(tried.turn.sent_body)["messages"]]
+        said = [m["content"] for m in json.loads(tried.turn.prompt.chat_body)["messages"]]
         assert said[0] == "Be brief."
         assert said[1].startswith(NEXT_MESSAGE_TEXT)
         assert len(said) == 2

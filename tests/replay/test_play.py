@@ -9,7 +9,7 @@ import pytest
 from proxy.context.models import Model
 from proxy.context.plan import Proposal, View
 from proxy.context.policy import OfferTime, Policy, with_schedule
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from proxy.replay.play import (
     PLAYED_STATE,
     Contender,
@@ -92,7 +92,7 @@ def test_the_same_conversation_gives_the_same_sums(policies: dict[str, Policy]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Trip:
+class Trip(Stage):
     """A stage of somebody's own that fails."""
 
     when: ClassVar[When] = "schedule"
@@ -108,7 +108,7 @@ def test_a_stage_that_fails_is_counted_and_the_original_is_sent() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(Stage):
     """Leaves nothing of what the model said: an empty message, which no upstream accepts."""
 
     when: ClassVar[When] = "always"

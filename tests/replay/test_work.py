@@ -11,7 +11,7 @@ import pytest
 from proxy.context.models import Model
 from proxy.context.plan import Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from proxy.replay import work as module
 from proxy.replay.play import Contender, ReplaySettings
 from proxy.replay.read import RecordedConversation
@@ -57,7 +57,7 @@ def test_conversations_are_read_as_they_are_needed(monkeypatch: pytest.MonkeyPat
 
 
 @dataclass(frozen=True, slots=True)
-class Dawdle:
+class Dawdle(Stage):
     """A stage that never ends."""
 
     when: ClassVar[When] = "schedule"

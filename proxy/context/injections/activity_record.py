@@ -9,6 +9,7 @@ from functools import partial
 
 from proxy.context.analysis.activity import build_activity_record
 from proxy.context.plan import Edit, Insert, View
+from proxy.context.stage import Injection
 
 HEADING = "[From the record of your own work so far; {count} results were shortened or left out.]"
 _TOLD = re.compile(re.escape(HEADING).replace(r"\{count\}", r"(\d+)"))
@@ -16,7 +17,7 @@ _RECORD = re.compile(r"\n\n" + _TOLD.pattern + r"(?:\n[^\n]+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class ReportActivity:
+class ReportActivity(Injection):
     """Report files read, edited and created, commands with their outcomes, last errors and open items. The record comes
     with the first batch of edits, and again when `every` more results have left.
 

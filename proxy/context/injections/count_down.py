@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from proxy.context.analysis.iteration import check_urgency, read_iteration, read_urgency
 from proxy.context.plan import Insert, View
+from proxy.context.stage import Injection
 from proxy.context.summaries import placeholders
 
 
 @dataclass(frozen=True, slots=True)
-class CountDown:
+class CountDown(Injection):
     """Insert `[15 iterations left. Complete your answer.]` at the tail, and a stronger text from `emergency` on."""
 
     aggressive: int = 15

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from proxy.context.plan import Insert, View
+from proxy.context.stage import Injection
 from proxy.notes import memo_matching
 
 
 @dataclass(frozen=True, slots=True)
-class QuoteMemos:
+class QuoteMemos(Injection):
     """Quote up to five memos of earlier sessions that match the last user message, at the tail, never in a system
     message.
 

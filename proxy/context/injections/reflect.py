@@ -11,6 +11,7 @@ from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import AnsweredCall, FoundReflections, ReflectionSettings
 from proxy.context.injections.warn_of_loops import WarnOfLoops
 from proxy.context.plan import Insert, View
+from proxy.context.stage import Injection
 from proxy.notes import call_summaries, reflection
 from proxy.notes.reflection import Progress
 
@@ -29,7 +30,7 @@ REMOVING_ACTIONS = ("gone", "text")
 
 
 @dataclass(frozen=True, slots=True)
-class Reflect(ReflectionSettings):
+class Reflect(ReflectionSettings, Injection):
     """Write one line for each call whose result has left the prompt, `searched 'x' → found 3 results; too general`.
 
     Lines are ranked by relevance to the goal (STATE's Goal, else the last user message) and keep their order within a

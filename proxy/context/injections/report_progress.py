@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from proxy.context.analysis.iteration import read_iteration
 from proxy.context.analysis.streams import find_research
 from proxy.context.plan import Insert, View
+from proxy.context.stage import Injection
 from proxy.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class ReportProgress:
+class ReportProgress(Injection):
     """Insert `[PROGRESS: Iteration 7/30 | 3 tools used | 2 pages read]` at the tail, from the fifth iteration on."""
 
     since: int = 5

@@ -13,6 +13,7 @@ from proxy.chat.message import Message
 from proxy.context.analysis import bm25
 from proxy.context.plan import Insert, RetrievedText, View
 from proxy.context.ranking.memory_levels import compile_pattern, find_task
+from proxy.context.stage import Injection
 from proxy.context.summaries import extracts
 from proxy.errors import ConfigError
 
@@ -37,7 +38,7 @@ class Quotation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieve:
+class Retrieve(Injection):
     """Quote messages that match the user's message and have left the prompt, with their sources.
 
     An old task: its summary. A past topic: quotations from its messages. An error that occurred before: the earlier

@@ -10,6 +10,7 @@ import msgspec
 
 from proxy.chat.json_spans import decode_embedded
 from proxy.context.plan import Insert, View
+from proxy.context.stage import Injection
 from proxy.notes import scratchpad
 
 SCRATCHPAD_TOOL = "manage_scratchpad"
@@ -23,7 +24,7 @@ class _Arguments(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class ShowScratchpad:
+class ShowScratchpad(Injection):
     """Insert the session's scratchpad at the tail. Where the policy's edits last, it is written once, stays in its
     place, and is written again only when it has changed.
 

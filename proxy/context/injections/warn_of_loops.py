@@ -11,6 +11,7 @@ from proxy.context.analysis.iteration import check_urgency, read_urgency
 from proxy.context.analysis.lexicon import LoopSettings
 from proxy.context.analysis.loops import LOOP_KINDS, Loop, find_loops
 from proxy.context.plan import Insert, View
+from proxy.context.stage import Injection
 from proxy.context.summaries import placeholders
 from proxy.errors import ConfigError
 
@@ -64,7 +65,7 @@ class WarningText(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WarnOfLoops(LoopSettings):
+class WarnOfLoops(LoopSettings, Injection):
     """Insert one note at the tail when the newest step continues a loop, of the most informative kind.
 
     A kind is reported once, and again only when its count has doubled since (FEATURES.md B6).

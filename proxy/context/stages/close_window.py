@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from proxy.context.pins import find_opening_prompt
 from proxy.context.plan import Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 
 
 @dataclass(frozen=True, slots=True)
-class CloseWindow:
+class CloseWindow(Stage):
     """Leave out all groups but the last ones; system messages and the first prompt stay.
 
     This is the sequential rolling window of std::slop.

@@ -22,7 +22,7 @@ from proxy.context.ranking.memory_levels import (
     compile_rules,
     compute_priorities,
 )
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from proxy.context.summaries import extracts, placeholders
 from proxy.errors import ConfigError
 
@@ -33,7 +33,7 @@ LEVEL_NAMES = tuple(level.name.lower() for level in Level)
 
 
 @dataclass(frozen=True, slots=True)
-class CompressLevels:
+class CompressLevels(Stage):
     """Keep a conversation in four levels: permanent, session, working, volatile.
 
     When the total or a level exceeds its limit, or the age of a level has passed, the step of lowest priority is

@@ -11,7 +11,7 @@ from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import REFLECTION_KIND, ReflectionSettings
 from proxy.context.plan import Ask, Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from proxy.errors import ConfigError
 from proxy.notes import reflection
 
@@ -21,7 +21,7 @@ MAX_ASKED_BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class DistilResults(ReflectionSettings):
+class DistilResults(ReflectionSettings, Stage):
     """Replace older tool calls by a line each, `searched 'x' → found 3 results; too general`; the newest results stay
     whole.
 

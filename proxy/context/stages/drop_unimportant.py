@@ -11,13 +11,13 @@ from proxy.context.pins import find_task_prompt, is_pinned
 from proxy.context.plan import Edit, Note, Proposal, View
 from proxy.context.ranking.importance import ImportanceWeights, score_messages
 from proxy.context.ranking.removable_units import RemovableUnit, find_units, select_best
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 
 NAME = "drop_unimportant"
 
 
 @dataclass(frozen=True, slots=True)
-class DropUnimportant(ImportanceWeights):
+class DropUnimportant(ImportanceWeights, Stage):
     """While the prompt is over its budget, leave out the messages with the lowest scores: recency, role, keywords and
     length, after REPLOID's context manager. Steps stay whole, and a prompt within its budget is sent unchanged.
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from proxy.chat.group import Group
 from proxy.context.plan import Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 
 
 @dataclass(frozen=True, slots=True)
-class FitBudget:
+class FitBudget(Stage):
     """While the prompt is over its budget, leave out whole groups, oldest first, then old steps of the active group.
     Where that is not enough, the largest results are cut to head and tail, and all steps but the newest may leave.
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from proxy.chat.tokens import PER_CALL
 from proxy.context.plan import Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 
 _FAMILY = {"gemini_gca": "gemini"}
 """Strategies with compatible tool traffic, by their common name (std::slop)."""
 
 
 @dataclass(frozen=True, slots=True)
-class IsolateTools:
+class IsolateTools(Stage):
     """Leave out tool calls and results that were made for another strategy; text stays, and the active group stays
     whole.
 

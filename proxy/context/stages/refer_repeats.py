@@ -16,7 +16,7 @@ from proxy.chat.tokens import PER_MESSAGE
 from proxy.context.analysis import line_numbers, refetch
 from proxy.context.analysis.line_numbers import NumberedLines
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from proxy.context.view import count_edited_tokens
 
 _RECENT = 6
@@ -39,7 +39,7 @@ _LEFT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class ReferRepeats:
+class ReferRepeats(Stage):
     """Make a new result shorter before it is sent. Lines that occur, byte for byte, in an earlier result become
     references, and line numbers of listings are removed.
 

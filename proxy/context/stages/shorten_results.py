@@ -14,7 +14,7 @@ from proxy.chat.message import Message
 from proxy.context.analysis import file_views, identifiers, refetch, shell_commands
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import ContentKind, Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from proxy.context.stages.refer_repeats import find_referred_lines
 from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars
 
@@ -35,7 +35,7 @@ _SHOWS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class ShortenResults:
+class ShortenResults(Stage):
     """Replace stale results by their first line, the outcome of a run, error lines, and the names that occur nowhere
     else.
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from proxy.context.pins import find_task_prompt, is_pinned
 from proxy.context.plan import Ask, Proposal, View
 from proxy.context.ranking.removable_units import find_required, find_units
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 from proxy.context.stages.drop_unimportant import find_kept_with_mark
 from proxy.context.summaries import placeholders, summary
 
@@ -17,7 +17,7 @@ NAME = "summarize_old"
 
 
 @dataclass(frozen=True, slots=True)
-class SummarizeOld:
+class SummarizeOld(Stage):
     """Leave out all messages before the newest ones, and append a summary to the first user message that stays. The
     summary counts the turns of each kind that left, or is a helper model's text if there is one.
 

@@ -12,7 +12,7 @@ from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.plan import Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 
 QUERY_HINT = "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='<ID>'\") to see full output]"
 """Hint of std::slop, word for word."""
@@ -21,7 +21,7 @@ BARE_HINT = "... [TRUNCATED. <MISSING> characters are missing]"
 
 
 @dataclass(frozen=True, slots=True)
-class TruncateResults:
+class TruncateResults(Stage):
     """Cut results in three tiers: the newest of the active group, its older ones, and those of inactive groups.
 
     Under `always`, a new edit replaces the old one as a result ages. Under other policies a result is cut once, when it

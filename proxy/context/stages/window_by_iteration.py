@@ -9,11 +9,11 @@ from typing import ClassVar
 from proxy.context.analysis.iteration import CurrentIteration, find_iteration_message, read_iteration
 from proxy.context.analysis.streams import Streams, find_streams
 from proxy.context.plan import Proposal, View
-from proxy.context.stage import When
+from proxy.context.stage import Stage, When
 
 
 @dataclass(frozen=True, slots=True)
-class WindowByIteration:
+class WindowByIteration(Stage):
     """Select one of four windows by the iterations since the prompt: all; without old conversation and thoughts;
     results alone; the last results alone.
 

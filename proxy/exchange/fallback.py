@@ -1,0 +1,134 @@
+"""One way back: the reasons for which a request goes on without its plan, and the functions that send it so.
+
+A request never fails because of the proxy. If anything goes wrong before the first byte has reached the client, its
+original bytes go upstream. A header and a counter give the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from proxy.chat.json_spans import find_model
+from proxy.errors import UpstreamBroken, UpstreamTimeout
+from proxy.exchange import record_outcome, splice_rounds
+from proxy.exchange.services import LARGE, Incoming, ResponseWriter, Services
+from proxy.exchange.turn import Turn
+
+log = logging.getLogger(__name__)
+
+
+class FallbackReason(StrEnum):
+    """The value of `x-context-fallback`, and of the label `reason`; `REASON_TEXTS` explains each."""
+
+    OFF = "off"
+    SIZE = "size"
+    SHAPE = "shape"
+    UNREADABLE = "unreadable"
+    CHAIN = "chain"
+    COMPACTION = "compaction"
+    ROWS = "rows"
+    DIALECT = "dialect"
+    ENCODING = "encoding"
+    STORE = "store"
+    TIMEOUT = "timeout"
+    RULE = "rule ID"
+    ERROR = "error"
+    UPSTREAM_REJECT = "upstream_reject"
+    BOUND = "bound"
+    ROUNDS = "rounds"
+
+    @classmethod
+    def _missing_(cls, value: object) -> FallbackReason | None:
+        """A word of somebody's own stage counts as an error."""
+        return cls.ERROR if isinstance(value, str) else None
+
+
+REASON_TEXTS: Final[Mapping[FallbackReason, str]] = {
+    FallbackReason.OFF: "The client asked for it with `x-context-off`.",
+    FallbackReason.SIZE: (
+        "The body is over one of `limits.managed_mb`, `limits.messages`, `limits.parts`, "
+        "`limits.calls`, `limits.values`."
+    ),
+    FallbackReason.SHAPE: "The body is JSON but no chat request that the proxy knows.",
+    FallbackReason.UNREADABLE: "The body or a message in it is not valid JSON.",
+    FallbackReason.CHAIN: "The provider holds the history of the request, so the proxy cannot shorten it.",
+    FallbackReason.COMPACTION: "The request asks the provider to compact its history.",
+    FallbackReason.ROWS: (
+        "Neither results nor answers are among the messages of a gateway, so there is nothing to shorten."
+    ),
+    FallbackReason.DIALECT: "The client's wire format has no room for the plan, or its provider would refuse it.",
+    FallbackReason.ENCODING: "The body is compressed in a way that the proxy cannot read.",
+    FallbackReason.STORE: "The store did not answer in time.",
+    FallbackReason.TIMEOUT: "Planning took longer than `limits.plan_ms`.",
+    FallbackReason.RULE: (
+        "The plan broke a rule of strict upstreams. `context_proxy_refusals_total` counts each rule."
+    ),
+    FallbackReason.ERROR: "A fault of the proxy, counted in `context_proxy_internal_errors_total` and logged.",
+    FallbackReason.UPSTREAM_REJECT: (
+        "The upstream refused the rewritten request with a 400. The original was sent once more."
+    ),
+    FallbackReason.BOUND: (
+        "The upstream refused reasoning that is bound to another prompt. The request went out without it."
+    ),
+    FallbackReason.ROUNDS: (
+        "A hidden round of the proxy's tools could not be finished. The original request was asked in its place."
+    ),
+}
+
+
+class _Model(msgspec.Struct):
+    model: str = ""
+
+
+def use_original(services: Services, turn: Turn, reason: FallbackReason) -> Turn:
+    """Return the turn with the client's own bytes as its prompt. The plan stays on record. The reason is counted."""
+    services.metrics.fallbacks_total.labels(reason=reason).inc()
+    turn = splice_rounds.strip_tools(turn)
+    return turn.with_prompt(outgoing=turn.original, usage_added=False, fallback=reason)
+
+
+async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:
+    """Send the client's bytes upstream and upstream's bytes back, with the reason in a header. Nothing is stored."""
+    services.metrics.fallbacks_total.labels(reason=reason).inc()
+    incoming.log_fields["fallback"] = reason
+    record_outcome.publish_fallback(services, incoming, reason)
+    target = services.client.select_target(await _read_model(services, incoming.body) or None)
+    headers, body = incoming.encoded or (incoming.headers, incoming.body)
+    reply = await services.client.send(
+        target, incoming.method, incoming.path, incoming.query, headers, body, identity=False
+    )
+    try:
+        await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])
+        async for data in reply.iter_bytes():
+            await out.write(data)
+        await out.end()
+    except (UpstreamBroken, UpstreamTimeout) as problem:
+        record_truncated(services, target.name, problem.code)
+        await out.abort()
+    finally:
+        await reply.close()
+
+
+def record_truncated(services: Services, upstream: str, code: str) -> None:
+    """Count and log that an upstream's answer ended before it was complete."""
+    services.metrics.upstream_truncated_total.inc()
+    log.warning("upstream %s broke off its answer: %s", upstream, code)
+
+
+async def _read_model(services: Services, body: bytes) -> str:
+    """Return the model by which a body is routed; "" where the body names none, or there is only one upstream."""
+    if len(services.client.targets) == 1:
+        return ""
+    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other thread can run
+        found = await asyncio.get_running_loop().run_in_executor(services.workers, find_model, body)
+        body = b'{"model":%b}' % (found or b"null")
+    try:
+        return msgspec.json.decode(body, type=_Model).model
+    except (ValueError, RecursionError):
+        return ""  # no model can be read: the first upstream, as for any other path
