@@ -96,6 +96,8 @@ def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], 
     if not isinstance(row, Mapping) or "use" not in row:
         raise ConfigError(section, row, "a table with a key `use`", source=source)
     kind = find_class(str(table["use"]), built_in, section, source)
+    if "__call__" in getattr(kind, "__abstractmethods__", ()):
+        raise ConfigError(f"{section}.use", table["use"], "a class that can be called with a View", source=source)
     known = {f.name: f for f in fields(kind)}
     settings = {name: value for name, value in table.items() if name != "use"}
     for name, value in settings.items():

@@ -254,6 +254,27 @@ def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Header
     return kept + record_outcome.make_context_headers(turn)
 
 
+def _make_relay_factory(
+    services: Services, turn: Turn, tool_loop: ToolLoop | None, kept: tuple[str, ...]
+) -> Callable[[AnswerRelay | None], AnswerRelay]:
+    """Return the function that makes the relay of a round from the relay of the round before."""
+    echo = turn.dialect.find_echo(turn.original, turn.prompt.outgoing) if turn.prompt.outgoing != turn.original else {}
+
+    def make(after: AnswerRelay | None) -> AnswerRelay:
+        return turn.dialect.make_relay(
+            withhold_state=bool(kept),
+            drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
+            limit=services.settings.limits.capture_mb << 20,
+            headings=kept,
+            hidden_tools=tool_loop.tool_names if tool_loop is not None else frozenset(),
+            previous=after,
+            hold_text=services.settings.tools.hold_text,
+            **echo,
+        )
+
+    return make
+
+
 async def _relay_stream(
     services: Services,
     turn: Turn,
@@ -265,24 +286,7 @@ async def _relay_stream(
     """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
     frame waits for the store."""
     kept = record_outcome.find_withheld_headings(services, turn)
-    echo = turn.dialect.find_echo(turn.original, turn.prompt.outgoing) if turn.prompt.outgoing != turn.original else {}
-
-    def make(after: AnswerRelay | None) -> AnswerRelay:
-        limit, names = (
-            services.settings.limits.capture_mb << 20,
-            tool_loop.tool_names if tool_loop is not None else frozenset(),
-        )
-        return turn.dialect.make_relay(
-            withhold_state=bool(kept),
-            drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
-            limit=limit,
-            headings=kept,
-            hidden_tools=names,
-            previous=after,
-            hold_text=services.settings.tools.hold_text,
-            **echo,
-        )
-
+    make = _make_relay_factory(services, turn, tool_loop, kept)
     relay = make(None)
     try:
         await out.start(
@@ -337,6 +341,23 @@ def _record_unfinished(
     record_outcome.store_in_background(services, turn, rows)
 
 
+async def _read_body(services: Services, turn: Turn, reply: Reply) -> bytes:
+    """Return the whole body; the end of an exchange whose body does not come is recorded. Raises AnswerTooLong."""
+    try:
+        return await reply.read_body(services.settings.limits.body_mb << 20)
+    except UpstreamTimeout:
+        _record_unfinished(services, turn, "failed", 504, "upstream_timeout")
+        raise
+    except AnswerTooLong:
+        raise
+    except UpstreamBroken as problem:
+        _record_unfinished(services, turn, "partial", reply.status, problem.code)
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _record_client_gone(services, turn, None, ())
+        raise
+
+
 async def _relay_body(
     services: Services,
     turn: Turn,
@@ -348,19 +369,10 @@ async def _relay_body(
     """Bring back an answer that is one body. The whole body waits for the store, so that its headers can report the
     outcome."""
     try:
-        body = await reply.read_body(services.settings.limits.body_mb << 20)
-    except UpstreamTimeout:
-        _record_unfinished(services, turn, "failed", 504, "upstream_timeout")
-        raise
+        body = await _read_body(services, turn, reply)
     except AnswerTooLong:
         await _relay_unread(services, turn, reply, out)
         return
-    except UpstreamBroken as problem:
-        _record_unfinished(services, turn, "partial", reply.status, problem.code)
-        raise
-    except (asyncio.CancelledError, ClientGone):
-        _record_client_gone(services, turn, None, ())
-        raise
     readable = reply.status == 200 and not reply.encoding
     kept = record_outcome.find_withheld_headings(services, turn) if readable else ()
     visible, found = turn.dialect.remove_blocks(body, kept) if kept else (body, [])
@@ -385,9 +397,15 @@ async def _relay_body(
     answer = turn.dialect.read_answer(visible) if readable else None
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
     status: ExchangeStatus = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
-    note = None if complete else f"http {reply.status}"
     rows = record_outcome.record_outcome(
-        services, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note
+        services,
+        turn,
+        answer,
+        blocks,
+        status,
+        reply.status,
+        first_byte_ms=first_byte_ms,
+        note=None if complete else f"http {reply.status}",
     )
     if complete:
         reflections = [block.body for block in found if block.heading != grammar.HEADING]

@@ -57,6 +57,16 @@ class Silent(Stage):
     when: ClassVar[When] = "last"
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A dataclass that can be called, and extends nothing."""
+
+    when: ClassVar[When] = "last"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        return ()
+
+
 def plain(view: View) -> Iterable[Proposal]:
     return ()
 
@@ -97,7 +107,16 @@ def test_an_unknown_stage_is_refused_with_the_names_that_there_are() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["no_such_module:Mine", f"{HERE}:Absent", ":Mine", "..up:Mine", f"{HERE}:plain", f"{HERE}:Silent", "json:loads"],
+    [
+        "no_such_module:Mine",
+        f"{HERE}:Absent",
+        ":Mine",
+        "..up:Mine",
+        f"{HERE}:plain",
+        f"{HERE}:Silent",
+        f"{HERE}:Alone",
+        "json:loads",
+    ],
 )
 def test_what_cannot_be_imported_or_is_no_stage_is_refused(name: str) -> None:
     error = refused({"use": name})
