@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from proxy.errors import NotManaged, StoreUnavailable, UpstreamBroken, UpstreamTimeout
-from proxy.exchange.handler import forward_original, is_off, repair_compaction
+from proxy.exchange.fallback import FallbackReason, forward_original
+from proxy.exchange.handler import is_off, repair_compaction
 from proxy.exchange.plan_request import prepare_request
 from proxy.exchange.services import Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
@@ -58,7 +59,8 @@ async def handle_compaction(services: Services, incoming: Incoming, out: Respons
     """Pass a compaction on as it came, but for reasoning that led to a withheld call: it would be refused."""
     if not (is_off(incoming) or incoming.unmanaged_reason):
         incoming = repair_compaction(incoming)
-    await forward_original(services, incoming, out, "off" if is_off(incoming) else "compaction")
+    reason = FallbackReason.OFF if is_off(incoming) else FallbackReason.COMPACTION
+    await forward_original(services, incoming, out, reason)
 
 
 async def handle_count(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
@@ -77,9 +79,9 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
             log.exception("planning a count failed; the client's own prompt is counted")
             reason = "error"
     if planned is None:
-        await forward_original(services, incoming, out, reason)
+        await forward_original(services, incoming, out, FallbackReason(reason))
         return
-    came, body, target = incoming, planned[0].outgoing, planned[1]
+    came, body, target = incoming, planned[0].prompt.outgoing, planned[1]
     reply = await services.client.send(target, came.method, came.path, came.query, came.headers, body)
     if reply.status == 400 and body != came.body:
         await reply.close()

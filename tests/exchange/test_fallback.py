@@ -37,7 +37,7 @@ def test_a_word_that_is_no_reason_is_an_error_of_ours() -> None:
     assert FallbackReason("chain") is FallbackReason.CHAIN
     assert FallbackReason("a word of somebody's own stage") is FallbackReason.ERROR
     with pytest.raises(ValueError, match="5"):
-        FallbackReason(5)
+        FallbackReason(5)  # type: ignore[arg-type]
 
 
 def test_each_reason_is_explained_in_the_order_of_the_reasons() -> None:
