@@ -16,7 +16,10 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
+from pathlib import Path
 from types import FrameType
+from typing import Annotated
 
 import typer
 import uvicorn
@@ -26,6 +29,7 @@ from rich.text import Text
 
 from proxy.cli.check import Config, Db, Host, PolicyName, Port, Upstream, read_settings
 from proxy.cli.logs import set_up_logging
+from proxy.cli.sample import check_empty, fill_store
 from proxy.errors import ConfigError
 from proxy.settings.load import DEMO, Settings, mask_password
 from proxy.web.app import create_app
@@ -49,9 +53,24 @@ def serve(
     upstream: Upstream = None,
     db: Db = None,
     policy: PolicyName = None,
+    sample: Annotated[
+        bool,
+        typer.Option("--sample", help="Fill an empty store with recorded sessions; without --db one that is removed."),
+    ] = False,
 ) -> None:
     """Start the proxy. Each option is also an environment variable: CONTEXT_PROXY_PORT and so on."""
-    settings = read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
+    if not sample:
+        _serve(read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy))
+        return
+    with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
+        file = db or str(Path(folder) / "sample.sqlite3")
+        check_empty(file)
+        settings = read_settings(config, host=host, port=port, upstream=upstream, db=file, policy=policy)
+        typer.echo(f"{asyncio.run(fill_store(settings))} recorded requests were played into {file}")
+        _serve(settings)
+
+
+def _serve(settings: Settings) -> None:
     listener = open_listener(settings.host, settings.port, has_keys=bool(settings.keys))
     set_up_logging(settings.log_level, settings.access_log)
     raise_file_limit(2 * settings.limits.connections + SPARE_FILES)

@@ -282,6 +282,10 @@ class UpstreamClient:
         self.targets = tuple(read_targets(settings) if targets is None else targets)
         self._lines = {target.name: TargetTransport(target, settings, metrics) for target in self.targets}
 
+    def replace_transport(self, name: str, transport: httpx2.AsyncBaseTransport) -> None:
+        """Send the requests of a target by another transport from now on: for a recording that is played."""
+        self._lines[name].transport = transport
+
     def select_target(self, model: str | None) -> Target:
         """Return the first target with a pattern for this model; the first of all if there is none, or no model."""
         if model is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -57,10 +57,11 @@ class DemoBody(httpx2.AsyncByteStream):
 
 class DemoTransport(httpx2.AsyncBaseTransport):
     """Scripted model as a transport. `pause_s` (seconds before each part of a stream) makes it look alive; none by
-    default."""
+    default. `take`: takes the model's turn for a request."""
 
-    def __init__(self, pause_s: float = 0.0) -> None:
+    def __init__(self, pause_s: float = 0.0, take: Callable[[Json], ScriptedTurn] = take_turn) -> None:
         self._pause_s = pause_s
+        self._take = take
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -95,7 +96,7 @@ class DemoTransport(httpx2.AsyncBaseTransport):
         return self._complete(request, body)
 
     def _complete(self, request: Json, body: bytes) -> DemoResponse:
-        turn, finish = _limited(take_turn(request), request)
+        turn, finish = _limited(self._take(request), request)
         count = request.get("n")
         copies = min(max(count, 1), MAX_CHOICES) if isinstance(count, int) else 1
         prompt, cached = self._prompt_tokens(request)

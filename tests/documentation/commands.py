@@ -91,7 +91,7 @@ def ours(words: list[str], place: Place, given: dict[str, str]) -> None:
     if action[0] == "doctor":  # no test asks a provider
         given = {**given, "CONTEXT_PROXY_UPSTREAM": "demo", "HOME": str(place.folder)}
     if action[0] == "serve":
-        action[0] = "check"
+        action = ["check", *(word for word in action[1:] if word != "--sample")]
         if action[-1].startswith("postgresql://"):
             action[-1] = action[-1].replace("context@", "context:word@")
     if action[0] in ("migrate", "vacuum"):  # while no proxy uses the store
