@@ -6,10 +6,12 @@ when its agent has ended.
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import Struct, field
 
 from proxy.exchange.services import Services
-from proxy.operator.find_session import PAGE_SIZE
+from proxy.operator.find_session import PAGE_SIZE, run_off_loop
 from proxy.operator.timeline import build_points
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter
@@ -51,7 +53,7 @@ async def sum_savings(services: Services, tenant: str | None, since: float) -> S
     unpriced: set[str] = set()
     for row in rows[:MAX_SESSIONS]:
         exchanges = await _read_since(services, row.tenant, row.session, since)
-        points, _ = build_points(services, exchanges)
+        points, _ = await run_off_loop(len(exchanges), partial(build_points, services, exchanges))
         for one, point in zip(exchanges, points, strict=True):
             if point.started_at < since:
                 continue  # it is there for the cache that the next one found

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -16,7 +17,7 @@ from proxy.exchange import lookups, plan_request
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
-from proxy.operator.find_session import PAGE_SIZE, SelectedBranch, find_branch
+from proxy.operator.find_session import PAGE_SIZE, SelectedBranch, find_branch, run_off_loop
 from proxy.operator.preview import Preview, preview_prompt
 from proxy.operator.prune import is_prunable
 from proxy.operator.response_models import SessionStats
@@ -121,7 +122,8 @@ async def compute_stats(services: Services, tenant: str, session: str, *, thread
     passes through."""
     here = await find_branch(services, tenant, session, thread)
     seen = await preview_prompt(services, here)
-    sums = sum_exchanges(services, await _exchanges(services, here))
+    exchanges = await _exchanges(services, here)
+    sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
     made = _stats(services, here, seen, sums)
     prunable = await is_prunable(services, here, seen)
     return msgspec.structs.replace(made, planned_as=find_observed_policy(services, seen.turn.policy), prunable=prunable)

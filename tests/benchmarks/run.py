@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.benchmarks import growth, loop, memory, overhead, peers, planning, sessions, stored, streams
+from tests.benchmarks import growth, loop, memory, overhead, peers, planning, sessions, stored, streams, watching
 from tests.benchmarks.machine import described
 from tests.benchmarks.plots import drawn
 from tests.benchmarks.rows import Row
@@ -94,6 +94,14 @@ SUITES = {
         Group(
             "Beside others: processor time",
             "Each as its makers ship it, in front of the same upstream; only Headroom and this proxy manage contexts.",
+        ),
+        asked_for=True,
+    ),
+    "watching": Suite(
+        watching.run,
+        Group(
+            "The dashboard: how late tokens come while a session of 1,660 messages is opened",
+            "16 streams, 20 ms between two chunks. Aim: by the dashboard no token comes later than 20 ms.",
         ),
         asked_for=True,
     ),

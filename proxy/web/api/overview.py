@@ -352,7 +352,8 @@ async def list_points(
     """List a session's last exchanges, oldest first, each with its tokens, cached tokens and cost."""
     # More than requested, because the hypothetical cost of an exchange depends on the one before.
     found = await timeline.read_newest_exchanges(context.services, context.tenant, context.session, limit * 5)
-    made, _ = timeline.build_points(context.services, [row for row in found if not thread or row.thread == thread])
+    wanted = [row for row in found if not thread or row.thread == thread]
+    made, _ = await run_off_loop(len(wanted), partial(timeline.build_points, context.services, wanted))
     return json_answers.render(made[-limit:])
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ MESSAGES = 1660
 PROMISED_S = 0.020
 VIEWS = (
     "", "/picture", "/groups", "/prompt", "/messages", "/stats", "/exchanges", "/exchanges/{exchange}/prompt",
-    "/iterations", "/state", "/points", "/export",
+    "/iterations", "/state", "/points", "/export", "/search?q=word1",
 )  # fmt: skip
 
 
@@ -75,16 +77,53 @@ async def got(port: int, path: str) -> bytes:
     return answer.body
 
 
+LISTS = ("/api/live", "/api/money?step=auto", "/api/stats", "/api/savings", "/api/search?q=word1")
+EXCHANGES = 3000
+
+
+def copy_exchange(path: Path, session: str, count: int) -> None:
+    """Copy the session's exchange under other names, later by a second each; the proxy does not run."""
+    with closing(sqlite3.connect(path)) as there, there:
+        columns = [row[1] for row in there.execute("PRAGMA table_info(exchanges)")]
+        changed = {"exchange": "exchange || '-' || n.value", "started_at": "started_at + n.value"}
+        copied = ", ".join(changed.get(name, name) for name in columns)
+        there.execute(
+            "WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < ?)"
+            f" INSERT INTO exchanges ({', '.join(columns)}) SELECT {copied} FROM exchanges, n WHERE session = ?",
+            (count, session),
+        )
+
+
 @pytest.mark.timed
-async def test_no_view_of_a_long_session_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+async def test_no_view_of_many_requests_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    db = tmp_path / "many.sqlite3"
+    async with faulty(Scripted("Well.")) as upstream:
+        async with running(upstream.port, policy="thrifty", db=str(db)) as proxy:
+            hello = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello word1."}]}
+            assert (await proxy.post(hello, b"x-context-session: s")).status == 200
+        copy_exchange(db, "s", EXCHANGES)
+        async with running(upstream.port, policy="thrifty", db=str(db)) as proxy:
+            held = {}
+            for view in (*LISTS, *(f"/api/sessions/s{view}" for view in ("/points?limit=200", "/stats", "/exchanges"))):
+                with longest(monkeypatch) as found:
+                    await got(proxy.port, view)
+                held[view] = max(found)
+    print({view: f"{1000 * seconds:.0f} ms" for view, seconds in held.items()})
+    assert {view for view, seconds in held.items() if seconds > 4 * PROMISED_S} == set()
+
+
+@pytest.mark.timed
+async def test_no_view_of_a_long_session_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    db = str(tmp_path / "long.sqlite3")  # one in memory is written on the event loop
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty", db=db) as proxy:
         body = {"model": "gpt-5", "messages": [*work(), {"role": "user", "content": "Go on."}]}
         assert (await proxy.post(body, b"x-context-session: s", seconds=120)).status == 200
         ((exchange,),) = await proxy.rows("SELECT exchange FROM exchanges")
         held = {}
-        for view in VIEWS:
+        views = (*LISTS, *(f"/api/sessions/s{view.format(exchange=exchange)}" for view in VIEWS))
+        for view in views:
             with longest(monkeypatch) as found:
-                await got(proxy.port, "/api/sessions/s" + view.format(exchange=exchange))
+                await got(proxy.port, view)
             held[view] = max(found)
     print({view: f"{1000 * seconds:.0f} ms" for view, seconds in held.items()})
     assert {view for view, seconds in held.items() if seconds > 4 * PROMISED_S} == set()
