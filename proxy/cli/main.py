@@ -13,6 +13,7 @@ from proxy.cli.check import check
 from proxy.cli.docs import docs
 from proxy.cli.doctor import doctor
 from proxy.cli.key import key
+from proxy.cli.mcp import mcp
 from proxy.cli.replay import replay
 from proxy.cli.serve import serve
 from proxy.cli.sessions import stats
@@ -30,7 +31,7 @@ app = typer.Typer(
     # Tracebacks with values of local variables would show keys and messages.
     pretty_exceptions_enable=False,
 )
-for command in (serve, check, doctor, key, replay):
+for command in (serve, check, doctor, key, replay, mcp):
     app.command(rich_help_panel="The proxy itself")(command)
 for command in (stats, shell, tail):
     app.command(rich_help_panel="Look on")(command)

@@ -10,12 +10,14 @@ import asyncio
 import json
 import logging
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
 
 from proxy.errors import StoreError, ToolRefused
 from proxy.tools.registry import TOOLS
+from proxy.tools.tool import Tool
 from proxy.tools.tool_context import ToolContext
 
 log = logging.getLogger(__name__)
@@ -31,9 +33,10 @@ class ToolCall(Protocol):
     def arguments(self) -> str: ...
 
 
-async def run_tool_call(call: ToolCall, context: ToolContext) -> str:
-    """Return the result for the model: at most `tools.result_chars` characters; {"error": ...} if there is none."""
-    tool = TOOLS.get(call.name)
+async def run_tool_call(call: ToolCall, context: ToolContext, tools: Mapping[str, Tool[Any]] = TOOLS) -> str:
+    """Return the result for the model: at most `tools.result_chars` characters; {"error": ...} if there is none. tools:
+    those that may be called, by name."""
+    tool = tools.get(call.name)
     if tool is None or (context.offered_tools is not None and call.name not in context.offered_tools):
         return make_error_result("there is no such tool here.")
     began = time.perf_counter()
@@ -47,7 +50,7 @@ async def run_tool_call(call: ToolCall, context: ToolContext) -> str:
         text = make_error_result(str(reason))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as wrong:
         text = make_error_result(
-            f"the arguments of {call.name} cannot be used: {wrong}. They are: {_describe_parameters(call.name)}."
+            f"the arguments of {call.name} cannot be used: {wrong}. They are: {_describe_parameters(tool)}."
         )
     except TimeoutError:
         outcome = "limited"
@@ -80,8 +83,7 @@ def truncate_result(text: str, most: int) -> str:
     return text[: most - len(end)] + end
 
 
-def _describe_parameters(name: str) -> str:
-    tool = TOOLS[name]
+def _describe_parameters(tool: Tool[Any]) -> str:
     return (
         ", ".join(
             f"{key} ({schema.get('type', 'any')}{'' if key in tool.required else ', optional'})"

@@ -15,10 +15,13 @@ from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from typer.main import get_command
 
+from proxy.cli.main import app
 from proxy.context.plan import Insert
 from proxy.notes import state_block
 from proxy.settings.load import load_settings
@@ -168,6 +171,9 @@ def test_the_voice_of_ones_own_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("block", [one for one in of("toml") if not one.title.startswith("policies/")], ids=named)
 def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert block.title, "a TOML block says which file it is"
+    if block.title == "~/.codex/config.toml" and "mcp_servers" in block.text:
+        check_mcp_server(tomllib.loads(block.text)["mcp_servers"]["context-proxy"])
+        return
     if block.title == "~/.codex/config.toml":  # Codex adds `/responses`
         assert tomllib.loads(block.text) == {"openai_base_url": f"http://{ADDRESS}/v1"}
         return
@@ -188,8 +194,20 @@ def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: py
         taken = taken or "*" in upstream.models
 
 
+def check_mcp_server(server: dict[str, Any]) -> None:
+    """An entry of an agent's configuration that starts the MCP server."""
+    command, options = server["args"][0], server["args"][1:]
+    assert (server["command"], command) == ("context-proxy", "mcp")
+    known = {option for one in get_command(app).commands["mcp"].params for option in one.opts}  # type: ignore[attr-defined]
+    assert set(options[0::2]) <= known
+    assert options[1::2] == [f"http://{ADDRESS}"]
+
+
 @pytest.mark.parametrize("block", of("json"), ids=named)
 def test_json_points_to_the_proxy(block: Block) -> None:
+    if block.title == ".mcp.json":
+        check_mcp_server(json.loads(block.text)["mcpServers"]["context-proxy"])
+        return
     [(_, provider)] = json.loads(block.text)["provider"].items()
     assert provider["options"]["baseURL"] == f"http://{ADDRESS}/v1"
 

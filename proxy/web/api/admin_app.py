@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI, Request
 from proxy.errors import BadRequest, ProxyError
 from proxy.exchange.services import Services
 from proxy.operator.timeline import TimelineCache
-from proxy.web.api import context, events, messages, operator_actions, overview, replay, sessions, transfer
+from proxy.web.api import context, events, messages, operator_actions, overview, replay, sessions, tool_calls, transfer
 from proxy.web.api.json_answers import register_error_handlers
 from proxy.web.asgi import App, Message, Receive, Scope, Send, read_body, read_content_length
 from proxy.web.error_responses import send_error
@@ -20,6 +20,7 @@ from proxy.web.routes import READ
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router, operator_actions.router, replay.router, transfer.router, messages.router, sessions.records_router,
     messages.exchanges_router, context.router, overview.router, overview.figures_router, events.router,
+    tool_calls.router,
 )  # fmt: skip
 
 DESCRIPTION: Final = (

@@ -95,6 +95,13 @@ CALLS: dict[tuple[str, str], Call] = {
         absent=NONE + "/replay",
         bad=(S + "/replay", {"policies": [{"policy": "no such"}]}),
     ),
+    ("GET", "/api/tools"): Call("/api/tools", reads=True, names=False),
+    ("POST", "/api/sessions/{session}/tools/{tool}"): Call(
+        S + "/tools/search",
+        {"arguments": {"query": "log"}},
+        absent=NONE + "/tools/search",
+        bad=(S + "/tools/search", {"arguments": 1}),
+    ),
     ("GET", "/api/memos"): Call("/api/memos", bad=("/api/memos" + LIMIT, None), reads=True, names=False),
     ("POST", "/api/memos"): Call(
         "/api/memos",
