@@ -182,8 +182,8 @@ MUTANTS = (
     Mutant(
         "rows that could not be stored are not acknowledged",
         "proxy/store/write_queue.py",
-        "if error is not None:\n            unavailable",
-        "if error is not None and not self._open:\n            unavailable",
+        "if error is None:\n            if not item.future.done():",
+        "if error is None or self._open:\n            if not item.future.done():",
         ("tests/store/test_write_queue.py::test_a_failed_item_tells_its_cause",),
     ),
     Mutant(

@@ -17,6 +17,7 @@ from proxy.exchange.fallback import REASON_TEXTS
 from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
 from proxy.store.gap_file import FILE_SIZE
+from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.long_writes import PIECE_BYTES, PIECE_ROWS
 from proxy.store.negative_cache import MAX_SESSIONS
 from proxy.store.sql import MAX_ANSWERS
@@ -167,6 +168,11 @@ LIMITS = (
     ),
     LimitRow(
         "rows that nobody waits for, held back to share the next commit", f"{HOLD_S * 1000:.0f} ms, 64 KiB", "written"
+    ),
+    LimitRow(
+        "transactions in SQLite's journal, not in their tables yet",
+        f"{MAX_ITEMS}, {MAX_SLOTS} pages, {MAX_AGE_S:.0f} s",
+        "written to the tables",
     ),
     LimitRow(
         "sessions known to have a scratchpad, memos or hidden rounds (SQLite)",

@@ -67,7 +67,7 @@ async def store_state(services: Services, selected: SelectedBranch, text: str) -
     """Store a state that stands in no answer, under the newest message that is there, and a number."""
     text = grammar.shorten_body(text, services.settings.state.max_chars)
     number = sum(len(one[0]) > DIGEST_BYTES for one in selected.branch.state.states) + 1
-    name = _anchor(selected) + number.to_bytes(4, "big") + make_id().encode()[:4]
+    name = _anchor(selected) + number.to_bytes(4, "big") + make_id().encode()[-4:]
     await services.store.put(
         [StateRow(selected.record.tenant, selected.record.session, selected.branch.name, name, text, services.now())]
     )
@@ -122,7 +122,7 @@ async def add_note(services: Services, tenant: str, session: str, text: str) -> 
     text = _check_text(text)
     if len(await list_notes(services, tenant, session)) >= MAX_NOTES:
         raise Conflict(f"there are {MAX_NOTES} notes already", hint="Withdraw one.")
-    row = NoteRow(tenant, session, WHOLE_SESSION, make_id()[:8], "note", text, services.now())
+    row = NoteRow(tenant, session, WHOLE_SESSION, make_id()[-8:], "note", text, services.now())
     await services.store.put([row])
     await lookups.reload(services, tenant, session)
     record_outcome.publish_decision(services, tenant, session, "note", note=row.note)

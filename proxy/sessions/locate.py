@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import time
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -107,10 +108,19 @@ def find_owner(
     return tenant or derive_tenant(headers, settings.salt.get_secret_value()), name or ""
 
 
+_SORTED = "".join(sorted("abcdefghijklmnopqrstuvwxyz234567"))
+_SORTED_PAIRS = [one + other for one in _SORTED for other in _SORTED]
+"""Pairs of base32 characters in the order of their bytes, so that names sort as the numbers behind them."""
+
+
 def make_id() -> str:
-    """Return a name for a session, thread or exchange of ours: 80 random bits, in base32."""
-    bits = secrets.randbits(80)
-    return "".join([chain.BASE32_PAIRS[bits >> shift & 1023] for shift in range(0, 80, 10)])
+    """Return a name for a session, thread or exchange of ours: 40 bits of the time and 40 random bits, in base32.
+
+    The time comes first, in milliseconds. Rows with names of one hour then lie side by side in the store's indexes, and
+    writing them costs few pages.
+    """
+    bits = (time.time_ns() // 1_000_000 & (1 << 40) - 1) << 40 | secrets.randbits(40)
+    return "".join([_SORTED_PAIRS[bits >> shift & 1023] for shift in range(70, -1, -10)])
 
 
 async def locate_request(

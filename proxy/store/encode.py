@@ -133,6 +133,26 @@ ROW_TYPE_ORDER = {kind: place for place, kind in enumerate(_STATEMENTS)}
 them."""
 
 
+def split_by_table(rows: Sequence[Row], in_place: tuple[type, ...]) -> Iterator[list[Row]]:
+    """The rows in parts, each sorted by table, with the order within a table kept. A row of a type `in_place` is a part
+    of its own, in its original place: it removes or reads other rows."""
+    part: list[Row] = []
+    for row in rows:
+        if isinstance(row, in_place):
+            if part:
+                yield sorted(part, key=_rank)
+            yield [row]
+            part = []
+        else:
+            part.append(row)
+    if part:
+        yield sorted(part, key=_rank)
+
+
+def _rank(row: Row) -> int:
+    return ROW_TYPE_ORDER[type(row)]
+
+
 BranchTips = dict[tuple[str, str, str], BranchTipRow]
 """A thread's position at the end of a transaction, by (tenant, session, thread)."""
 

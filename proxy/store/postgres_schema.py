@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.errors import StoreRefused
-from proxy.store import keywords, postgres_index
+from proxy.store import journal, keywords, postgres_index
 from proxy.store.schema import MIGRATIONS, Migration
 
 MIGRATION_LOCK = 0x63747870
@@ -42,6 +42,8 @@ def list_statements(migration: Migration) -> tuple[str, ...]:
         return postgres_index.MIGRATION
     if migration.statements is keywords.PAIRS_MIGRATION:
         return postgres_index.PAIRS_MIGRATION
+    if migration.statements is journal.MIGRATION:
+        return ()  # PostgreSQL writes a few rows at a time by itself
     return (*map(translate_statement, migration.statements), *(_LAST if migration.number == 1 else ()))
 
 

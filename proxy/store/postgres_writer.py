@@ -24,7 +24,7 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from queue import Empty
 from typing import Any
@@ -156,7 +156,7 @@ class PostgresWriter:
                     await self._connection.execute(
                         _LOCK, sorted({compute_lock_id(row.tenant, row.session) for row in rows})
                     )
-                    for part in _parts(rows):
+                    for part in encode.split_by_table(rows, (RemovalStepRow, IndexRow)):
                         await self._run(part)
             except _CLASH:
                 if attempt == _CLASHES - 1:
@@ -229,23 +229,3 @@ def compute_lock_id(tenant: str, session: str) -> int:
     """The number of a session's advisory lock: 64 bits, signed."""
     name = f"{len(tenant)}:{tenant}{session}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), signed=True)
-
-
-def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """The rows in parts, each sorted by table, with the order within a table kept. A row that removes or reads other
-    rows is a part of its own, in its original place."""
-    part: list[Row] = []
-    for row in rows:
-        if isinstance(row, (RemovalStepRow, IndexRow)):
-            if part:
-                yield sorted(part, key=_rank)
-            yield [row]
-            part = []
-        else:
-            part.append(row)
-    if part:
-        yield sorted(part, key=_rank)
-
-
-def _rank(row: Row) -> int:
-    return encode.ROW_TYPE_ORDER[type(row)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.store import keywords, session_lists, session_notes
+from proxy.store import journal, keywords, session_lists, session_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +313,11 @@ MIGRATIONS: tuple[Migration, ...] = (
         "Whether the model was asked for its state since the last edits, and has answered without one: another process"
         " that goes on with the thread does not ask it again.",
         ("ALTER TABLE threads ADD COLUMN asked TEXT",),
+    ),
+    Migration(
+        11,
+        "Small transactions are one record in a journal, a page each, and are written to the tables in batches.",
+        journal.MIGRATION,
     ),
 )
 

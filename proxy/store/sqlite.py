@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sqlite3
 from collections.abc import Sequence
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +55,7 @@ class SqliteStore(QueuedStore):
         self._gaps = GapFile(self.path)
         self._writer = SqliteWriter(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
         super().__init__(self._writer)
+        self._read_s = read_s
         self._readers = [_Reader(self.path, read_s) for _ in range(readers)]
         self._absent = NegativeCache()
         self._closed = False
@@ -79,6 +82,7 @@ class SqliteStore(QueuedStore):
             for reader in self._readers:
                 await reader.open()
             await self._absent.load_sessions(self._fetch)
+            self._absent.add_sessions(self._writer.list_unapplied_rows())  # of a disk that is full now
         except BaseException as error:
             await self.close()
             if isinstance(error, (sqlite3.Error, OSError)):
@@ -163,8 +167,31 @@ class SqliteStore(QueuedStore):
 
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         self.flush_deferred()  # rows that are held back are included in the read
+        place = (args[0], args[1]) if concerns_one_session(text) else None
+        if self._writer.has_unapplied(place):
+            await self._apply_journal(place)
         reader: _Reader = min(self._readers, key=attrgetter("busy"))
         return await reader.fetch(for_sqlite(text), args)
+
+    async def _apply_journal(self, place: tuple[str, str] | None) -> None:
+        """Wait until the rows of the journal are in the tables. Raises StoreUnavailable if those of the session cannot
+        be written there now; other reads, such as lists, go on without them."""
+        if not self._writer.trouble:
+            barrier = self._writer.queue.put_barrier()
+            await asyncio.wait((barrier,), timeout=self._read_s)
+            if barrier.done() and not barrier.exception():
+                return
+        if place is not None and self._writer.has_unapplied(place):
+            raise StoreUnavailable("rows of this session cannot be written to the tables now.")
+
+
+@cache
+def concerns_one_session(text: str) -> bool:
+    """True if a statement reads only rows of the tenant and session that are its first arguments."""
+    return _PLACE.search(text) is not None
+
+
+_PLACE = re.compile(r"\btenant = \$1 AND (\w+\.)?session = \$2\b")
 
 
 class _Reader:

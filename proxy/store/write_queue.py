@@ -86,6 +86,25 @@ class WriteQueue:
                 self._timer = loop.call_later(HOLD_S, self._due, loop)
         return future
 
+    def put_barrier(self) -> asyncio.Future[None]:
+        """Queue an item without rows, and return its future: it is done once all rows before it are in the tables. It
+        holds StoreUnavailable if they cannot be written now."""
+        self.flush_deferred()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._open:
+            future.set_result(None)
+            return future
+        self.item_count += 1
+        self._give([WriteItem((), future, 0)])
+        return future
+
+    def record_loss(self, gap: GapRow) -> None:
+        """Record durable rows that could not be read again, or that no table takes."""
+        self.dropped += 1
+        self._note(gap)
+        if self._open:
+            self._write_gaps()
+
     def _hold(self, item: WriteItem) -> None:
         self.item_count += 1
         self.byte_count += item.size
@@ -141,12 +160,17 @@ class WriteQueue:
     def _settle(self, item: WriteItem, error: Exception | None) -> None:
         self.item_count -= 1
         self.byte_count -= item.size
-        if error is not None:
-            unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
-            unavailable.__cause__ = error
+        if error is None:
+            if not item.future.done():
+                item.future.set_result(None)
+            return
+        unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
+        unavailable.__cause__ = error
+        if item.rows:
             self._lose(item, type(error).__name__, unavailable)
         elif not item.future.done():
-            item.future.set_result(None)
+            item.future.set_exception(unavailable)
+            item.future.exception()  # its reader may have stopped waiting
 
     def _go_on(self, lane: LongWrite, error: Exception | None) -> None:
         """Continue after a piece of a long item is settled: with the next piece, or with the items that waited behind

@@ -26,7 +26,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -34,8 +34,9 @@ from queue import Empty
 from typing import Literal
 
 from proxy.store import encode, keywords
+from proxy.store.base import GapRow, Row
+from proxy.store.journal import MAX_AGE_S, Journal, execute_rows, is_erasing, pack
 from proxy.store.long_writes import WriteItem
-from proxy.store.sql import for_sqlite
 from proxy.store.sqlite_files import FileIdentity, build_uri, list_wal_files, make_private
 from proxy.store.write_queue import WriteQueue
 
@@ -83,6 +84,8 @@ class SqliteWriter:
         self._drain_s = drain_s
         self._pending: deque[WriteItem] = deque()
         self._connection: sqlite3.Connection | None = None
+        self._journal = Journal()
+        self._journal_since = 0.0
         self._identity: FileIdentity | None = None
         self._distrust = False
         self._failures = 0
@@ -114,6 +117,15 @@ class SqliteWriter:
             await asyncio.shield(self._ended)
             self._thread.join()
 
+    def list_unapplied_rows(self) -> list[Row]:
+        """The rows that are in the journal and not in the tables yet."""
+        return [row for rows in tuple(self._journal.items) for row in rows]
+
+    def has_unapplied(self, place: tuple[str, str] | None) -> bool:
+        """True if the journal has rows of this tenant and session (None: of any) that the tables do not have yet."""
+        places = self._journal.places
+        return bool(places) if place is None else place in places
+
     @property
     def log_bytes(self) -> int:
         """Size of the write-ahead log: it grows while another process holds a snapshot of the database."""
@@ -131,10 +143,15 @@ class SqliteWriter:
             self._call(_fail, started, error)
             return
         self.trouble = ""
+        try:
+            self._write_tables(())
+        except Exception as error:  # noqa: BLE001  a full disk, for example: the loop below tries it again
+            self._failed(error)
         self._call(_succeed, started)
         try:
             while not self._finished():
                 self._turn()
+            self._end_journal()
             if self._unsynced_since:
                 self._sync_log()
         except OSError as error:
@@ -142,6 +159,15 @@ class SqliteWriter:
         finally:
             self._close()
             self._call(_succeed, self._ended)
+
+    def _end_journal(self) -> None:
+        """Write the journal's rows to the tables before the file is closed. If the disk does not let it, the rows stay
+        in the journal, and the next start applies them."""
+        try:
+            if self._connection is not None:
+                self._write_tables(())
+        except (sqlite3.Error, OSError) as error:
+            log.warning("%d transactions stay in the journal: %s", len(self._journal.items), error)
 
     def _finished(self) -> bool:
         return self._stop_at is not None and not self._pending
@@ -154,6 +180,7 @@ class SqliteWriter:
                 self._reopen()
             if self._pending:
                 self._write()
+            self._apply_journal()
             self._look_after()
         except Exception as error:  # noqa: BLE001  the thread must not end: logged, shown as `trouble`, tried again
             self._failed(error)
@@ -189,6 +216,8 @@ class SqliteWriter:
             return 0.0  # paused already
         if self._unsynced_since:
             return max(0.0, self._unsynced_since + _SYNC_S - time.monotonic())
+        if self._journal.items and not self._last_write and not self._vacuuming:
+            return min(_LOOK_S, max(0.0, self._journal_since + MAX_AGE_S - time.monotonic()))
         return _VACUUM_S if self._vacuuming else _IDLE_S if self._last_write else _LOOK_S
 
     def _write(self) -> None:
@@ -205,23 +234,29 @@ class SqliteWriter:
 
     def _commit(self, batch: Sequence[WriteItem]) -> int:
         """Write the first items of the batch in one transaction; return their number once they are durable."""
+        items = [item.rows for item in batch]
+        record = None if self._journal.is_full or any(item.whole for item in batch) else pack(items)
+        if record is None:
+            count = self._write_tables(items)
+        else:
+            with self._transaction() as connection:
+                self._journal.write(connection, record)
+            self._journal_since = self._journal_since if self._journal.items else time.monotonic()
+            self._journal.commit(items, record)
+            count = len(batch)
+        self.commits += 1
+        return count
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction; the file is still the same when it is durable."""
         connection = self._connection
         identity = self._identity
         if connection is None or identity is None:
             raise sqlite3.OperationalError("not connected")
         try:
             connection.execute("BEGIN IMMEDIATE")
-            started = time.monotonic()
-            count = 0
-            heads: encode.BranchTips = {}
-            for item in batch:
-                for text, args in encode.build_statements(item.rows, heads):
-                    connection.executemany(for_sqlite(text), args)
-                count += 1
-                if time.monotonic() - started > _BATCH_S:
-                    break
-            for text, args in encode.build_statements(tuple(heads.values())):
-                connection.executemany(for_sqlite(text), args)
+            yield connection
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -229,15 +264,73 @@ class SqliteWriter:
                     connection.execute("ROLLBACK")
             raise
         identity.check_unchanged(self._path)
-        self.commits += 1
         self._last_write = time.monotonic()
         if self._normal and not self._unsynced_since:
             self._unsynced_since = self._last_write
+
+    def _write_tables(self, items: Sequence[Sequence[Row]]) -> int:
+        """Write the journal's rows and then these items to the tables; return the number of these items."""
+        if self._journal.is_empty and not any(items):
+            return len(items)
+        try:
+            return self._write_rows(items)
+        except _JournalFault:
+            self._apply_each()
+            return self._write_rows(items)
+
+    def _write_rows(self, items: Sequence[Sequence[Row]]) -> int:
+        erasing = any(map(is_erasing, items))
+        with self._transaction() as connection:
+            tips: encode.BranchTips = {}
+            try:
+                self._journal.write_tables(connection, tips)
+            except _BAD_ROW as error:
+                raise _JournalFault from error
+            started, count = time.monotonic(), 0
+            for rows in items:
+                execute_rows(connection, rows, tips)
+                count += 1
+                if time.monotonic() - started > _BATCH_S:
+                    break
+            execute_rows(connection, tuple(tips.values()))
+            self._journal.mark(connection, erasing=erasing)
+        self._end_records(erased=erasing)
         return count
+
+    def _end_records(self, *, erased: bool) -> None:
+        """Note that the journal's records are applied; those that could not be read are recorded as a gap."""
+        unreadable = self._journal.unreadable_bytes
+        self._journal.applied(erased=erased)
+        if unreadable:
+            self._call(self.queue.record_loss, GapRow("", "", "", unreadable, "journal unreadable", time.time()))
+
+    def _apply_each(self) -> None:
+        """Write the journal's rows item by item; an item that no table takes is lost and recorded as a gap."""
+        lost: list[GapRow | None] = []
+        with self._transaction() as connection:
+            for rows in self._journal.items:
+                connection.execute("SAVEPOINT item")
+                try:
+                    execute_rows(connection, rows)
+                except _BAD_ROW as error:
+                    connection.execute("ROLLBACK TO item")
+                    log.warning("journaled rows that cannot be stored: %s", type(error).__name__)
+                    lost.append(encode.make_gap(rows, encode.count_bytes(rows), type(error).__name__))
+                connection.execute("RELEASE item")
+            self._journal.mark(connection, erasing=False)
+        self._end_records(erased=False)
+        for gap in filter(None, lost):
+            self._call(self.queue.record_loss, gap)
 
     def _done(self, count: int, error: Exception | None) -> None:
         items = [self._pending.popleft() for _ in range(count)]
         self._call(self.queue.settle_items, items, error)
+
+    def _apply_journal(self) -> None:
+        """Write the journal's rows to the tables, if they are many or old."""
+        journal = self._journal
+        if journal.items and (journal.is_full or time.monotonic() - self._journal_since >= MAX_AGE_S):
+            self._write_tables(())
 
     def _look_after(self) -> None:
         """Do the periodic work: sync the log with "normal", check the file, truncate the log when idle."""
@@ -305,12 +398,14 @@ class SqliteWriter:
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._normal else 'FULL'}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
             connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA cache_size = -8000")  # the pages of a journal's worth of rows
             keywords.register_functions(connection)
             connection.execute("PRAGMA secure_delete = ON")  # removed data is not left in the file
             connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
             connection.execute("ROLLBACK")
             make_private(self._path)
             self._identity = self._identity or FileIdentity.read(self._path)
+            self._journal.load(connection)
         except BaseException:
             connection.close()
             raise
@@ -326,6 +421,10 @@ class SqliteWriter:
             self._distrust = False
 
     def _failed(self, error: Exception) -> None:
+        barriers = [item for item in self._pending if not item.rows]
+        if barriers:  # a reader does not wait until the disk is back
+            self._pending = deque(item for item in self._pending if item.rows)
+            self._call(self.queue.settle_items, barriers, error)
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         trouble = f"{type(error).__name__}: {error}"
         if not self.trouble:
@@ -360,6 +459,10 @@ class SqliteWriter:
         if self._loop is not None and callable(function):
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(function, *args)
+
+
+class _JournalFault(Exception):
+    """Rows of the journal cannot be stored: those of an item that the check before has let through."""
 
 
 def _open(path: Path) -> sqlite3.Connection:

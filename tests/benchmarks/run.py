@@ -19,7 +19,19 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.benchmarks import growth, loop, memory, overhead, peers, planning, sessions, stored, streams, watching
+from tests.benchmarks import (
+    growth,
+    loop,
+    memory,
+    overhead,
+    peers,
+    planning,
+    sessions,
+    stored,
+    streams,
+    watching,
+    written,
+)
 from tests.benchmarks.machine import described
 from tests.benchmarks.plots import drawn
 from tests.benchmarks.rows import Row
@@ -80,6 +92,14 @@ SUITES = {
             "A whole request of the proxy and of the bare one; and the store's own part, in a process of its own.",
             "stored",
         ),
+    ),
+    "written": Suite(
+        written.run,
+        Group(
+            "The store: pages, KB and system calls an exchange",
+            "What comes to SQLite's log, and what its writer writes in all. Aim: 8 pages and 40 KB; 60 KB a step.",
+        ),
+        asked_for=True,
     ),
     "planning": Suite(
         planning.run,

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tests.awkward import Awkward, put_in
 from tests.faulty import STREAM, Connection, Request, connect, faulty, post
 from tests.running import CHAT, Agent, Running, running
 from tests.scripted import Scripted, calls, chunk, events
+from tests.snapshot import snapshot
 
 SYSTEM = {"role": "system", "content": "Be."}
 HELLO: dict[str, Any] = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": "Hello"}]}
@@ -68,7 +68,7 @@ async def test_an_answer_ends_when_the_store_has_it(tmp_path: Path) -> None:
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(db), limits=patient) as proxy:
         for number, stream in enumerate((False, True), 1):
             heard = await proxy.post(HELLO | {"stream": stream})
-            with closing(sqlite3.connect(db)) as beside:
+            with closing(snapshot(db)) as beside:
                 found = beside.execute("SELECT count(*) FROM messages WHERE answer = 1").fetchone()
             assert found == (number,)
             assert heard.header("x-context-persist") is None

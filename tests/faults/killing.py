@@ -23,6 +23,7 @@ import asyncpg
 from tests.faults.nursery import Nursery
 from tests.faulty import HEAD, STREAM, Connection, Request, ask, faulty, post
 from tests.running import CHAT, heard, joined
+from tests.snapshot import snapshot
 
 CLIENTS = 6
 TURNS = 6
@@ -180,7 +181,7 @@ def of_sqlite(path: str) -> Fetch:
     """Reads the file as it was left."""
 
     async def fetch(text: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(path)) as connection:
+        with closing(snapshot(path)) as connection:
             found: list[tuple[Any, ...]] = connection.execute(text).fetchall()
         return found
 

@@ -19,6 +19,7 @@ from tests.faults.power import TRACE, Cut, Disk, Event, Said, Sync, Write, event
 from tests.faults.tracing import injected, need_tracing
 from tests.faulty import ask, faulty, post
 from tests.running import CHAT, heard
+from tests.snapshot import snapshot
 from tests.store import child
 
 
@@ -51,6 +52,7 @@ def lost(written: list[Event], at: int, folder: Path, chance: random.Random) -> 
         return []
     with closing(sqlite3.connect(folder / "store.sqlite3")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with closing(snapshot(folder / "store.sqlite3")) as connection:
         there = {row[0] for row in connection.execute("SELECT exchange FROM exchanges")}
         bodies = {bytes(row[0]) for row in connection.execute("SELECT body FROM messages")}
     return [n for n in acknowledged if f"x{n}" not in there or child.body(2 * n + 1) not in bodies]
@@ -122,7 +124,7 @@ async def test_d5_a_disk_that_takes_two_seconds_delays_no_token_and_the_end_by_a
                     assert got.header("x-context-persist") == "deferred"
         answer = heard(await ask(port, post(CHAT, b'{"model":"m","messages":[{"role":"user","content":"z"}]}'), 20))
         assert answer.header("x-context-persist") is None
-        with closing(sqlite3.connect(db)) as connection:
+        with closing(snapshot(db)) as connection:
             found = connection.execute("SELECT status, count(*) FROM exchanges GROUP BY status").fetchall()
         assert found == [("complete", 5)], "what was deferred was not lost"
         await asyncio.to_thread(nursery.kill, pid)

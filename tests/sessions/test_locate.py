@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -99,6 +100,15 @@ def test_a_tenant_is_a_hash_of_its_credential() -> None:
 
 def test_ids_are_new_each_time() -> None:
     assert len({make_id() for _ in range(1000)}) == 1000
+
+
+def test_ids_sort_by_the_time_at_which_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for second in (1_700_000_000, 1_700_000_001, 1_800_000_000, 1_900_000_000):
+        monkeypatch.setattr("time.time_ns", lambda second=second: second * 10**9)
+        made.append(make_id())
+    assert made == sorted(made)
+    assert all(re.fullmatch("[a-z2-7]{16}", one) for one in made)
 
 
 async def threads(proxy: Running) -> list[tuple[str, str]]:

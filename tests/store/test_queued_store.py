@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from proxy.store.postgres import PostgresStore
 from proxy.store.removal import RemovalStepRow
 from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_database
+from tests.snapshot import snapshot
 from tests.store.conftest import Make, digest
 
 make = Make()
@@ -121,9 +122,8 @@ async def test_a_process_that_dies_loses_what_nobody_was_told_of_and_no_more(tmp
     for end in ("", "-wal"):
         (tmp_path / f"dead.sqlite3{end}").write_bytes((tmp_path / f"store.sqlite3{end}").read_bytes())
     assert not held.done()
-    with sqlite3.connect(dead) as left:
+    with closing(snapshot(dead)) as left:
         assert [row[0] for row in left.execute("SELECT body FROM forms")] == [b"told"]
-    left.close()
     await store.close()
 
 

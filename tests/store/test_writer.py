@@ -13,10 +13,12 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.store import sqlite_files
 from proxy.store import writer as module
+from proxy.store.journal import MAX_ITEM_BYTES
 from proxy.store.long_writes import WriteItem
 from proxy.store.migrate import migrate
 from proxy.store.removal import RemovalStepRow
 from proxy.store.writer import SqliteWriter
+from tests.snapshot import snapshot
 from tests.store.conftest import Make
 
 make = Make()
@@ -39,7 +41,7 @@ async def writer(path: Path) -> AsyncIterator[SqliteWriter]:
 
 
 def count(path: Path, table: str) -> int:
-    connection = sqlite3.connect(path)
+    connection = snapshot(path)
     try:
         return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
     finally:
@@ -76,8 +78,9 @@ async def test_what_a_group_has_no_time_for_is_written_with_the_next(
     writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BATCH_S", -1.0)  # each group has time for one item alone
-    items = [writer.queue.put([make.form(b"%d" % number)], waited=False) for number in range(4)]
-    await asyncio.wait_for(writer.queue.put([make.form(b"last")]), 5)
+    long = b"." * MAX_ITEM_BYTES  # not for the journal, which takes a group whole
+    items = [writer.queue.put([make.form(b"%d" % number + long)], waited=False) for number in range(4)]
+    await asyncio.wait_for(writer.queue.put([make.form(b"last" + long)]), 5)
     assert all(one.done() for one in items)
     assert count(path, "forms") == writer.commits == 5
 
