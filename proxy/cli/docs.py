@@ -228,7 +228,7 @@ def _policy_keys() -> Iterator[str]:
     for told in read_fields(Policy):
         if told.name == "name":
             yield _row("`name`", "required", "The policy's name.")
-        elif told.name not in ("stages", "injections"):
+        elif told.name not in ("stages", "injections", "stands_for"):
             default = "none" if told.default is None else f"`{_short(told.default)}`"
             yield _row(f"`{tables.get(told.name, told.name)}`", default, told.text)
 

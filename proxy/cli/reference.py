@@ -59,6 +59,10 @@ RESPONSE_HEADERS = (
         "x-context-over-budget: TOKENS",
         ("The prompt that was sent is over its budget by so many tokens, with everything out that may go."),
     ),
+    (
+        "x-context-policy-used: NAME, SCHEDULE",
+        "A literal policy is not run on reasoning that is bound to its prompt. This one was run in its place.",
+    ),
     ("x-context-fallback: REASON", "The original went out, and why. The page on errors lists the reasons."),
     (
         "x-context-warning: TEXT",

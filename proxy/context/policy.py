@@ -68,6 +68,9 @@ class Policy:
     first request on if an earlier thread of the same tenant with the same tools has come to edits. Else they are
     offered from the first edit on. A definition is paid for with every request, and short chats have no use for it."""
 
+    stands_for: str = ""
+    """Name of the policy in whose place this one is run; "" for itself."""
+
     def find_window(self, model: Model, learned_window: int | None = None) -> int | None:
         """The model's window in tokens as this policy sees it, None if it is unknown.
 
@@ -125,7 +128,7 @@ def read_policy(
     source: str = "",
 ) -> Policy:
     """The policy in a parsed TOML file. Raises ConfigError with the key, the value and the allowed values."""
-    known = {f.name for f in fields(Policy)} - {"offer"}  # the table `tools` sets it
+    known = {f.name for f in fields(Policy)} - {"offer", "stands_for"}  # the table `tools`, and the exchange, set them
     values: dict[str, Any] = {}
     for key, given in table.items():
         value = given

@@ -22,7 +22,7 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import fallback, idle, inband, iteration_records, lookups, record_outcome
+from proxy.exchange import bound_reasoning, fallback, idle, inband, iteration_records, lookups, record_outcome
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import find_simulated_state, prepare_request, replan_refused
@@ -38,10 +38,6 @@ from proxy.upstream.client import Reply, Target
 
 log = logging.getLogger(__name__)
 
-ERROR_BODY_BYTES = 1 << 20
-"""Bytes of an upstream's error that are read, so that the error can still be passed on."""
-BOUND_ELSEWHERE = b"bound to a different conversation"
-"""Words with which Anthropic refuses reasoning behind another prompt, whatever wraps them."""
 TOO_LONG_STATUSES = (400, 413, 422)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
@@ -165,45 +161,37 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
         turn = again
         reply = await ask(turn.prompt.outgoing)
         record_sent(services, turn)
-    if reply.status == 400 and turn.prompt.outgoing != incoming.body:
-        await reply.close()
-        turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
-        reply = await ask(turn.prompt.outgoing)
-        if reply.status < 400:
-            record_outcome.stop_rewriting(services, turn, "upstream_reject")
-        elif reply.status == 400:
-            turn, reply = await _send_without_reasoning(turn, reply, ask)
+    if reply.status == 400 and (turn.prompt.outgoing != incoming.body or bound_reasoning.may_be_ours(turn)):
+        turn, reply = await _answer_refusal(services, turn, reply, ask)
     return turn, reply
 
 
-async def _send_without_reasoning(
-    turn: Turn, refused: Reply, ask: Callable[[bytes], Awaitable[Reply]]
+async def _answer_refusal(
+    services: Services, turn: Turn, refused: Reply, ask: Callable[[bytes], Awaitable[Reply]]
 ) -> tuple[Turn, Reply]:
-    """Answer a refusal of bound reasoning with one more request, in which that reasoning is left out.
-
-    Our earlier edits stand in the prompts that the reasoning is bound to, so the client's own bytes are refused as
-    well. Without the reasoning the conversation goes on (DIALECTS.md 4.6).
-    """
-    if refused.encoding or turn.dialect.strip_bound is None:
-        return turn, refused
-    try:
-        text = await refused.peek_body(ERROR_BODY_BYTES)
-    except UpstreamError:
-        return turn, refused
-    if BOUND_ELSEWHERE not in text:
-        return turn, refused
-    body = turn.original
-    try:
-        tokens = frozenset(turn.dialect.compute_bindings(body))
-        stripped = turn.dialect.strip_bound(body, tokens)
-    except (ValueError, RecursionError):
-        return turn, refused
-    if stripped == body:
-        return turn, refused
-    await refused.close()
+    """Send the client's own bytes in place of a prompt that was refused. If these are refused too, because reasoning is
+    bound to our earlier prompts, send our prompt without reasoning."""
+    planned, reply = turn.prompt.outgoing, refused
+    is_bound = await bound_reasoning.is_refusal(refused)
+    if planned != turn.original:
+        await refused.close()
+        reply = await ask(turn.original)
+        if reply.status < 400:
+            turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
+            record_outcome.stop_rewriting(services, turn, "upstream_reject")
+            return turn, reply
+        is_bound = is_bound or await bound_reasoning.is_refusal(reply)
+    stripped = bound_reasoning.strip_all(turn, planned) if is_bound else None
+    if stripped is None:
+        if planned != turn.original:
+            turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
+        return turn, reply
+    await reply.close()
     reply = await ask(stripped)
+    services.metrics.fallbacks_total.labels(reason=FallbackReason.BOUND).inc()
     if reply.status < 400:
-        turn.located.thread.refused_reasoning |= tokens
+        rows = bound_reasoning.remember_refused(services, turn, planned)
+        record_outcome.store_in_background(services, turn, rows)
     return turn.with_prompt(outgoing=stripped, fallback=FallbackReason.BOUND), reply
 
 
@@ -225,7 +213,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
     if reply.encoding:
         return False
     try:
-        body = await reply.peek_body(ERROR_BODY_BYTES)
+        body = await reply.peek_body(bound_reasoning.ERROR_BODY_BYTES)
     except AnswerTooLong:
         return False
     except UpstreamError:

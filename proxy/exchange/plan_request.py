@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from proxy.chat import chain
@@ -24,8 +23,8 @@ from proxy.context.view import compute_token_budget
 from proxy.dialects.base import WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import cost, exchange_rows, header_warnings, lookups, record_outcome, splice_rounds
-from proxy.exchange.dialect import COMPLETIONS, DIALECTS, Dialect, count_sent_messages
+from proxy.exchange import bound_reasoning, cost, exchange_rows, header_warnings, lookups, record_outcome, splice_rounds
+from proxy.exchange.dialect import COMPLETIONS, DIALECTS, Dialect, count_sent_messages, repair_cut_answers
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.gateway_rows import add_unseen_context, choose_row_policy
@@ -169,7 +168,8 @@ def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Polic
     if policy.mode != "rewrite" or not turn.is_bound:
         return policy
     if policy.literal:
-        policy = services.policies.get("thrifty", replace(policy, stages=(), injections=()))
+        thrifty = services.policies.get("thrifty", replace(policy, stages=(), injections=()))
+        policy = replace(thrifty, stands_for=policy.name)
     return replace(policy, schedule="append_only")
 
 
@@ -274,13 +274,10 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
 def _repair_wire(turn: Turn) -> Turn:
     """Return the turn with bytes that the provider takes: cut answers are repaired, and reasoning that it has refused
     before is left out, byte for byte as in the request that it took then."""
-    refused = turn.located.thread.refused_reasoning
     outgoing = turn.prompt.outgoing
-    with suppress(ValueError, RecursionError):  # the upstream judges a request that cannot be read
-        if turn.wire is not None and turn.wire.is_cut and turn.policy.mode == "rewrite":
-            outgoing = turn.dialect.repair_answers(outgoing)
-        if refused and turn.dialect.strip_bound is not None:
-            outgoing = turn.dialect.strip_bound(outgoing, refused)
+    if turn.wire is not None and turn.wire.is_cut and turn.policy.mode == "rewrite":
+        outgoing = repair_cut_answers(turn.dialect, outgoing)
+    outgoing = bound_reasoning.leave_out_refused(turn, outgoing)
     return turn if outgoing is turn.prompt.outgoing else turn.with_prompt(outgoing=outgoing)
 
 

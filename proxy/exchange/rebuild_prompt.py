@@ -179,7 +179,7 @@ async def _load_edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) 
     here = set(keys)
     found = {}
     for edit, _ in await store.read_edits(row.tenant, row.session, row.thread, row.edits):
-        if edit.action == "withdrawn" or edit.action == "pin" or edit.action == "unpin":
+        if edit.action == "withdrawn" or edit.action == "pin" or edit.action == "unpin" or edit.action == "strip":
             continue
         if edit.key in here:
             found[edit.key] = Edit(edit.key, edit.action, edit.text, edit.stage, edit.reason, edit.before, edit.after)

@@ -61,6 +61,8 @@ def make_context_headers(turn: Turn) -> Headers:
         told.append((b"x-context-over-budget", b"%d" % turn.over_budget))
     if turn.warnings:
         told.append((b"x-context-warning", "; ".join(turn.warnings).encode("ascii", "replace")))
+    if turn.policy.stands_for:
+        told.append((b"x-context-policy-used", f"{turn.policy.name}, {turn.policy.schedule}".encode()))
     if turn.prompt.fallback:
         told.append((b"x-context-fallback", turn.prompt.fallback.encode()))
     return told

@@ -20,7 +20,7 @@ from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange import fallback, record_outcome
+from proxy.exchange import bound_reasoning, fallback, record_outcome
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
@@ -157,6 +157,7 @@ class ToolLoop:
         if self.turn.wire is not None:
             try:
                 body = self.turn.write_wire(self._hidden_messages, with_tools=not self._without_tools)
+                body = bound_reasoning.leave_out_refused(self.turn, body)
             except ValueError as problem:
                 raise UpstreamBroken(f"a hidden round cannot be written: {problem}") from problem
         return await self._send_round(body)

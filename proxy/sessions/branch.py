@@ -174,9 +174,9 @@ class Branch:
     """Bytes of the last request: as it came, and as it went out."""
     simulated_state: BranchState | None = None
     """Its state as it would be if the prompts that `observe` planned had gone out; this process alone knows it."""
-    refused_reasoning: frozenset[str] = frozenset()
-    """Tokens of reasoning that an upstream has refused because it is bound to another prompt; it is left out of every
-    later request. This process alone knows it: another one learns it by a refusal."""
+    refused_reasoning: frozenset[bytes] = frozenset()
+    """Hashes of the tokens of reasoning that an upstream has refused because it is bound to another prompt; it is left
+    out of every later request (`exchange.bound_reasoning`)."""
     has_long_cache: bool = False
     """True if its client pays for the longer lifetime of the provider's cache, as the last write that was reported
     says. This process alone knows it."""
@@ -229,6 +229,7 @@ def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_
     """Put the stored edits, with their numbers, into the thread. True if an edit that this process has made (by chain
     key) is stored as another process made it, or not at all."""
     edits, branch.edit_versions, pins, branch.edit_number = _read_edits(rows)
+    branch.refused_reasoning |= _read_refused(rows)
     if all(edits.get(k) == edit for k, edit in own_edits.items()):
         return False
     branch.state = replace(branch.state, edits=edits, pins=pins)
@@ -248,9 +249,13 @@ def _read_edits(
         versions[row.key] = max(row.version, versions.get(row.key, 0))
         if row.action == "pin":
             pins.add(row.key)
-        elif row.action != "withdrawn" and row.action != "unpin":
+        elif row.action != "withdrawn" and row.action != "unpin" and row.action != "strip":
             edits[row.key] = Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
     return edits, versions, frozenset(pins), number
+
+
+def _read_refused(rows: Sequence[tuple[EditRow, int]]) -> frozenset[bytes]:
+    return frozenset(row.key for row, _ in rows if row.action == "strip")
 
 
 def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolOffer | None = None) -> Branch:
@@ -290,6 +295,7 @@ def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolO
         positions=deque([(record.head, record.answer, record.last_at)], MAX_POSITIONS),
         is_confirmed=True,
         tool_offer=offer,
+        refused_reasoning=_read_refused(record.edits),
     )
 
 

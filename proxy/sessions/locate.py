@@ -365,6 +365,7 @@ def _fork_branch(
     made.parent = branch.name
     made.fork_key = shared[-1]
     made.tool_offer = branch.tool_offer
+    made.refused_reasoning = branch.refused_reasoning
     kept = {*made.state.edits, *(made.state.lasting_edits or ())}
     made.edit_versions = {k: v for k, v in branch.edit_versions.items() if k in kept}
     return made

@@ -38,7 +38,7 @@ from proxy.store.removal import RemovalStepRow, RemovalStore
 from proxy.store.session_lists import MessageFilter, SessionListStore
 from proxy.store.session_notes import NoteRow, SessionNotesRow, SessionNotesStore
 
-EditAction = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
+EditAction = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin", "strip"]
 """The effect of an edit on its message. `withdrawn`: an earlier version of the edit is taken back. `pin`: the message
 stays unchanged until an `unpin`; both are counted apart from the edits that change something."""
 ExchangeStatus = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]

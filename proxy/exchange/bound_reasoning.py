@@ -1,0 +1,83 @@
+"""Reasoning that a model binds to the prompt in front of it: what is done where an upstream refuses it.
+
+An upstream refuses a request whose reasoning stands behind another prompt than its own. Edits and texts of the proxy
+are part of these prompts, so the client's own bytes may be refused too. Then the request goes out once more without
+reasoning, and what was left out stays out of every later request of the branch (DIALECTS.md 4.6).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from proxy.context.plan import Edit
+from proxy.errors import UpstreamError
+from proxy.exchange import exchange_rows
+from proxy.exchange.services import Services
+from proxy.exchange.turn import Turn
+from proxy.store.base import Row
+from proxy.upstream.client import Reply
+
+BOUND_ELSEWHERE: Final = b"bound to a different conversation"
+"""Words with which Anthropic refuses reasoning behind another prompt, whatever wraps them."""
+ERROR_BODY_BYTES: Final = 1 << 20
+"""Bytes of an upstream's error that are read, so that the error can still be passed on."""
+STAGE: Final = "bound"
+"""The stage of reasoning that is left out, in the records of a branch."""
+
+
+async def is_refusal(reply: Reply) -> bool:
+    """True if an error says that reasoning is bound to another prompt. The error can still be passed on."""
+    if reply.status != 400 or reply.encoding:
+        return False
+    try:
+        return BOUND_ELSEWHERE in await reply.peek_body(ERROR_BODY_BYTES)
+    except UpstreamError:
+        return False
+
+
+def may_be_ours(turn: Turn) -> bool:
+    """True if an earlier prompt of the branch was another than the client's: reasoning may be bound to what we sent."""
+    branch = turn.located.thread
+    offered = branch.tool_offer is not None and bool(branch.tool_offer.names)
+    return bool(branch.state.edits or branch.refused_reasoning or offered)
+
+
+def hash_token(token: str) -> bytes:
+    """The name under which a token is stored."""
+    return hashlib.blake2b(token.encode(), digest_size=16).digest()
+
+
+def strip_all(turn: Turn, body: bytes) -> bytes | None:
+    """The body without any bound reasoning; None if it has none, or cannot go without it."""
+    if turn.dialect.strip_bound is None:
+        return None
+    try:
+        stripped = turn.dialect.strip_bound(body, frozenset(turn.dialect.compute_bindings(body)))
+    except (ValueError, KeyError, RecursionError):
+        return None
+    return None if stripped == body else stripped
+
+
+def leave_out_refused(turn: Turn, body: bytes) -> bytes:
+    """The body without reasoning that the upstream has refused before, as in the request that it took then."""
+    refused = turn.located.thread.refused_reasoning
+    if not refused or turn.dialect.strip_bound is None:
+        return body
+    try:
+        tokens = frozenset(token for token in turn.dialect.compute_bindings(body) if hash_token(token) in refused)
+        return turn.dialect.strip_bound(body, tokens) if tokens else body
+    except (ValueError, KeyError, RecursionError):
+        return body  # the upstream judges a request that cannot be read
+
+
+def remember_refused(services: Services, turn: Turn, body: bytes) -> list[Row]:
+    """Note that the reasoning in this body stays out of the branch. Return the rows that say so."""
+    branch = turn.located.thread
+    names = {hash_token(token) for token in turn.dialect.compute_bindings(body)} - branch.refused_reasoning
+    branch.refused_reasoning |= names
+    edits = [Edit(name, "append", None, STAGE, "refused behind another prompt", 0, 0) for name in sorted(names)]
+    rows = exchange_rows.make_edit_rows(turn, edits, services.now())
+    return [msgspec.structs.replace(row, action="strip") for row in rows]

@@ -1,0 +1,136 @@
+"""Reasoning that an upstream refuses, because it is bound to another prompt: no conversation ends of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.exchange import plan_request
+from tests.dialect_agents import MessagesAgent
+from tests.faulty import faulty
+from tests.running import running
+from tests.strict_messages import StrictMessages
+
+Json = dict[str, Any]
+LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
+STEPS = 6
+THINKING: Json = {"thinking": {"type": "adaptive"}}
+
+
+def read(name: str, arguments: Json) -> str:
+    return LISTING
+
+
+def think(n: int) -> list[Json]:
+    return [
+        {"type": "thinking", "thinking": f"I look at file {n}."},
+        {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": "a.py"}},
+    ]
+
+
+def answers(count: int) -> list[list[Json]]:
+    """Steps of work with an answer behind each six of them."""
+    made: list[list[Json]] = []
+    for n in range(count):
+        made.append(think(n))
+        if n % STEPS == STEPS - 1:
+            made.append([{"type": "thinking", "thinking": "So."}, {"type": "text", "text": "Done."}])
+    return made
+
+
+def count_tokens(body: Json) -> int:
+    return json.dumps(body["messages"]).count('"signature"')
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_fallback_to_the_clients_bytes_costs_reasoning_and_no_conversation(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = StrictMessages(*answers(4 * STEPS))
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("a stage that fails")
+
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = MessagesAgent(proxy, read, stream=stream, more=THINKING)
+        assert await agent.work("Find the fault.") == "Done."
+        assert len(model.received[-1].body) < 0.9 * len(json.dumps(agent.messages))
+        agent.messages.append({"role": "user", "content": "Go on."})
+        with monkeypatch.context() as patched:  # the client's own bytes go out, behind which no reasoning was made
+            patched.setattr(plan_request, "rewrite", fail)
+            await agent.ask()
+        assert agent.heard[-1].header("x-context-fallback") == "bound"
+        assert len(model.refusals) == 1
+        assert count_tokens(model.bodies[-1]) == 0
+        bring(agent)
+        await agent.ask()  # the plan is in force again: the reasoning of one answer goes
+        refused = len(model.refusals)
+        assert refused <= 3
+        for _ in range(3):
+            bring(agent)
+            await agent.ask()
+        assert len(model.refusals) == refused, "what was refused is not sent again"
+        assert count_tokens(model.bodies[-1]) >= 3
+    assert model.dropped == []
+
+
+def bring(agent: MessagesAgent) -> None:
+    calls = [one for one in agent.answers[-1]["content"] if one["type"] == "tool_use"]
+    results = [{"type": "tool_result", "tool_use_id": one["id"], "content": LISTING} for one in calls]
+    agent.messages.append({"role": "user", "content": results})
+
+
+async def test_a_change_of_the_clients_own_is_refused_to_the_client() -> None:
+    model = StrictMessages(*answers(STEPS))
+    async with faulty(model) as upstream, running(upstream.port, policy="passthrough") as proxy:
+        agent = MessagesAgent(proxy, read, more=THINKING)
+        await agent.work("Find the fault.")
+        agent.messages[0] = {"role": "user", "content": "Find another."}
+        agent.messages.append({"role": "user", "content": "Go on."})
+        body = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": agent.messages, **THINKING}
+        found = await proxy.post(body, b"x-api-key: k", b"anthropic-version: 2023-06-01", path="/v1/messages")
+    assert found.status == 400
+    assert len(model.refusals) == 1
+
+
+async def test_what_was_refused_is_left_out_after_a_restart_too(tmp_path: Path) -> None:
+    model = StrictMessages(*answers(4 * STEPS))
+    path = str(tmp_path / "a.sqlite3")
+    async with faulty(model) as upstream:
+        async with running(upstream.port, policy="thrifty", db=str(tmp_path / "lost.sqlite3")) as proxy:
+            agent = MessagesAgent(proxy, read, more=THINKING)
+            await agent.work("Find the fault.")
+        # Another store: the edits are lost. The tools of ours make the plan another than the client's bytes.
+        tree: Json = {"policy": "thrifty", "db": path, "tools": {"offer": "first_request"}}
+        async with running(upstream.port, **tree) as proxy:
+            agent.proxy = proxy
+            agent.messages.append({"role": "user", "content": "Go on."})
+            await agent.ask()
+            assert agent.heard[-1].header("x-context-fallback") == "bound"
+            assert len(model.refusals) == 2
+        for _ in range(3):
+            async with running(upstream.port, **tree) as proxy:
+                agent.proxy = proxy
+                bring(agent)
+                await agent.ask()
+                assert agent.heard[-1].header("x-context-fallback") is None
+                rows = await proxy.rows("SELECT stage, action FROM edits WHERE action = 'strip'")
+                assert set(rows) == {("bound", "strip")}
+    assert len(model.refusals) == 2
+    assert model.dropped == []
+    assert count_tokens(model.bodies[-1]) == 3, "new reasoning stays"
+
+
+@pytest.mark.parametrize(("policy", "told"), [("rolling", "thrifty, append_only"), ("thrifty", None)])
+async def test_a_literal_policy_is_not_run_on_bound_reasoning_and_the_client_is_told(
+    policy: str, told: str | None
+) -> None:
+    model = StrictMessages(*answers(STEPS))
+    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+        agent = MessagesAgent(proxy, read, more=THINKING)
+        await agent.work("Find the fault.")
+        assert {one.header("x-context-policy-used") for one in agent.heard} == {told}
+    assert model.refusals == []
