@@ -63,7 +63,7 @@ def test_policies_schedules_prices_and_window_are_chosen(runs: Path, tmp_path: P
     )  # fmt: skip
     report = json.loads(out.read_text())
     assert [entry["name"] for entry in report["entries"]] == [
-        "nothing", "rolling", "rolling:over_budget", "rolling:when_it_pays", "thrifty", "mask-10"
+        "nothing", "rolling", "rolling:over_budget", "rolling:when_it_pays", "rolling:append_only", "thrifty", "mask-10"
     ]  # fmt: skip
     assert (report["prices"], report["window"]) == (["1/0.25", "2/1"], 9000)
     assert report["model"].startswith("gpt-5")
@@ -117,7 +117,7 @@ def test_what_cannot_be_played_ends_with_code_2_file_and_line(tmp_path: Path, te
         ([], "JSONL files, or --from-store"),
         (["none.jsonl"], "a file that is there"),
         (["FILE", "--policy", "nonesuch"], "one of all, baselines, nothing"),
-        (["FILE", "--policy", "thrifty:soon"], "a schedule of always, over_budget, when_it_pays, all"),
+        (["FILE", "--policy", "thrifty:soon"], "a schedule of always, over_budget, when_it_pays, append_only, all"),
         (["FILE", "--prices", "cheap"], "WRITE/READ such as 1.25/0.1"),
         (["FILE", "--prices", "0.1/1.25"], "READ at most WRITE"),
         (["FILE", "--prices", "nan/nan"], "WRITE/READ"),
