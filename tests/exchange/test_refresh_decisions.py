@@ -12,7 +12,7 @@ from proxy.exchange import lookups
 from proxy.operator import edit_messages, session_settings
 from proxy.sessions.branch import LiveSession, SessionSettings, StoredDecisions
 from tests.operator.agent import numbers, of, talking
-from tests.postgres import drop_database, new_database
+from tests.postgres import drop_database, new_store_database
 from tests.running import running
 
 
@@ -33,7 +33,7 @@ async def test_what_another_process_decided_is_read_where_the_store_is_shared(
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
 async def test_two_processes_on_one_database_agree(postgres: str, policy: str) -> None:
-    db = await new_database(postgres)
+    db = await new_store_database(postgres)
     async with talking(policy, db=db) as talk, running(talk.port, policy=policy, db=db) as other:
         parts = other.app.services
         groups = await talk.groups()

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.exchange import retention
 from tests.faulty import faulty, until
-from tests.postgres import drop_database, new_database
+from tests.postgres import drop_database, new_store_database
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted
 
@@ -21,7 +21,7 @@ async def db(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[str
     if request.param == "sqlite":
         yield str(tmp_path / "store.sqlite3")
         return
-    url = await new_database(request.getfixturevalue("postgres"))
+    url = await new_store_database(request.getfixturevalue("postgres"))
     yield url
     await drop_database(url)
 
@@ -74,7 +74,7 @@ async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_ag
 
 
 async def test_of_two_replicas_one_is_at_it(postgres: str) -> None:
-    url = await new_database(postgres)
+    url = await new_store_database(postgres)
     try:
         async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=url, **WEEK) as one:
             await Agent(one).say("Hello")

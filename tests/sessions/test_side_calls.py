@@ -11,7 +11,7 @@ import pytest
 
 from proxy.sessions.locate import BranchTraits, classify_branch
 from tests.faulty import Connection, Request, ask, faulty
-from tests.postgres import drop_database, new_database
+from tests.postgres import drop_database, new_store_database
 from tests.running import Agent, Running, heard, running
 from tests.scripted import Scripted, calls
 
@@ -32,7 +32,7 @@ async def db(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[st
     if request.param == "sqlite":
         yield f"{tmp_path}/store.sqlite3"
         return
-    url = await new_database(request.getfixturevalue("postgres"))
+    url = await new_store_database(request.getfixturevalue("postgres"))
     yield url
     await drop_database(url)
 

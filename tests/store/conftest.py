@@ -23,7 +23,7 @@ from proxy.store.base import (
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
-from tests.postgres import drop_database, new_database
+from tests.postgres import drop_database, new_store_database
 
 BACKENDS: dict[str, Callable[[str], Store]] = {
     "sqlite": SqliteStore,
@@ -37,7 +37,7 @@ BACKENDS: dict[str, Callable[[str], Store]] = {
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     address = f"{tmp_path}/store.sqlite3"
     if request.param == "postgres":
-        address = await new_database(request.getfixturevalue("postgres"))
+        address = await new_store_database(request.getfixturevalue("postgres"))
     made = BACKENDS[request.param](address)
     await made.open()
     yield made

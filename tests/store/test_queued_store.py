@@ -13,7 +13,7 @@ from proxy.store.base import Store
 from proxy.store.postgres import PostgresStore
 from proxy.store.removal import RemovalStepRow
 from proxy.store.sqlite import SqliteStore
-from tests.postgres import drop_database, new_database
+from tests.postgres import drop_database, new_store_database
 from tests.snapshot import snapshot
 from tests.store.conftest import Make, digest
 
@@ -23,7 +23,7 @@ Either = SqliteStore | PostgresStore
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def spooled(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Either]:
-    database = await new_database(request.getfixturevalue("postgres")) if request.param == "postgres" else ""
+    database = await new_store_database(request.getfixturevalue("postgres")) if request.param == "postgres" else ""
     made = PostgresStore(database) if database else SqliteStore(tmp_path / "store.sqlite3")
     await made.open()
     yield made

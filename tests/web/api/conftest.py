@@ -14,7 +14,7 @@ import pytest
 
 from proxy.notes.memo_matching import Memo
 from proxy.tools import stored_memos
-from tests.postgres import drop_database, new_database
+from tests.postgres import drop_database, new_store_database
 from tests.running import Running, running_beside
 from tests.web.test_auth import entry
 
@@ -131,7 +131,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         db = str(tmp_path_factory.mktemp("world") / "a.sqlite3")
         yield from _made(db)
         return
-    db = asyncio.run(new_database(request.getfixturevalue("postgres")))
+    db = asyncio.run(new_store_database(request.getfixturevalue("postgres")))
     try:
         yield from _made(db)
     finally:
