@@ -12,6 +12,7 @@ from proxy.cli import operator_actions, sessions
 from proxy.cli.check import check
 from proxy.cli.docs import docs
 from proxy.cli.doctor import doctor
+from proxy.cli.experiment import report
 from proxy.cli.key import key
 from proxy.cli.mcp import mcp
 from proxy.cli.replay import replay
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 for command in (serve, check, doctor, key, replay, mcp):
     app.command(rich_help_panel="The proxy itself")(command)
-for command in (stats, shell, tail):
+for command in (stats, report, shell, tail):
     app.command(rich_help_panel="Look on")(command)
 # What follows the agent's name is the agent's, options included.
 app.command(rich_help_panel="The proxy itself", context_settings={"allow_interspersed_args": False})(wrap)

@@ -55,6 +55,7 @@ REQUEST_HEADERS = (
 RESPONSE_HEADERS = (
     ("x-context-session: NAME", "The session that the request was taken for."),
     ("x-context-tokens: BEFORE, AFTER", "Tokens of the prompt as it came, and as it was sent."),
+    ("x-context-arm: ARM", "While an experiment is under way: the arm of the session, `control` or `managed`."),
     (
         "x-context-over-budget: TOKENS",
         ("The prompt that was sent is over its budget by so many tokens, with everything out that may go."),

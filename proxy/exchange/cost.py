@@ -167,6 +167,36 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     return Bill(paid * scale, without, estimate(*meter.planned) if meter.planned is not None else None)
 
 
+class Prediction(NamedTuple):
+    """Dollars that were predicted before the answer. sent: for the prompt that was sent, with what the cache was
+    expected to hold of it. own: for the client's own prompt, with what the cache would hold without the proxy. rounds:
+    what the hidden rounds cost after the first."""
+
+    sent: float
+    own: float
+    rounds: float
+
+
+def predict_bill(model: Model, meter: Meter) -> Prediction | None:
+    """Return the predicted cost of an exchange, scaled as its bill is; None where it has no bill."""
+    bill = compute_bill(model, meter)
+    if bill is None:
+        return None
+    if model.input is None:
+        model = replace(model, input=1.0, output=model.output_ratio)
+    usages = meter.list_usages()
+    costs = [price_usage(model, usage, meter.rate).total for usage in usages]
+    first, scale = usages[0], bill.paid / (sum(costs) or 1.0)
+    factor = usages[0].prompt / max(meter.sent, 1)
+
+    def predict(tokens: int, cached: int, completion: int) -> float:
+        usage = estimate_usage(first, round(tokens * factor), round(cached * factor), completion)
+        return price_usage(model, usage, meter.rate).total * scale
+
+    sent = predict(meter.sent, meter.expected, first.completion)
+    return Prediction(sent, predict(meter.before, meter.held, meter.completion), sum(costs[1:]) * scale)
+
+
 def write_meter(meter: Meter) -> str:
     """Encode a meter as the JSON text that is stored."""
     return msgspec.json.encode(meter).decode()

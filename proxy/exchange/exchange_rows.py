@@ -51,7 +51,8 @@ class SentTexts(msgspec.Struct, frozen=True, omit_defaults=True):
     inserts: [index or -1, place, form of the text]. usage: upstream was asked for usage. original: the messages went
     out as they came. rounds: number of hidden rounds that were put back first. tools: the form of the definitions that
     were added, "" for none. limit: tokens above which the prompt is over its budget, 0 for no budget. refetched: cut
-    results that the request shows to have been fetched again, by kind.
+    results that the request shows to have been fetched again, by kind. arm: that of the experiment, "" for none.
+    prompted: the request ends on a message of the user.
     """
 
     inserts: list[tuple[int, str, str]] = []
@@ -61,6 +62,8 @@ class SentTexts(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: str = ""
     limit: int = 0
     refetched: dict[str, int] = {}
+    arm: str = ""
+    prompted: bool = False
 
 
 def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
@@ -343,6 +346,8 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
                 tools,
                 max(0, plan.limit or 0),
                 {kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
+                turn.arm,
+                bool(turn.arm) and turn.request.messages[-1].role == "user",
             )
         ),
         policy=turn.policy.name,

@@ -28,6 +28,7 @@ from proxy.exchange.dialect import COMPLETIONS, DIALECTS, Dialect, count_sent_me
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.gateway_rows import add_unseen_context, choose_row_policy
+from proxy.exchange.holdout import CONTROL_POLICY, find_arm
 from proxy.exchange.lookups import inherit_state
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import LARGE, Headers, Incoming, Services
@@ -128,10 +129,13 @@ async def _enrich(
     decisions = await lookups.refresh(services, turn.located.thread.live_session)
     erase_resent(turn, decisions.removed)
     policy = lookups.choose_policy(services, turn.policy, decisions, headers.get("x-context-policy", ""))
+    arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
+    if arm == "control":
+        policy = services.policies[CONTROL_POLICY]
     policy = choose_bound_policy(services, turn, policy)
     if turn.dialect.returns_rows:
         policy = choose_row_policy(services, policy)
-    turn = turn.with_lookups(policy=policy)
+    turn = turn.with_lookups(policy=policy, arm=arm)
     await inherit_state(services, turn, decisions.dropped, is_new_branch=is_new_branch)
     lookups.pin_task(turn)
     await lookups.search_store(services, turn)

@@ -57,6 +57,8 @@ def make_context_headers(turn: Turn) -> Headers:
         (b"x-context-session", turn.located.thread.session.encode("utf-8", "replace")),
         (b"x-context-tokens", b"%d, %d" % (plan.before, turn.sent_tokens)),
     ]
+    if turn.arm:
+        told.append((b"x-context-arm", turn.arm.encode()))
     if turn.over_budget:
         told.append((b"x-context-over-budget", b"%d" % turn.over_budget))
     if turn.warnings:

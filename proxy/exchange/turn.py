@@ -42,6 +42,8 @@ class Enriched:
     """The tools of ours that are in `spliced`."""
     pending_tool_offer: ToolOffer | None = None
     """The tools that are added with the branch's first edit, until there is one."""
+    arm: str = ""
+    """The arm of the experiment that the session is in (`holdout`)."""
     relevance: Mapping[bytes, float] = field(default_factory=dict)
     """Nearness of messages to the task, by form, as `View.relevance`."""
     cached_without_proxy: int = 0
@@ -130,6 +132,11 @@ class Turn:
     def policy(self) -> Policy:
         """The policy of the request."""
         return self.enriched.policy
+
+    @property
+    def arm(self) -> str:
+        """The arm of the experiment that the session is in, "" for none."""
+        return self.enriched.arm
 
     @property
     def spliced(self) -> SplicedRequest:

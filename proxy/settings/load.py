@@ -37,6 +37,7 @@ from proxy.settings.model import (
     DrainSettings,
     EmbeddingSettings,
     EventSettings,
+    ExperimentSettings,
     GroupSettings,
     HelperSettings,
     IdentitySettings,
@@ -214,6 +215,7 @@ class Settings(SettingsSection):
     memos: MemoSettings = MemoSettings()
     events: EventSettings = EventSettings()
     compress: CompressSettings = CompressSettings()
+    experiment: ExperimentSettings = ExperimentSettings()
     passthrough: PassthroughSettings = PassthroughSettings()
     dashboard: DashboardSettings = DashboardSettings()
     keys: tuple[ApiKeySettings, ...] = ()

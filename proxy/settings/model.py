@@ -395,6 +395,14 @@ class CompressSettings(SettingsSection):
     """Policy for the rows of gateways; empty: the usual one. `thrifty` takes the place of a literal policy."""
 
 
+class ExperimentSettings(SettingsSection):
+    """`[experiment]`: a measurement of the savings, against sessions that are left as they are."""
+
+    control: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the sessions that runs as `passthrough`, for example 0.1; 0: no experiment. An HMAC of the session's
+    name with `identity.salt` chooses them. `context-proxy report` compares both arms."""
+
+
 class PassthroughSettings(SettingsSection):
     """`[passthrough]`: requests that go to an upstream unmanaged."""
 

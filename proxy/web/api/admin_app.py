@@ -10,8 +10,20 @@ from fastapi import APIRouter, FastAPI, Request
 
 from proxy.errors import BadRequest, ProxyError
 from proxy.exchange.services import Services
+from proxy.operator.experiment_report import MeasureCache
 from proxy.operator.timeline import TimelineCache
-from proxy.web.api import context, events, messages, operator_actions, overview, replay, sessions, tool_calls, transfer
+from proxy.web.api import (
+    context,
+    events,
+    experiment,
+    messages,
+    operator_actions,
+    overview,
+    replay,
+    sessions,
+    tool_calls,
+    transfer,
+)
 from proxy.web.api.json_answers import register_error_handlers
 from proxy.web.asgi import App, Message, Receive, Scope, Send, read_body, read_content_length
 from proxy.web.error_responses import send_error
@@ -19,8 +31,8 @@ from proxy.web.routes import READ
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router, operator_actions.router, replay.router, transfer.router, messages.router, sessions.records_router,
-    messages.exchanges_router, context.router, overview.router, overview.figures_router, events.router,
-    tool_calls.router,
+    messages.exchanges_router, context.router, overview.router, overview.figures_router, experiment.router,
+    events.router, tool_calls.router,
 )  # fmt: skip
 
 DESCRIPTION: Final = (
@@ -43,6 +55,8 @@ def create_api(services: Services) -> FastAPI:
     app.state.services = services
     app.state.replaying = asyncio.Lock()
     app.state.timeline_cache = TimelineCache()
+    app.state.reporting = asyncio.Lock()
+    app.state.measure_cache = MeasureCache()
     for router in ROUTERS:
         # The routes themselves, not a nested router: the access check reads their patterns.
         app.router.routes.extend(router.routes)

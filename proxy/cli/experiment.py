@@ -1,0 +1,75 @@
+"""`context-proxy report`: the savings as an experiment shows them, against the sessions of the control arm."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from proxy.cli.remote import RemoteCommand, remote_command
+from proxy.cli.terminal import TableColumn, print_table, print_text
+
+DAY_S = 86_400
+
+
+@remote_command
+def report(
+    command: RemoteCommand,
+    days: Annotated[float, typer.Option(min=0.01, help="Sessions used in so many days.")] = 90.0,
+) -> None:
+    """Compare the sessions of the control arm with all others: dollars, requests, errors, latency (`[experiment]`)."""
+    command.show(command.client.request("GET", "/api/report", since=max(0.0, time.time() - days * DAY_S)), _show)
+
+
+def _show(found: Any) -> None:
+    print_text(found["verdict"])
+    print_text(
+        f"{found['control_sessions']} sessions in the control arm, {found['managed_sessions']} managed"
+        + (f", {found['mixed']} in both and not counted" if found["mixed"] else "")
+        + (f", {found['unpriced']} without a bill" if found["unpriced"] else "")
+        + (
+            f"; the control arm has {found['share']:.0%} of new sessions"
+            if found["share"]
+            else "; no experiment is set"
+        )
+    )
+    print_table(found["figures"], COLUMNS)
+    for arm, money in found["predictions"].items():
+        print_text(f"{arm}: {money['predicted']:.4f} dollars predicted, {money['reported']:.4f} reported")
+    for loss in found["losses"]:
+        causes = "; ".join(
+            cause["cause"] + ("" if cause["dollars"] is None else f" ({cause['dollars']:.4f} dollars)")
+            for cause in loss["causes"]
+        )
+        print_text(
+            f"{loss['session']} cost {loss['dollars']:.4f} dollars, {loss['without']:.4f} without the proxy: {causes}"
+        )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _interval(one: Any) -> str:
+    if one["low"] is None:
+        return _number(one["value"])
+    return f"{_number(one['value'])} [{_number(one['low'])}, {_number(one['high'])}]"
+
+
+def _difference(figure: Any) -> str:
+    one = figure["difference"]
+    if one["value"] is None:
+        return "-"
+    if not figure["relative"]:
+        return _interval(one)
+    return f"{one['value']:+.1%} [{one['low']:+.1%}, {one['high']:+.1%}]"
+
+
+COLUMNS = (
+    TableColumn("", lambda figure: figure["name"], is_never_cut=True),
+    TableColumn("control [95 %]", lambda figure: _interval(figure["control"])),
+    TableColumn("managed [95 %]", lambda figure: _interval(figure["managed"])),
+    TableColumn("difference [95 %]", _difference),
+    TableColumn("known", lambda figure: "yes" if figure["known"] else "no"),
+)

@@ -1,0 +1,230 @@
+"""The report of an experiment: both arms of the stored sessions, and the sessions in which the proxy cost money."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from proxy.chat.message import Message
+from proxy.context.analysis.outcome import read_outcome
+from proxy.context.analysis.refetch import pair_results
+from proxy.context.analysis.shell_commands import parse_call
+from proxy.dialects.completions.request import read_message
+from proxy.errors import NotManaged
+from proxy.exchange import cost, plan_request
+from proxy.exchange.exchange_rows import SentTexts
+from proxy.exchange.services import Services
+from proxy.operator.compare_arms import MAIN_FIGURE, FigureComparison, SessionMeasures, compare_arms, describe_verdict
+from proxy.operator.session_stats import build_meter, count_sent_tokens
+from proxy.operator.timeline import MAX_EXCHANGES, read_newest_exchanges
+from proxy.store.base import ExchangeRecord
+from proxy.store.session_lists import SessionFilter, SessionItem
+
+MAX_SESSIONS = 2000
+"""Limit on the sessions of a report, the last used."""
+LIST_SIZE = 200
+MAX_LOSSES = 20
+MAX_CACHED = 4000
+LOSS = 1.005
+"""A session has cost money if its dollars are this many times those predicted for the client's own prompts."""
+
+
+class LossCause(Struct, frozen=True):
+    """One reason for which a session cost more than without the proxy, with the dollars of it where they are known."""
+
+    cause: str
+    dollars: float | None
+
+
+class SessionLoss(Struct, frozen=True):
+    """A managed session that cost more than its client's own prompts would have."""
+
+    tenant: str
+    session: str
+    dollars: float
+    without: float
+    causes: list[LossCause]
+
+
+class PredictionError(Struct, frozen=True):
+    """Predicted against reported dollars of an arm. predicted: of the prompts that were sent."""
+
+    predicted: float
+    reported: float
+
+
+class ExperimentReport(Struct, frozen=True):
+    """Both arms compared. share: of the control arm, as it is set now. mixed: sessions that were in both arms, which
+    count in neither. unpriced: sessions without a bill. more: there are sessions beyond the limit."""
+
+    share: float
+    verdict: str
+    control_sessions: int
+    managed_sessions: int
+    mixed: int
+    unpriced: int
+    more: bool
+    figures: list[FigureComparison]
+    predictions: dict[str, PredictionError]
+    losses: list[SessionLoss]
+
+
+class MeasureCache:
+    """Measures of sessions that were not used since."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], SessionMeasures | None]] = OrderedDict()
+
+    async def find_measures(self, services: Services, item: SessionItem) -> SessionMeasures | None:
+        """Return the measures of a session; None if it was in no arm. The arm is `mixed` if it was in both."""
+        name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
+        found = self._known.get(name)
+        if found is None or found[0] != stamp:
+            exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
+            found = stamp, await measure_session(services, *name, exchanges)
+            if not exchanges or exchanges[-1].status != "open":
+                self._known[name] = found
+        if name in self._known:
+            self._known.move_to_end(name)
+        while len(self._known) > MAX_CACHED:
+            self._known.popitem(last=False)
+        return found[1]
+
+
+async def measure_session(
+    services: Services, tenant: str, session: str, exchanges: Sequence[ExchangeRecord]
+) -> SessionMeasures | None:
+    """Return the sums of these exchanges, oldest first; None if they were in no arm."""
+    arms = {msgspec.json.decode(one.inserts, type=SentTexts).arm for one in exchanges if b'"arm"' in one.inserts}
+    if not arms:
+        return None
+    arm = arms.pop() if len(arms) == 1 else "mixed"
+    sums = _sum_exchanges(services, SessionMeasures(tenant, session, arm), exchanges)
+    tips = {one.thread: one.answer or one.head for one in exchanges}
+    bodies = {
+        message.key: message.body
+        for tip in tips.values()
+        for message in await services.store.read_chain(tenant, session, tip)
+    }
+    calls, repeats, results, errors = await asyncio.to_thread(count_calls, bodies.values())
+    return msgspec.structs.replace(sums, calls=calls, repeats=repeats, results=results, tool_errors=errors)
+
+
+def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterable[ExchangeRecord]) -> SessionMeasures:
+    made = msgspec.structs.asdict(sums)
+    previous: dict[str, ExchangeRecord] = {}
+    for one in exchanges:
+        texts = msgspec.json.decode(one.inserts, type=SentTexts)
+        made["requests"] += 1
+        made["turns"] += texts.prompted
+        made["refetched"] += sum(texts.refetched.values())
+        made["refused"] += one.http_status == 400
+        if one.first_byte_ms is not None:
+            made["first_byte_ms"] += one.first_byte_ms
+            made["timed"] += 1
+        if one.completion_tokens is not None and one.status == "complete":
+            made["answer_tokens"] += one.completion_tokens
+            made["answers"] += 1
+        if one.prompt_tokens is not None:
+            model = plan_request.look_up_model(services, one.model)
+            meter = build_meter(one, model, count_sent_tokens(one), previous.get(one.thread))
+            bill, predicted = cost.compute_bill(model, meter), cost.predict_bill(model, meter)
+            if bill is not None and predicted is not None:
+                made["dollars"] += bill.paid
+                made["own"] += predicted.own
+                made["sent"] += predicted.sent
+                made["rounds"] += predicted.rounds
+                made["missed"] += max(0.0, bill.paid - predicted.rounds - predicted.sent)
+        previous[one.thread] = one
+    return SessionMeasures(**made)
+
+
+def count_calls(bodies: Collection[bytes]) -> tuple[int, int, int, int]:
+    """Return (calls, calls made before with the same arguments, results, results that report a failure)."""
+    messages: list[Message] = []
+    for body in bodies:
+        try:
+            messages.append(read_message(body))
+        except NotManaged:
+            continue
+    seen: set[tuple[str, str]] = set()
+    calls = repeats = errors = results = 0
+    for call in (call for message in messages for call in message.calls):
+        name = call.name, normalise_arguments(call.arguments)
+        calls, repeats = calls + 1, repeats + (name in seen)
+        seen.add(name)
+    for n, call in pair_results(messages):
+        results += 1
+        errors += read_outcome(messages[n], parse_call(call)).verdict == "failed"
+    return calls, repeats, results, errors
+
+
+def normalise_arguments(arguments: str) -> str:
+    """Return the arguments of a call in one form: members in order, no white space between them."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted").decode()
+    except (ValueError, RecursionError):
+        return " ".join(arguments.split())
+
+
+async def build_report(
+    services: Services, cache: MeasureCache, tenant: str | None, since: float = 0.0
+) -> ExperimentReport:
+    """Compare the arms of the sessions that were used since then."""
+    found: list[SessionMeasures] = []
+    after, seen, more = None, 0, True
+    while more and seen < MAX_SESSIONS:
+        page = await services.store.list_sessions(tenant, after, LIST_SIZE, SessionFilter("", since, None, ""))
+        for item in page:
+            measured = await cache.find_measures(services, item)
+            if measured is not None:
+                found.append(measured)
+        seen, more = seen + len(page), len(page) == LIST_SIZE
+        after = page[-1].cursor if page else after
+    return await asyncio.to_thread(_compare, services.settings.experiment.control, found, more)
+
+
+def _compare(share: float, found: Sequence[SessionMeasures], more: bool) -> ExperimentReport:
+    control = [one for one in found if one.arm == "control"]
+    managed = [one for one in found if one.arm == "managed"]
+    billed = [[one for one in arm if one.own > 0] for arm in (control, managed)]
+    figures = compare_arms(billed[0], billed[1])
+    main = next(figure for figure in figures if figure.name == MAIN_FIGURE)
+    return ExperimentReport(
+        share=share,
+        verdict=describe_verdict(main),
+        control_sessions=len(control),
+        managed_sessions=len(managed),
+        mixed=sum(one.arm == "mixed" for one in found),
+        unpriced=len(control) + len(managed) - sum(map(len, billed)),
+        more=more,
+        figures=figures,
+        predictions={
+            name: PredictionError(sum(one.sent + one.rounds for one in arm), sum(one.dollars for one in arm))
+            for name, arm in zip(("control", "managed"), billed, strict=True)
+        },
+        losses=find_losses(billed[1]),
+    )
+
+
+def find_losses(managed: Iterable[SessionMeasures]) -> list[SessionLoss]:
+    """Return the managed sessions that cost money, dearest first, each with its reasons."""
+    lost = sorted((one for one in managed if one.dollars > LOSS * one.own), key=lambda one: one.own - one.dollars)
+    return [SessionLoss(one.tenant, one.session, one.dollars, one.own, explain_loss(one)) for one in lost[:MAX_LOSSES]]
+
+
+def explain_loss(one: SessionMeasures) -> list[LossCause]:
+    """Return the reasons for which a session cost more than its client's own prompts, dearest first."""
+    causes = [
+        LossCause("rounds of the proxy's own tools", one.rounds),
+        LossCause("tokens that the cache was expected to hold and did not", one.missed),
+        LossCause("edits that have not paid back what they cost the cache", one.sent - one.own),
+    ]
+    found = sorted((cause for cause in causes if (cause.dollars or 0) > 0), key=lambda cause: -(cause.dollars or 0))
+    if one.refetched:
+        found.append(LossCause(f"{one.refetched} cut results were fetched again, each with a request", None))
+    return found

@@ -1,0 +1,35 @@
+"""`context-proxy report`: the table for people, and JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from _pytest.capture import CaptureFixture
+
+from proxy.cli.experiment import _show
+from proxy.operator.compare_arms import compare_arms, describe_verdict
+from proxy.operator.experiment_report import find_losses
+from tests.operator.simulated_sessions import draw_experiment, draw_pool
+
+
+def test_the_report_is_one_sentence_a_table_and_the_sessions_that_cost_money(capsys: CaptureFixture[str]) -> None:
+    import msgspec  # noqa: PLC0415
+
+    control, managed = draw_experiment(draw_pool(2, 300), 1, 1.2, number=200)
+    figures = compare_arms(control, managed)
+    found: dict[str, Any] = msgspec.to_builtins(
+        {
+            "verdict": describe_verdict(figures[0]), "share": 0.25, "mixed": 1, "unpriced": 2,
+            "control_sessions": len(control), "managed_sessions": len(managed), "figures": figures,
+            "predictions": {"managed": {"predicted": 1.0, "reported": 1.25}}, "losses": find_losses(managed)[:1],
+        }
+    )  # fmt: skip
+    _show(found)
+    out = capsys.readouterr().out
+    assert "more for the same prompts" in out
+    assert "control arm has 25% of new sessions" in out
+    assert "1 in both and not counted" in out
+    assert "dollars a request" in out
+    assert "+2" in out.split("dollars for the same prompts")[1].splitlines()[0] or "+1" in out
+    assert "1.0000 dollars predicted, 1.2500 reported" in out
+    assert " without the proxy" in out

@@ -1,0 +1,97 @@
+"""What is planted is found, and what is not there is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.operator.compare_arms import (
+    FIGURES,
+    MAIN_FIGURE,
+    MIN_SESSIONS,
+    FigureComparison,
+    SessionMeasures,
+    compare_arms,
+    describe_verdict,
+)  # fmt: skip
+from tests.operator.simulated_sessions import draw_experiment, draw_pool
+
+RUNS = 200
+
+
+@pytest.fixture(scope="module")
+def pool() -> list[SessionMeasures]:
+    return draw_pool(1)
+
+
+def compare(arms: list[list[SessionMeasures]], name: str = MAIN_FIGURE) -> FigureComparison:
+    """One figure of both arms."""
+    (found,) = compare_arms(arms[0], arms[1], [name])
+    return found
+
+
+@pytest.mark.parametrize(("effect", "word"), [(0.9, "less"), (1.05, "more")])
+def test_a_planted_effect_is_found_in_400_sessions(pool: list[SessionMeasures], effect: float, word: str) -> None:
+    for seed in range(3):
+        main = compare(draw_experiment(pool, seed, effect))
+        assert main.known
+        assert main.difference.low is not None
+        assert main.difference.high is not None
+        assert main.difference.low < effect - 1 < main.difference.high
+        assert f"% {word} for the same prompts" in describe_verdict(main)
+
+
+@pytest.mark.slow
+def test_where_nothing_is_planted_the_report_says_not_known(pool: list[SessionMeasures]) -> None:
+    alarms = 0
+    for seed in range(RUNS):
+        main = compare(draw_experiment(pool, 1000 + seed, 1.0))
+        alarms += main.known
+        assert main.known or describe_verdict(main).startswith("Not known")
+    assert alarms <= 0.05 * RUNS
+
+
+def test_few_sessions_are_never_known_and_the_report_says_how_many_are_missing(pool: list[SessionMeasures]) -> None:
+    control, managed = draw_experiment(pool, 1, 0.5, number=40)
+    assert len(control) < MIN_SESSIONS
+    main = compare([control, managed])
+    assert not main.known
+    assert main.sessions_needed is not None
+    assert main.sessions_needed > 0
+    assert f"about {main.sessions_needed} more sessions" in describe_verdict(main)
+
+
+def test_with_enough_sessions_none_is_missing_and_the_report_says_that_nothing_was_found(
+    pool: list[SessionMeasures],
+) -> None:
+    few = compare(draw_experiment(pool, 3, 1.0, number=90))
+    many = compare(draw_experiment(pool, 4, 1.0, number=2000))
+    assert few.sessions_needed
+    assert (many.sessions_needed, many.known) == (0, False)
+    assert "no difference of 5 % or more" in describe_verdict(many)
+
+
+def test_without_sessions_nothing_is_known_of_any_figure() -> None:
+    figures = compare_arms([], [])
+    assert [figure.name for figure in figures] == list(FIGURES)
+    assert not any(figure.known for figure in figures)
+    assert describe_verdict(figures[0]) == "Not known: there are no sessions with a bill in both arms."
+
+
+def test_a_figure_that_is_zero_in_the_control_arm_is_compared_absolutely() -> None:
+    control = [SessionMeasures("t", str(n), "control", requests=10, calls=5) for n in range(30)]
+    managed = [
+        SessionMeasures("t", str(n), "managed", requests=10, calls=5, repeats=1 + n % 2, refused=n % 2)
+        for n in range(90)
+    ]
+    repeats, refused = compare_arms(control, managed, ["repeated calls", "refused requests"])
+    assert (repeats.relative, repeats.known) == (False, True)
+    assert repeats.difference.value == pytest.approx(0.3)
+    assert refused.known
+    assert refused.managed.value == pytest.approx(0.05)
+    same = compare_arms(control, control, ["repeated calls"])[0]
+    assert (same.difference.value, same.known) == (0.0, False)
+
+
+def test_the_same_sessions_give_the_same_report(pool: list[SessionMeasures]) -> None:
+    arms = draw_experiment(pool, 1, 0.9, number=60)
+    assert compare(arms) == compare(arms)

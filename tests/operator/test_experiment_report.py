@@ -1,0 +1,99 @@
+"""The report of an experiment, from rows as requests leave them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.operator.compare_arms import SessionMeasures
+from proxy.operator.experiment_report import (
+    MeasureCache,
+    build_report,
+    count_calls,
+    explain_loss,
+    find_losses,
+    normalise_arguments,
+)  # fmt: skip
+from tests.faulty import faulty
+from tests.running import Agent, running
+from tests.scripted import Scripted, calls
+
+PRICED = (
+    '[models."priced"]\nwindow = 100000\ntokenizer = "estimate"\ninput = 2.0\noutput = 10.0\nmin = 100\nblock = 1\n'
+)
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+SESSIONS, STEPS = 8, 3
+
+
+def test_calls_are_counted_and_those_that_were_made_before() -> None:
+    texts = "make: *** [all] Error 2\n[exit code: 2]", "done\n[exit code: 0]"
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
+    for name, arguments, text in zip("ab", ('{"command": "make"}', '{"command":"make"}'), texts, strict=True):
+        function = {"name": "bash", "arguments": arguments}
+        call = {"id": name, "type": "function", "function": function}
+        messages += [{"role": "assistant", "tool_calls": [call]}]
+        messages += [{"role": "tool", "tool_call_id": name, "content": text}]
+    bodies = [*(json.dumps(message).encode() for message in messages), b"no message"]
+    assert count_calls(bodies) == (2, 1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [('{"a":1,"b":2}', '{ "b": 2, "a": 1 }'), ("not json", "not   json"), ('{"a":"x"}', '{"a": "x"}')]
+)
+def test_arguments_are_compared_in_one_form(one: str, other: str) -> None:
+    assert normalise_arguments(one) == normalise_arguments(other)
+
+
+def test_a_session_that_cost_money_says_why() -> None:
+    lost = SessionMeasures("t", "lost", "managed", dollars=2.0, own=1.0, sent=1.2, rounds=0.3, missed=0.5, refetched=2)
+    fine = SessionMeasures("t", "fine", "managed", dollars=1.0, own=1.0, sent=1.0)
+    (found,) = find_losses([fine, lost])
+    assert (found.session, found.dollars, found.without) == ("lost", 2.0, 1.0)
+    assert [cause.dollars for cause in explain_loss(lost)] == [0.5, 0.3, pytest.approx(0.2), None]
+    assert "fetched again" in found.causes[-1].cause
+
+
+async def test_the_report_has_both_arms_and_what_each_session_did(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(PRICED)
+    steps = [calls((f"call_{n:06}", "look"), at=n) if (n + 1) % (STEPS + 1) else "Done." for n in range(200)]
+    model = Scripted(*steps)
+    model.usage = {
+        "prompt_tokens": 1000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 0},
+    }  # fmt: skip
+    options: dict[str, Any] = {
+        "policy": "thrifty",
+        "experiment": {"control": 0.5},
+        "models_file": str(tmp_path / "models.toml"),
+    }
+    async with faulty(model) as upstream, running(upstream.port, **options) as there:
+        for n in range(SESSIONS):
+            more = {"model": "priced", "tools": [TOOL]}
+            agent = Agent(there, (f"x-context-session: s{n}".encode(),), more=more)
+            await agent.say("Look around.")
+            while agent.messages[-1].get("tool_calls"):
+                agent.brings("a result")
+                await agent.say()
+        await there.outcomes()
+        cache = MeasureCache()
+        found = await build_report(there.app.services, cache, None)
+        again = await build_report(there.app.services, cache, None)
+        other = await build_report(there.app.services, cache, "nobody")
+    assert found == again
+    assert (found.control_sessions + found.managed_sessions, found.mixed, found.unpriced) == (SESSIONS, 0, 0)
+    assert min(found.control_sessions, found.managed_sessions) > 0
+    assert found.share == 0.5
+    figures = {one.name: one for one in found.figures}
+    for arm in ("control", "managed"):
+        assert getattr(figures["requests a session"], arm).value == STEPS + 1
+        assert getattr(figures["turns a session"], arm).value == 1
+        assert getattr(figures["tokens an answer"], arm).value == 50
+        assert getattr(figures["dollars a request"], arm).value == pytest.approx((1000 * 2.5 + 50 * 10) / 1e6)
+        assert getattr(figures["first byte in ms"], arm).value > 0
+    assert found.predictions["control"].reported == pytest.approx(
+        found.control_sessions * (STEPS + 1) * (1000 * 2.5 + 50 * 10) / 1e6
+    )
+    assert found.verdict.startswith("Not known yet")
+    assert (other.control_sessions, other.managed_sessions) == (0, 0)
