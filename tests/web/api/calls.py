@@ -266,6 +266,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/api/me"): Call("/api/me", reads=True, names=False),
     ("GET", "/api/live"): Call("/api/live", bad=("/api/live?limit=51", None), reads=True, names=False),
     ("GET", "/api/money"): Call("/api/money", bad=("/api/money?step=year", None), reads=True, names=False),
+    ("GET", "/api/report"): Call("/api/report", bad=("/api/report?since=soon", None), reads=True, names=False),
     ("GET", "/api/savings"): Call("/api/savings", bad=("/api/savings?since=soon", None), reads=True, names=False),
     ("GET", "/api/search"): Call("/api/search?q=word", bad=("/api/search", None), reads=True, names=False),
     ("GET", S + "/picture"): Call(
