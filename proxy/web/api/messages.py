@@ -168,7 +168,9 @@ async def search_messages(
 ) -> list[FoundMessage]:
     """Search the session for messages and summaries that have words of the query, best first."""
     matches = await context.services.store.search(context.tenant, context.session, q, limit)
-    return [FoundMessage(id=chain.public_id(m.key), kind=m.kind, text=pagination.cut_preview(m.text)) for m in matches]
+    return [
+        FoundMessage(id=chain.public_id(m.key), kind=m.kind, text=pagination.cut_excerpt(m.text, q)) for m in matches
+    ]
 
 
 # `/api/sessions/{session}/exchanges`: every request that was answered, with its plan and its cost.

@@ -484,7 +484,7 @@ async def search_sessions(
             name = chain.public_id(match.key)
             message = await store.find_message(row.tenant, row.session, name) if match.kind == "message" else None
             role, group = (message.role, message.group_id) if message is not None else ("", "")
-            text = pagination.cut_preview(match.text)
+            text = pagination.cut_excerpt(match.text, q)
             matches.append(SessionMatch(id=name, kind=match.kind, role=role, group=group, text=text))
         if matches:
             title = await read_title(admin.services, row.tenant, row.session)

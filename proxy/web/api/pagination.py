@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Generic, TypeVar
 
@@ -110,3 +111,11 @@ def render_text(body: bytes) -> str:
 def cut_preview(text: str) -> str:
     """Return the beginning of a text."""
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"
+
+
+def cut_excerpt(text: str, query: str) -> str:
+    """Return the part of a text around the first word of the query that it has, else its beginning."""
+    words = query.split()
+    found = re.search("|".join(map(re.escape, words)), text, re.IGNORECASE) if words else None
+    start = max(0, found.start() - PREVIEW_CHARS // 3) if found is not None else 0
+    return cut_preview(text if start == 0 else "…" + text[start:])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from proxy.errors import BadRequest
 from proxy.web.api.pagination import (
     clean_json,
+    cut_excerpt,
     cut_preview,
     decode_json,
     make_page,
@@ -91,3 +92,13 @@ def test_a_line_says_what_a_message_says(message: object, text: str) -> None:
 def test_a_preview_is_short() -> None:
     assert cut_preview("x" * 200) == "x" * 200
     assert len(cut_preview("x" * 201)) == 200
+
+
+def test_an_excerpt_shows_the_word_that_was_searched_for() -> None:
+    text = "start " + "x " * 500 + "The Needle (here) " + "y " * 500
+    assert "Needle" in cut_excerpt(text, "nowhere needle")
+    assert len(cut_excerpt(text, "needle")) == 200
+    assert cut_excerpt(text, "(here").startswith("…")
+    assert cut_excerpt("a short text", "text") == "a short text"
+    assert cut_excerpt(text, "none of these") == cut_preview(text)
+    assert cut_excerpt(text, " ") == cut_preview(text)

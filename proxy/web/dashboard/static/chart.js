@@ -10,9 +10,9 @@ const DAY_S = 86400;
  * series: [{name, look, values, kind: "line" | "column"}], null for an unknown value; at: Unix seconds, one a value.
  * inOrder: places are equally far apart, as for requests; else the axis is time. format: of a value.
  * between: names of the two series between which the area is filled. marks: [{n, look, text}] on the last line.
- * open: called with the place that was chosen by a click or by Enter.
+ * counts: all values are whole numbers. open: called with the place that was chosen by a click or by Enter.
  */
-export function chart(title, { series, at, format, between, marks = [], inOrder = false, open }) {
+export function chart(title, { series, at, format, between, marks = [], inOrder = false, counts = false, open }) {
   const count = at.length;
   const legend = series.map((one) => h("span", {}, h("i", { class: `swatch ${one.look}` }), one.name));
   const looks = [...new Set(marks.map((one) => one.look))];
@@ -25,7 +25,7 @@ export function chart(title, { series, at, format, between, marks = [], inOrder 
   const when = timeFormat(at);
   const read = (n) => swap(reading, n === null ? null : [h("b", {}, when(at[n], true)),
     series.map((one) => h("span", {}, `${one.name} ${format(one.values[n])}`)), marks.filter((one) => one.n === n).map((one) => h("span", {}, one.text))]);
-  draw(box, figure, { series, at, format, between, marks, inOrder, open, count, when, read, legend, signs, looks });
+  draw(box, figure, { series, at, format, between, marks, inOrder, counts, open, count, when, read, legend, signs, looks });
   return figure;
 }
 
@@ -88,8 +88,8 @@ function options(figure, chart, size) {
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
     scales: { x: { time: false, range: (_, low, high) => (columns.length || low === high ? wider(at, inOrder, low, high) : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 70, size: 26, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500] } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
-      { ...axis, grid, space: 38, size: 58, values: (_, splits) => splits.map((one) => brief(format(one))) },
+      { ...axis, grid: { show: false }, space: 70, size: 26, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: COUNTS } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
+      { ...axis, grid, space: 38, size: 58, ...(chart.counts ? { incrs: COUNTS } : {}), values: (_, splits) => splits.map((one) => brief(format(one))) },
     ],
     series: [{}, ...series.map((one, n) => line(one, legend[n], columns, at.length))],
     bands: between ? [{ series: between.map(named), fill: () => faint(colour(legend[named(between[1]) - 1])) }] : [],
@@ -102,6 +102,7 @@ function options(figure, chart, size) {
   };
 }
 
+const COUNTS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7];
 const INCREMENTS = [60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S, 30 * DAY_S, 90 * DAY_S, 365 * DAY_S];
 
 /** Half a column more on each side. */

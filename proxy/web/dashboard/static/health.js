@@ -41,8 +41,8 @@ function charts(money) {
   const at = steps.map((one) => one.at);
   return h("div", { class: "charts" },
     chart("Time to the first byte, mean", { at, format: milliseconds, series: [{ name: "until the answer begins", look: "c-paid", values: steps.map((one) => (one.answered ? one.first_byte_ms / one.answered : null)), kind: "line" }] }),
-    chart("Requests", { at, format: whole, series: [{ name: "requests", look: "c-paid", values: steps.map((one) => one.exchanges), kind: "column" }] }),
-    chart("Errors", { at, format: whole, series: [{ name: "failed", look: "c-bad", values: steps.map((one) => one.errors), kind: "column" }, { name: "sent on as they came", look: "c-without", values: steps.map((one) => one.fallbacks), kind: "column" }] }));
+    chart("Requests", { at, counts: true, format: whole, series: [{ name: "requests", look: "c-paid", values: steps.map((one) => one.exchanges), kind: "column" }] }),
+    chart("Errors", { at, counts: true, format: whole, series: [{ name: "failed", look: "c-bad", values: steps.map((one) => one.errors), kind: "column" }, { name: "sent on as they came", look: "c-without", values: steps.map((one) => one.fallbacks), kind: "column" }] }));
 }
 
 function counters(proxy) {

@@ -114,6 +114,8 @@ function welcome() {
     h("section", { class: "panel" }, h("h2", {}, "Nothing yet"), h("p", {}, "Point an agent at this proxy, and its conversations appear here by themselves."),
       h("pre", { class: "code" }, `export OPENAI_BASE_URL=${base}`),
       h("p", {}, "Any client of the OpenAI API will do: it keeps its own key and its own model names. Agents of Anthropic's Messages use the same address."),
+      h("p", {}, "To see it with recorded sessions first:"),
+      h("pre", { class: "code" }, "context-proxy serve --sample --port 8090"),
       h("p", {}, "To try it by hand:"),
       h("pre", { class: "code" }, `curl ${base}/chat/completions -H 'content-type: application/json' \\\n  -H "authorization: Bearer $OPENAI_API_KEY" -H 'x-context-session: hello' \\\n  -d '{"model": "gpt-5", "messages": [{"role": "user", "content": "Hello"}]}'`)),
     h("section", { class: "panel" }, h("h2", {}, "What you will see"), sample(), h("p", { class: "soft" }, "An example with invented figures: each bar is a prompt, and the hollow part is what the proxy leaves out.")),
