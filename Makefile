@@ -130,7 +130,7 @@ bench-keep: .venv/.test
 # The locks hold for 3.11 to 3.13 on Linux and macOS. The test lock takes the first one's versions as given.
 # The marker that stands on every line because of tool.uv.environments says nothing, so it is taken out.
 COMPILE := .venvs/lock/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
-	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet --extra postgres --extra httpx2 --extra zstd --extra build
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet --extra postgres --extra httpx2 --extra zstd --extra websocket --extra build
 lock:
 	$(PYTHON) -m venv .venvs/lock
 	.venvs/lock/bin/python -m pip install --quiet --disable-pip-version-check uv

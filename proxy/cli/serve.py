@@ -123,7 +123,7 @@ class AnnouncingServer(uvicorn.Server):
                 self._app,
                 loop="uvloop",
                 http=make_connection_class(settings, self._app.services.metrics),  # httptools, with deadlines
-                ws="none",  # WebSockets are not proxied
+                ws="none",  # a connection of `http` hands a WebSocket over by itself
                 lifespan="on",
                 log_config=None,  # the proxy's own log, on stderr
                 access_log=False,  # /metrics and the store know more, and no path is logged

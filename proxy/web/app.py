@@ -51,6 +51,7 @@ from proxy.web.error_responses import DIALECT_KEY, answer_errors
 from proxy.web.limits import BodyBudget, ConcurrencyLimit, limit_heads
 from proxy.web.passthrough import serve_passthrough
 from proxy.web.probes import create_probes
+from proxy.web.response_socket import SOCKET_PATHS, CarriedHistories, ResponseSocket, admit_handshake
 from proxy.web.routes import (
     MAX_LOGGED_PATHS,
     UNMANAGED_HEADER,
@@ -66,6 +67,7 @@ ROUTES = (
     ("POST", "/v1/chat/completions", "Chat, managed. Also without `/v1`."),
     ("POST", "/v1/messages", "Anthropic's Messages, managed. Also without `/v1`."),
     ("POST", "/v1/responses", "OpenAI's Responses, managed. Also without `/v1`."),
+    ("GET", "/v1/responses", "The same over WebSocket, if the extra `websocket` is installed."),
     ("POST", "/v1/messages/count_tokens", "The upstream counts the prompt that would be sent. Nothing is stored."),
     ("POST", "/v1/responses/input_tokens", "The same for Responses."),
     ("POST", "/v1/responses/compact", "Passed on: the answer begins a new history in the same session."),
@@ -189,16 +191,26 @@ class ContextProxy:
         self.api = create_api(self.services)
         self._pages = create_dashboard(settings)
         self._api = limit_bodies(self.api, settings.limits.body_mb << 20)
-        gate = require_access(self._route, settings, RouteTable(self.api.routes, compress=settings.compress.enabled))
-        self._app = log_requests(answer_errors(limit_heads(gate, settings), self.services.metrics))
+        routes, metrics = RouteTable(self.api.routes, compress=settings.compress.enabled), self.services.metrics
+        gate = require_access(self._route, settings, routes)
+        self._app = log_requests(answer_errors(limit_heads(gate, settings), metrics))
+        handshake = require_access(admit_handshake, settings, routes)
+        self._admit = answer_errors(limit_heads(handshake, settings), metrics)
+        self._histories = CarriedHistories(settings.limits.bodies_mb << 20)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
+        elif split_session(scope)[1] in SOCKET_PATHS:
+            socket = ResponseSocket(
+                scope, receive, send,
+                app=self._app, admit=self._admit, histories=self._histories, is_draining=lambda: self.draining,
+            )  # fmt: skip
+            await socket.serve()
         else:
-            # WebSockets are not passed on: the server answers a close before the accept with 403.
+            # Other WebSockets are not passed on: a server answers a close before the accept with 403.
             await send({"type": "websocket.close", "code": 1008})
 
     def announce_stop(self) -> None:
@@ -243,7 +255,6 @@ class ContextProxy:
                 return
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"]
         door: Route = scope[ROUTE_KEY]
         if door.kind == "api":
             with self._counted("api", send) as counted:
@@ -255,12 +266,7 @@ class ContextProxy:
         if door.kind not in ("data", "gateway"):
             await self._probes(scope, receive, send)
             return
-        raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
-        session = None
-        if raw.startswith("/s/") and raw.count("/") >= 3:  # still encoded: a name may hold a slash
-            _, _, name, rest = raw.split("/", 3)
-            session, raw = unquote(name), "/" + rest
-            path = unquote(raw)
+        session, path, raw = split_session(scope)
         caller: Caller = scope[CALLER_KEY]
         whose = find_share_owner(caller.tenant, caller.name)
         if door.kind == "gateway":
@@ -322,6 +328,16 @@ class ContextProxy:
         if shown is not None and shown not in self._logged_paths and len(self._logged_paths) < MAX_LOGGED_PATHS:
             self._logged_paths.add(shown)
             log.warning("requests to %s are passed on unmanaged: their format is not rewritten", shown)
+
+
+def split_session(scope: Scope) -> tuple[str | None, str, str]:
+    """Return (the session that the path names, the path without it, the same percent-encoded)."""
+    path: str = scope["path"]
+    raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
+    if not raw.startswith("/s/") or raw.count("/") < 3:  # still encoded: a name may hold a slash
+        return None, path, raw
+    _, _, name, rest = raw.split("/", 3)
+    return unquote(name), unquote("/" + rest), "/" + rest
 
 
 def find_share_owner(tenant: str, key: str) -> str:

@@ -14,14 +14,18 @@ deadlines and these rules:
 - A connection that is not read, because enough data waits, would not report that the client has left. So the socket is
   polled. Only Linux reports it; elsewhere it is noticed when reading goes on.
 - An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined: the exchange goes on in HTTP/1.1.
-  A WebSocket handshake gets 426, since no exchange in HTTP/1.1 could take its place.
+  A WebSocket handshake for `/v1/responses` is accepted (`websocket.py`). Any other gets 426, since no exchange in
+  HTTP/1.1 could take its place.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
+import re
 import select
+from importlib.util import find_spec
 from typing import Any, Final
 
 import httptools
@@ -64,6 +68,10 @@ DONE: Final = 2
 """The request is here; the client owes nothing until the answer has ended."""
 
 
+_WEBSOCKET_PATH: Final = re.compile(rb"(?:/s/[^/?]+)?(?:/v1)?/responses(?:\?|\Z)")
+"""The paths that WebSocket is served on."""
+
+
 async def refuse_connection(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
     """Answer as the whole application for connections beyond `limits.connections`."""
     error = Unavailable("too many connections are open", hint="Try again in a moment.")
@@ -80,6 +88,8 @@ class Connection(HttpToolsProtocol):
     metrics: Metrics
     half_open: HalfOpenConnections
     shares: ConnectionLimit
+    websocket_class: Any = None
+    """The class of connections after a WebSocket handshake; None if the package for it is not installed."""
 
     def __init__(
         self,
@@ -325,12 +335,32 @@ class Connection(HttpToolsProtocol):
             self._end(400, "tunnels are not made here")
             return
         if method == b"GET" and any(name == b"sec-websocket-key" for name, _ in self.headers):
+            if self.websocket_class is not None and _WEBSOCKET_PATH.match(self.url) and not self._is_answering():
+                self._hand_over(rest)
+                return
             # Codex goes to HTTP at once on this status, and tries for seven seconds on any other.
             self._end(426, "WebSocket is not served here; use HTTP.", code="upgrade_required")
             return
         line = b"%b %b HTTP/%b\r\n" % (method, self.url, self.parser.get_http_version().encode())
         self.parser = httptools.HttpRequestParser(self)
         self.data_received(line + b"".join(b"%b: %b\r\n" % field for field in kept) + b"\r\n" + rest)
+
+    def _hand_over(self, rest: bytes) -> None:
+        """Give the connection to the class that speaks WebSocket. rest: what came behind the handshake."""
+        if not self.shares.has_room(self._address):
+            self._end(503, "too many connections are open", code="unavailable")
+            return
+        for timer in (self._look_again, self._watching, self._lingering):
+            if timer is not None:
+                timer.cancel()
+        self.half_open.remove(self._address, self)
+        self._leave_place()
+        self.connections.discard(self)
+        protocol = self.websocket_class(self.config, self.server_state, self.app_state, self.loop)
+        protocol.connection_made(self.transport)
+        self.transport.set_protocol(protocol)
+        head = b"GET %b HTTP/1.1\r\n" % self.url
+        protocol.data_received(head + b"".join(b"%b: %b\r\n" % field for field in self.headers) + b"\r\n" + rest)
 
     def _expect_head(self) -> None:
         self._phase = HEAD
@@ -393,6 +423,7 @@ def has_ended(file_descriptor: int) -> bool:
 
 def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connection]:
     """Return the class of an application's connections, for uvicorn's `http`."""
+    shares = ConnectionLimit(settings.limits.connections, settings.limits.address_share)
     known = {
         "header_s": settings.timeouts.header_s,
         "body_s": settings.timeouts.body_s,
@@ -400,6 +431,14 @@ def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connecti
         "most": settings.limits.connections,
         "metrics": metrics,
         "half_open": HalfOpenConnections(settings.limits.half_open),
-        "shares": ConnectionLimit(settings.limits.connections, settings.limits.address_share),
+        "shares": shares,
+        "websocket_class": find_websocket_class(settings.limits.body_mb << 20, shares),
     }
     return type("Connection", (Connection,), known)
+
+
+def find_websocket_class(frame_bytes: int, shares: ConnectionLimit) -> Any:
+    """Return the class of WebSocket connections; None if the package `websockets` is not installed."""
+    if find_spec("websockets") is None:
+        return None
+    return importlib.import_module("proxy.web.websocket").make_websocket_class(frame_bytes, shares)

@@ -1,4 +1,4 @@
-"""Codex in a loop of 25 steps, with nothing set but its base URL. It streams each answer."""
+"""Codex in a loop of 25 steps, over WebSocket with nothing set but its base URL, and over HTTP. It always streams."""
 
 from __future__ import annotations
 
@@ -17,17 +17,28 @@ MODEL = "gpt-6.1-sol"
 """A model that this Codex knows."""
 
 
-async def run_codex(base: str, _stream: bool, *, program: Path, folder: Path, errors: list[str]) -> Run:
-    """One prompt. Its messages and commands are what it prints; what it logs goes to `errors`."""
+BASE_URL = 'openai_base_url = "{base}/v1"'
+"""Codex tries WebSocket first."""
+PROVIDER = (
+    'model_provider = "own"\n[model_providers.own]\nname = "own"\nbase_url = "{base}/v1"\nwire_api = "responses"\n'
+    'env_key = "CODEX_API_KEY"'
+)
+"""Codex uses HTTP."""
+
+
+async def run_codex(
+    base: str, _stream: bool, *, program: Path, folder: Path, errors: list[str], config: str = BASE_URL
+) -> Run:
+    """One prompt. Its messages and commands are what it prints; what it logs goes to `errors`, which it begins anew."""
     home = folder / "home"
     environment = make_environment(home, CODEX_API_KEY="sk-any", CODEX_HOME=str(home / ".codex"))
     (home / ".codex").mkdir(exist_ok=True)
-    (home / ".codex" / "config.toml").write_text(f'openai_base_url = "{base}/v1"\n')
+    (home / ".codex" / "config.toml").write_text(config.format(base=base) + "\n")
     out, logged = await run_client(
         str(program), "exec", "--json", "--skip-git-repo-check", "-s", "danger-full-access", "-m", MODEL, PROMPT,
         folder=make_work(folder), environment=environment,
     )  # fmt: skip
-    errors += [line for line in logged.splitlines() if "ERROR" in line]
+    errors[:] = [line for line in logged.splitlines() if "ERROR" in line]
     said = [json.loads(line) for line in out.splitlines()]
     assert said[-1]["type"] == "turn.completed", said[-1]
     items = [one["item"] for one in said if one["type"] == "item.completed"]
@@ -40,9 +51,12 @@ def make_command(n: int) -> Json:
     return {"cmd": f"cat file{n % 3}.py"}
 
 
+@pytest.mark.parametrize("config", [BASE_URL, PROVIDER], ids=["websocket", "http"])
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_it_works_as_without_the_proxy(policy: str, tmp_path: Path) -> None:
+async def test_it_works_as_without_the_proxy_and_shows_no_error(policy: str, config: str, tmp_path: Path) -> None:
     program = install() / "node_modules" / ".bin" / "codex"
-    client = partial(run_codex, program=program, folder=tmp_path, errors=[])
+    errors: list[str] = []
+    client = partial(run_codex, program=program, folder=tmp_path, errors=errors, config=config)
     make_model = partial(make_responses_model, "exec_command", make_command)
     await check_client(client, make_model, policy, tmp_path, stream=True)
+    assert errors == [], "no red line in the run through the proxy, which is the last"

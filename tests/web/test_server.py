@@ -370,12 +370,17 @@ async def test_an_offer_to_change_the_protocol_is_declined_and_the_connection_go
         assert all(not request.all(b"upgrade") for request in upstream.requests)
 
 
-async def test_a_websocket_handshake_is_told_to_use_http_before_anybody_is_asked() -> None:
+@pytest.mark.parametrize(("path", "has_package"), [(b"/v1/realtime", True), (b"/v1/responses", False)])
+async def test_another_websocket_handshake_is_told_to_use_http_before_anybody_is_asked(
+    path: bytes, has_package: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_package:
+        monkeypatch.setattr("proxy.web.server.find_spec", lambda _: None)
     async with faulty(echo) as upstream, running(upstream.port) as proxy:
         client = await connect(proxy.port)
         offer = (b"connection: Upgrade", b"upgrade: websocket", b"sec-websocket-key: x", b"sec-websocket-version: 13")
         await client.send(
-            b"GET /v1/responses HTTP/1.1\r\nhost: a\r\n" + b"".join(line + b"\r\n" for line in offer) + b"\r\n"
+            b"GET %b HTTP/1.1\r\nhost: a\r\n" % path + b"".join(line + b"\r\n" for line in offer) + b"\r\n"
         )
         found = await reply(client)
         assert (found.status, found.header("connection")) == (426, "close")

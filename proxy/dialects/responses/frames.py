@@ -1,0 +1,203 @@
+"""Responses over WebSocket: a `response.create` frame as the body of a request, and the events that answer it.
+
+A connection sends each item once. A frame names the response before it and has only the items since. What went over the
+connection is put in front of them here, so that a request over HTTP has the whole history.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS
+from proxy.dialects import spans
+
+_OWN_MEMBERS: Final = ("type", "generate", "previous_response_id", "input", "stream")
+"""Members of a frame that a request over HTTP has not, or not in this form."""
+_ENDS: Final = ("response.completed", "response.incomplete")
+"""Types of the events that end a response whose items a later frame may build on."""
+_KEPT: Final = (b"response.output_item.done", *(kind.encode() for kind in _ENDS))
+
+
+_HEADER_PREFIX: Final = "ws_request_header_"
+_HEADER: Final = re.compile(r"x-(?:openai|codex)-[a-z0-9-]+|traceparent|tracestate")
+"""Names of headers that a frame may set: those of Codex, and of tracing. None of them lets a client in."""
+
+
+class UnknownResponse(Exception):
+    """A frame names a response that did not go over its connection and is stored nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The items that went over a connection up to a response."""
+
+    response_id: str = ""
+    items: bytes = b""
+    """The items of the input and of the response, with commas between."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFrame:
+    """A `response.create` frame."""
+
+    body: bytes
+    """The body of the request over HTTP."""
+    items: bytes
+    """The items of its input, with commas between."""
+    headers: list[tuple[bytes, bytes]]
+    """Headers that the client would send with this request over HTTP."""
+    generates: bool
+    """False for a warm-up, which asks for no answer."""
+    model: str
+
+
+def read_create(frame: bytes, carried: Carried) -> CreateFrame:
+    """The request in a frame. carried: what went over its connection.
+
+    Raises UnknownResponse, and ValueError or RecursionError if the frame is not understood.
+    """
+    found = json_spans.find_members(frame, MAX_TOP_LEVEL_KEYS)
+    if found is None:
+        raise ValueError("the frame is no JSON object")
+    raw = {one.key: frame[one.start : one.end] for one in found}
+    values = {name: spans.read_any(raw[name]) for name in ("type", "generate", "previous_response_id", "model", "store")
+              if name in raw}  # fmt: skip
+    if values.get("type") != "response.create":
+        raise ValueError(f"the frame's type is {str(values.get('type'))[:40]!r}, not 'response.create'")
+    items = _read_items(raw.get("input"))
+    before = values.get("previous_response_id")
+    members = [(name, value) for name, value in raw.items() if name not in _OWN_MEMBERS]
+    if before is not None and before == carried.response_id:
+        items = b",".join(one for one in (carried.items, items) if one)
+    elif before is not None:
+        if values.get("store") is False:
+            raise UnknownResponse(str(before))
+        members.append(("previous_response_id", raw["previous_response_id"]))  # stored at the provider
+    members += [("input", b"[" + items + b"]"), ("stream", b"true")]
+    body = b"{" + b",".join(spans.encode_text(name) + b":" + value for name, value in members) + b"}"
+    headers = _read_headers(raw.get("client_metadata"))
+    return CreateFrame(body, items, headers, values.get("generate") is not False, str(values.get("model") or ""))
+
+
+def _read_headers(raw: bytes | None) -> list[tuple[bytes, bytes]]:
+    """The headers in `client_metadata`. Codex names them there, since a connection has headers only once."""
+    metadata = None if raw is None else spans.read_any(raw)
+    found = []
+    for name, value in metadata.items() if isinstance(metadata, dict) else ():
+        header = name.removeprefix(_HEADER_PREFIX).replace("_", "-").lower()
+        if name.startswith(_HEADER_PREFIX) and isinstance(value, str) and _HEADER.fullmatch(header):
+            found.append((header.encode(), "".join(one for one in value if " " <= one <= "~").encode()))
+    return found
+
+
+def _read_items(raw: bytes | None) -> bytes:
+    if raw is None or raw == b"null":
+        return b""
+    if raw[:1] == b'"':
+        return b'{"type":"message","role":"user","content":' + raw + b"}"
+    elements = spans.read_elements(raw)
+    return raw[elements[0][0] : elements[-1][1]] if elements else b""
+
+
+@dataclass(slots=True)
+class AnswerItems:
+    """Collects the items of a response from its events."""
+
+    response_id: str = ""
+    items: list[bytes] = field(default_factory=list)
+    is_complete: bool = False
+
+    def add(self, event: bytes) -> None:
+        """Take in one event. An event that cannot be read is left to the client."""
+        if not any(kind in event for kind in _KEPT):
+            return  # nearly all are deltas
+        kind = _read(event, "type")
+        if kind == "response.output_item.done":
+            span = _find(event, "item")
+            self.items += [event[slice(*span)]] if span is not None else []
+        elif kind in _ENDS:
+            self.response_id, self.is_complete = str(_read(event, "response", "id") or ""), True
+            span = _find(event, "response", "output")
+            if not self.items and span is not None:
+                self.items = [event[start:end] for start, end in spans.read_elements(event, span)]
+
+    def carry(self, frame: CreateFrame) -> Carried | None:
+        """The items of the connection with this response; None if it did not end as it should."""
+        if not self.is_complete:
+            return None
+        return Carried(self.response_id, b",".join(one for one in (frame.items, *self.items) if one))
+
+
+def _find(raw: bytes, *path: str) -> spans.Span | None:
+    """The span of a member, by the keys on the way to it."""
+    span: spans.Span | None = None
+    try:
+        for key in path:
+            span = spans.read_members(raw, span).get(key)
+            if span is None:
+                return None
+    except (ValueError, RecursionError):
+        return None
+    return span
+
+
+def _read(raw: bytes, *path: str) -> Any:
+    span = _find(raw, *path)
+    return None if span is None else spans.read_any(raw[slice(*span)])
+
+
+def make_warm_up(response_id: str, model: str, created_at: int) -> list[bytes]:
+    """The events that answer a warm-up: a response without output, which no model has made."""
+    none = {"cached_tokens": 0}, {"reasoning_tokens": 0}
+    usage = {"input_tokens": 0, "input_tokens_details": none[0], "output_tokens": 0, "output_tokens_details": none[1],
+             "total_tokens": 0}  # fmt: skip
+    response: dict[str, Any] = {
+        "id": response_id, "object": "response", "created_at": created_at, "status": "in_progress",
+        "model": model, "output": [], "usage": None, "error": None, "incomplete_details": None,
+    }  # fmt: skip
+    done = {**response, "status": "completed", "usage": usage}
+    return [
+        msgspec.json.encode({"type": kind, "sequence_number": n, "response": value})
+        for n, (kind, value) in enumerate((("response.created", response), ("response.completed", done)))
+    ]
+
+
+def make_error_frame(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+    """The frame of an error that came as an answer over HTTP. headers: those that the client may obey."""
+    try:
+        error = msgspec.json.decode(body).get("error")
+    except (ValueError, RecursionError, AttributeError):
+        error = None
+    if not isinstance(error, dict):
+        text = error if isinstance(error, str) else body[:1000].decode("utf-8", "replace")
+        error = {"type": "server_error" if status >= 500 else "invalid_request_error", "message": text}
+    error = {"param": None, "code": None, **error}
+    made: dict[str, Any] = {"type": "error", "status": status, "error": error}
+    if headers:
+        made["headers"] = dict(headers)
+    return msgspec.json.encode(made)
+
+
+def make_unknown_response_frame(response_id: str) -> bytes:
+    """The frame at which a client sends its whole history again."""
+    error = {
+        "type": "invalid_request_error",
+        "code": "previous_response_not_found",
+        "message": f"Previous response with id '{response_id}' not found.",
+        "param": "previous_response_id",
+    }
+    return msgspec.json.encode({"type": "error", "status": 400, "error": error})
+
+
+def make_events(body: bytes) -> list[bytes]:
+    """The events of a response that came in one body."""
+    return [
+        b'{"type":"%b","sequence_number":%d,"response":%b}' % (kind, n, body)
+        for n, kind in enumerate((b"response.created", b"response.completed"))
+    ]

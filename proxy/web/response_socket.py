@@ -1,0 +1,283 @@
+"""`/v1/responses` over WebSocket: each `response.create` frame is a request, and the events of its answer are frames.
+
+The handshake needs what a request needs: a key, an allowed origin. A frame then goes through the whole application as a
+request over HTTP, with the headers of the handshake: limits, planning, answer, log and counters are the same. One
+response is made at a time; a client that leaves ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from proxy.dialects.responses import frames
+from proxy.dialects.responses.frames import AnswerItems, Carried, CreateFrame
+from proxy.errors import ClientGone
+from proxy.stream.sse import SseParser
+from proxy.upstream.headers import find_header
+from proxy.web.asgi import DISCONNECT_KEY, App, Disconnect, Message, Receive, Scope, Send
+
+SOCKET_PATHS: Final = ("/v1/responses", "/responses")
+LIFE_S: Final = 3600.0
+"""Seconds after which a connection is closed between two responses, as OpenAI does; the client connects again."""
+BUSY_KEY: Final = "context.is_answering"
+"""Key of a socket's scope: True while a response is made, so that a server that stops waits for it."""
+MAX_ERROR_BYTES: Final = 1 << 20
+MAX_WAITING_FRAMES: Final = 2
+"""Frames that may wait while a response is made."""
+_HANDSHAKE_HEADERS: Final = (b"connection", b"upgrade", b"content-length", b"content-type", b"accept")
+_TOLD_HEADERS: Final = ("retry-after", "x-should-retry", "x-request-id")
+"""Headers of an error that its frame has too."""
+_POLICY_VIOLATION, _RESTART, _INTERNAL = 1008, 1012, 1011
+
+
+class CarriedHistories:
+    """The items that went over each open connection, within a bound for all of them.
+
+    The oldest are forgotten first: their client is told so, and sends its history again."""
+
+    __slots__ = ("_held", "_most", "size")
+
+    def __init__(self, most: int) -> None:
+        """Start empty. most: bytes of all histories."""
+        self._most = most
+        self._held: OrderedDict[object, Carried] = OrderedDict()
+        self.size = 0
+
+    def get(self, connection: object) -> Carried:
+        """The items of a connection; none if they were forgotten."""
+        return self._held.get(connection, Carried())
+
+    def put(self, connection: object, carried: Carried) -> None:
+        """Keep the items of a connection, in place of those before."""
+        self.remove(connection)
+        self._held[connection] = carried
+        self.size += len(carried.items)
+        while self.size > self._most:
+            self.remove(next(iter(self._held)))
+
+    def remove(self, connection: object) -> None:
+        """Forget a connection. It may be called again."""
+        gone = self._held.pop(connection, None)
+        if gone is not None:
+            self.size -= len(gone.items)
+
+
+async def admit_handshake(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer a handshake that the access check has let in. The answer is for `ResponseSocket`."""
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def make_http_scope(scope: Scope, more: Iterable[tuple[bytes, bytes]] = ()) -> Scope:
+    """The scope of a request over HTTP with the path and the headers of a handshake. more: headers that replace those
+    of the same name."""
+    own = dict(more)
+    kept = [
+        (name, value)
+        for name, value in scope["headers"]
+        if name not in _HANDSHAKE_HEADERS
+        and name not in own
+        and not name.startswith(b"sec-websocket-")
+        and not (name == b"openai-beta" and value.startswith(b"responses_websockets"))
+    ]
+    kept += [(b"content-type", b"application/json"), (b"accept", b"text/event-stream"), *own.items()]
+    copied = ("asgi", "http_version", "server", "client", "root_path", "path", "raw_path", "query_string")
+    scheme = "https" if scope["scheme"] == "wss" else "http"
+    made = {name: scope[name] for name in copied if name in scope}
+    return {**made, "type": "http", "method": "POST", "scheme": scheme, "headers": kept}
+
+
+class ResponseSocket:
+    """One connection. app: the whole application. admit: the part of it that lets a request in, and answers 204."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        app: App,
+        admit: App,
+        histories: CarriedHistories,
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._app = app
+        self._admit = admit
+        self._histories = histories
+        self._is_draining = is_draining
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        """Frames that wait; None: the client has left."""
+        self._leaving = Disconnect()
+        self._has_left = False
+        self._has_closed = False
+
+    async def serve(self) -> None:
+        """Serve the connection until its end."""
+        await self._receive()  # websocket.connect
+        if not await self._accept():
+            return
+        reading = asyncio.create_task(self._read())
+        try:
+            with suppress(TimeoutError, ClientGone):
+                async with asyncio.timeout(LIFE_S) as life:
+                    await self._answer_frames(life)
+        finally:
+            reading.cancel()
+            self._histories.remove(self)
+        if not self._has_left:
+            await self._close(_RESTART, "connect again")
+
+    async def _accept(self) -> bool:
+        """Let the client in, or refuse the handshake with the answer that a request would have."""
+        answer = _Answer()
+        await self._admit(make_http_scope(self._scope), _no_body, answer.take)
+        if answer.status == 204:
+            await self._send({"type": "websocket.accept"})
+            return True
+        headers = [(name, value) for name, value in answer.headers if name != b"connection"]
+        await self._send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+        await self._send({"type": "websocket.http.response.body", "body": bytes(answer.body)})
+        return False
+
+    async def _read(self) -> None:
+        """Read frames, also while a response is made: a client that leaves is noticed then."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                break
+            if self._frames.qsize() >= MAX_WAITING_FRAMES:
+                await self._close(_POLICY_VIOLATION, "one response at a time")
+                break
+            text = message.get("text")
+            self._frames.put_nowait(text.encode() if text is not None else message.get("bytes") or b"")
+        self._has_left = True
+        self._frames.put_nowait(None)
+        self._leaving.report_left()
+
+    async def _answer_frames(self, life: asyncio.Timeout) -> None:
+        until = life.when()
+        while not self._is_draining():
+            frame = await self._frames.get()
+            if frame is None:
+                return
+            life.reschedule(None)  # a response that has begun is never cut off
+            self._scope[BUSY_KEY] = True
+            try:
+                if not await self._answer(frame):
+                    return
+            finally:
+                self._scope[BUSY_KEY] = False
+            life.reschedule(until)
+
+    async def _answer(self, raw: bytes) -> bool:
+        """Answer one frame. Return False if the connection must end."""
+        try:
+            frame = frames.read_create(raw, self._histories.get(self))
+        except frames.UnknownResponse as unknown:
+            return await self._tell(frames.make_unknown_response_frame(str(unknown)))
+        except (ValueError, RecursionError) as problem:
+            return await self._tell(frames.make_error_frame(400, f"The frame cannot be read: {problem}".encode()))
+        if not frame.generates:
+            name = f"resp_{uuid.uuid4().hex}"
+            self._histories.put(self, Carried(name, frame.items))
+            events = frames.make_warm_up(name, frame.model, int(time.time()))
+            return all([await self._tell(event) for event in events])
+        return await self._request(frame)
+
+    async def _request(self, frame: CreateFrame) -> bool:
+        length = b"content-length", b"%d" % len(frame.body)
+        scope = make_http_scope(self._scope, [*frame.headers, length])
+        scope[DISCONNECT_KEY] = self._leaving
+        unread = [frame.body]
+
+        async def receive() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            await asyncio.Event().wait()  # the connection reports a client that leaves (`Disconnect`)
+            raise AssertionError
+
+        answer = _Answer(self._tell)
+        await self._app(scope, receive, answer.take)
+        if self._has_left:
+            return False
+        carried = answer.items.carry(frame)
+        if carried is not None:
+            self._histories.put(self, carried)
+        elif not answer.is_whole:
+            await self._close(_INTERNAL, "the answer broke off")
+            return False
+        return True
+
+    async def _tell(self, event: bytes) -> bool:
+        """Send one frame. Raises ClientGone."""
+        if self._has_left:
+            raise ClientGone("the client has left")
+        try:
+            await self._send({"type": "websocket.send", "text": event.decode("utf-8", "replace")})
+        except OSError as problem:  # uvicorn's error for a client that has left
+            raise ClientGone("the client has left") from problem
+        return True
+
+    async def _close(self, code: int, reason: str) -> None:
+        if self._has_closed:
+            return
+        self._has_closed = True
+        with suppress(OSError):  # as in `_tell`
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+class _Answer:
+    """The answer to a request over HTTP, told as frames while it comes. Without `tell` it is kept."""
+
+    def __init__(self, tell: Callable[[bytes], Any] | None = None) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body = bytearray()
+        self.is_whole = False
+        self.items = AnswerItems()
+        self._tell = tell
+        self._parser: SseParser | None = None
+
+    async def take(self, message: Message) -> None:
+        """Take in one message of the application."""
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], list(message["headers"])
+            is_stream = find_header(self.headers, b"content-type").startswith("text/event-stream")
+            self._parser = SseParser() if is_stream and self.status == 200 else None
+            return
+        self.is_whole = not message.get("more_body", False)
+        data: bytes = message.get("body", b"")
+        if self._parser is not None:
+            events = self._parser.feed(data) + (self._parser.flush() if self.is_whole else [])
+            await self._tell_all([one.data for one in events if one.data and one.data != b"[DONE]"])
+            return
+        if self.status == 200 or len(self.body) < MAX_ERROR_BYTES:
+            self.body += data
+        if self.is_whole and self._tell is not None:
+            if self.status == 200:
+                await self._tell_all(frames.make_events(bytes(self.body)))
+            else:
+                await self._tell(frames.make_error_frame(self.status, bytes(self.body), self._find_told_headers()))
+
+    def _find_told_headers(self) -> Mapping[str, str]:
+        found = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self.headers}
+        return {name: found[name] for name in _TOLD_HEADERS if name in found}
+
+    async def _tell_all(self, events: list[bytes]) -> None:
+        for event in events:
+            self.items.add(event)
+            if self._tell is not None:
+                await self._tell(event)
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.dialects.responses import frames
+from proxy.dialects.responses.frames import AnswerItems, Carried, read_create
+
+FIRST = {"type": "message", "role": "user", "content": "Hello"}
+SECOND = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
+
+
+def frame(**members: Any) -> bytes:
+    return json.dumps({"type": "response.create", "model": "m", "store": False, **members}).encode()
+
+
+def read(raw: bytes, carried: Carried | None = None) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(read_create(raw, carried or Carried()).body)
+    return made
+
+
+def test_a_frame_is_the_body_of_a_request_that_streams() -> None:
+    found = read_create(frame(input=[FIRST], tools=[], generate=True), Carried())
+    assert json.loads(found.body) == {"model": "m", "store": False, "tools": [], "input": [FIRST], "stream": True}
+    assert json.loads(found.items) == FIRST
+    assert (found.generates, found.model) == (True, "m")
+
+
+def test_the_bytes_of_items_are_those_that_came() -> None:
+    odd = b'{"role" :"user","content":"caf\\u00e9 1.0e1","x":1.50,"x":2}'
+    raw = b'{"type":"response.create","input":[ ' + odd + b" , " + odd + b' ],"top_p":1.0}'
+    found = read_create(raw, Carried("resp_0", b"{}"))
+    assert found.items == odd + b" , " + odd
+    assert found.body == b'{"top_p":1.0,"input":[' + found.items + b'],"stream":true}'
+
+
+def test_a_response_of_the_connection_is_continued_with_all_that_went_over_it() -> None:
+    carried = Carried("resp_1", json.dumps(FIRST).encode())
+    found = read_create(frame(input=[SECOND], previous_response_id="resp_1"), carried)
+    body = json.loads(found.body)
+    assert body["input"] == [FIRST, SECOND]
+    assert "previous_response_id" not in body
+    assert json.loads(b"[" + found.items + b"]") == [FIRST, SECOND]
+    again = read(frame(input=[], previous_response_id="resp_1"), carried)
+    assert again["input"] == [FIRST]
+
+
+def test_another_response_is_unknown_or_the_providers() -> None:
+    with pytest.raises(frames.UnknownResponse, match="resp_9"):
+        read(frame(input=[], previous_response_id="resp_9"), Carried("resp_1", b"{}"))
+    stored = read(frame(input=[SECOND], previous_response_id="resp_9", store=True))
+    assert stored["previous_response_id"] == "resp_9"
+    assert stored["input"] == [SECOND]
+
+
+def test_a_text_and_no_input_are_items_too() -> None:
+    assert read(frame(input='He said "hi"'))["input"] == [
+        {"type": "message", "role": "user", "content": 'He said "hi"'}
+    ]
+    assert read(frame())["input"] == read(frame(input=None))["input"] == []
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"{", b'{"type":"response.cancel"}', b'{"model":"m"}', frame(input={"a": 1}), b'{"type":' * 9]
+)
+def test_what_is_no_frame_is_refused(raw: bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        read(raw)
+
+
+def test_headers_that_a_frame_may_set_are_those_of_codex_and_of_tracing() -> None:
+    start = "ws_request_header_"
+    metadata = {
+        f"{start}x_openai_internal_codex_responses_lite": "true", f"{start}traceparent": "00-1\r\nx: y", "thread": "a",
+        f"{start}authorization": "Bearer other", f"{start}x_context_key": "other", f"{start}x_codex_n": 1,
+    }  # fmt: skip
+    found = read_create(frame(input=[], client_metadata=metadata), Carried()).headers
+    assert found == [(b"x-openai-internal-codex-responses-lite", b"true"), (b"traceparent", b"00-1x: y")]
+    assert read_create(frame(input=[], client_metadata="x"), Carried()).headers == []
+
+
+def event(kind: str, **members: Any) -> bytes:
+    return json.dumps({"type": kind, **members}).encode()
+
+
+def test_items_of_an_answer_are_those_of_its_events() -> None:
+    answer, asked = AnswerItems(), read_create(frame(input=[FIRST]), Carried())
+    answer.add(event("response.created", response={"id": "resp_1", "output": []}))
+    answer.add(event("response.output_item.added", item={"id": "x"}))
+    answer.add(event("response.output_text.delta", delta='"response.output_item.done","item":{}'))
+    assert answer.carry(asked) is None
+    answer.add(event("response.output_item.done", item={"id": "msg_1"}))
+    answer.add(event("response.completed", response={"id": "resp_1", "output": [{"id": "msg_1"}]}))
+    answer.add(b"{")
+    carried = answer.carry(asked)
+    assert carried is not None
+    assert carried.response_id == "resp_1"
+    assert json.loads(b"[" + carried.items + b"]") == [FIRST, {"id": "msg_1"}]
+
+
+def test_items_of_an_answer_in_one_body_are_its_output() -> None:
+    body = json.dumps({"id": "resp_1", "output": [{"id": "a"}, {"id": "b"}]}).encode()
+    answer = AnswerItems()
+    for one in frames.make_events(body):
+        answer.add(one)
+    carried = answer.carry(read_create(frame(), Carried()))
+    assert carried == Carried("resp_1", b'{"id": "a"},{"id": "b"}')
+
+
+def test_a_failed_answer_is_continued_by_nobody() -> None:
+    answer = AnswerItems()
+    answer.add(event("response.output_item.done", item={"id": "msg_1"}))
+    answer.add(event("response.failed", response={"id": "resp_1", "output": []}))
+    assert answer.carry(read_create(frame(), Carried())) is None
+
+
+def test_a_warm_up_is_a_response_without_output() -> None:
+    created, completed = (json.loads(one) for one in frames.make_warm_up("resp_w", "m", 1))
+    assert (created["type"], completed["type"]) == ("response.created", "response.completed")
+    assert (created["sequence_number"], completed["sequence_number"]) == (0, 1)
+    assert created["response"]["id"] == completed["response"]["id"] == "resp_w"
+    assert completed["response"]["output"] == []
+    assert completed["response"]["usage"]["total_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "kind"),
+    [
+        (b'{"error":{"message":"No.","type":"t","code":"c"}}', "No.", "t"),
+        (b'{"error":"No."}', "No.", "server_error"),
+        (b"<html>No.", "<html>No.", "server_error"),
+        (b"[1]", "[1]", "server_error"),
+    ],
+)
+def test_an_error_over_http_is_told_in_a_frame(body: bytes, message: str, kind: str) -> None:
+    found = json.loads(frames.make_error_frame(503, body, {"retry-after": "1"}))
+    assert (found["type"], found["status"], found["headers"]) == ("error", 503, {"retry-after": "1"})
+    assert (found["error"]["message"], found["error"]["type"]) == (message, kind)
+
+
+def test_the_code_at_which_a_client_sends_its_whole_history() -> None:
+    found = json.loads(frames.make_unknown_response_frame("resp_1"))
+    assert (found["type"], found["error"]["code"]) == ("error", "previous_response_not_found")

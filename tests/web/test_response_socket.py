@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from proxy.dialects.responses.frames import Carried
+from proxy.web.response_socket import CarriedHistories, make_http_scope
+from tests.faulty import STREAM, Connection, Request, faulty, until
+from tests.running import Running, running
+from tests.scripted import reply
+from tests.strict_responses import Ask, Say, StrictResponses, Think
+from tests.web.test_auth import entry
+
+Json = dict[str, Any]
+
+HELLO: Json = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Find the fault."}]}
+LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 200))
+
+
+@asynccontextmanager
+async def socket(proxy: Running, path: str = "/v1/responses", **more: Any) -> AsyncIterator[ClientConnection]:
+    url = f"ws://127.0.0.1:{proxy.port}{path}"
+    headers = {"authorization": "Bearer sk-one", **more.pop("headers", {})}
+    async with connect(url, additional_headers=headers, max_size=None, proxy=None, **more) as made:
+        yield made
+
+
+def create(items: Sequence[Json], **more: Any) -> str:
+    body = {
+        "type": "response.create", "model": "gpt-6.2-sol", "input": items, "store": False,
+        "include": ["reasoning.encrypted_content"], "instructions": "You are a careful engineer.",
+        "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}],
+    }  # fmt: skip
+    return json.dumps(body | more)
+
+
+async def hear(there: ClientConnection) -> list[Json]:
+    """The events of one response, or the error."""
+    events: list[Json] = []
+    while True:
+        events.append(json.loads(await asyncio.wait_for(there.recv(), 10)))
+        if events[-1]["type"] in ("response.completed", "response.incomplete", "response.failed", "error"):
+            return events
+
+
+async def ask(there: ClientConnection, items: Sequence[Json], **more: Any) -> Json:
+    await there.send(create(items, **more))
+    events = await hear(there)
+    assert events[-1]["type"] == "response.completed", events[-1]
+    assert [one["sequence_number"] for one in events] == [*range(len(events))]
+    response: Json = events[-1]["response"]
+    assert {one["response"]["id"] for one in events if "response" in one} == {response["id"]}
+    return response
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling", "observe"])
+async def test_a_loop_in_which_each_frame_has_only_what_is_new(policy: str, tmp_path: Path) -> None:
+    steps: list[list[Any]] = [
+        [Think(f"file {n}"), Say(f"Step {n}."), Ask("read", {"path": f"file{n % 3}.py"})] for n in range(12)
+    ]
+    model = StrictResponses(*steps, [Think(), Say("All done.")])
+    tree: Json = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
+    whole: list[Json] = [HELLO]
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy, socket(proxy) as there:
+        warm = await ask(there, [], generate=False)
+        assert model.received == [], "a warm-up is answered here"
+        new, before, calls = [HELLO], warm["id"], []
+        while True:
+            answer = await ask(there, new, previous_response_id=before)
+            whole += answer["output"]
+            asked = [item for item in answer["output"] if item["type"] == "function_call"]
+            if not asked:
+                break
+            calls += [json.loads(one["arguments"])["path"] for one in asked]
+            new = [{"type": "function_call_output", "call_id": one["call_id"], "output": LISTING} for one in asked]
+            whole += new
+            before = answer["id"]
+        outcomes = await proxy.outcomes()
+        assert await proxy.rows("SELECT count(*) FROM threads") == [(1,)], "one conversation"
+    assert answer["output"][-1]["content"][0]["text"] == "All done."
+    assert calls == [f"file{n % 3}.py" for n in range(12)]
+    assert (model.refused, model.dropped) == ([], [])
+    assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+    for body in model.received:
+        assert body["store"] is False
+        assert body["stream"] is True
+        assert not {"previous_response_id", "generate", "type"} & body.keys()
+    if policy == "observe":
+        assert model.received[-1]["input"] == whole[: len(model.received[-1]["input"])]
+    else:
+        assert len(str(model.received[-1]["input"])) < 0.9 * len(str(whole)), "something is saved"
+
+
+async def test_a_response_that_the_connection_did_not_carry_is_asked_for_whole() -> None:
+    model = StrictResponses("First.", "Second.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        async with socket(proxy) as one:
+            first = await ask(one, [HELLO])
+        async with socket(proxy) as other:
+            await other.send(create([HELLO], previous_response_id=first["id"]))
+            (refused,) = await hear(other)
+            assert (refused["status"], refused["error"]["code"]) == (400, "previous_response_not_found")
+            again = await ask(other, [HELLO, *first["output"], HELLO])
+            assert again["output"][0]["content"][0]["text"] == "Second."
+    assert len(model.received) == 2
+
+
+async def test_an_error_is_a_frame_and_the_connection_goes_on() -> None:
+    model = StrictResponses("Well.")
+    async with faulty(model) as upstream, running(upstream.port) as proxy, socket(proxy) as there:
+        for wrong in ("{", json.dumps({"type": "session.update"}), create([{"type": "message", "role": "user"}])):
+            await there.send(wrong)
+            (refused,) = await hear(there)
+            assert refused["status"] == 400
+            assert refused["error"]["message"]
+        await there.send(create([HELLO]).encode())
+        assert (await hear(there))[-1]["type"] == "response.completed", "a binary frame is a frame too"
+    assert len(model.refused) == 1
+
+
+async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
+    body = json.dumps({"id": "resp_1", "object": "response", "status": "completed", "output": [{"id": "msg_1"}]})
+
+    async def whole(_: Request, there: Connection) -> None:
+        await reply(there, b"200 OK", body.encode(), b"content-type: application/json")
+
+    async with faulty(whole) as upstream, running(upstream.port) as proxy, socket(proxy) as there:
+        assert (await ask(there, [HELLO]))["output"] == [{"id": "msg_1"}]
+        await there.send(create([HELLO], previous_response_id="resp_1"))
+        await hear(there)
+        sent = json.loads(upstream.requests[-1].body)["input"]
+        assert sent == [HELLO, {"id": "msg_1"}, HELLO]
+
+
+async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> None:
+    keys = [entry("cp-acme-data", "acme")]
+    async with faulty(StrictResponses("Well.")) as upstream:
+        async with running(upstream.port, keys=keys) as proxy:
+            with pytest.raises(InvalidStatus) as refused:
+                async with socket(proxy):
+                    pass
+            assert refused.value.response.status_code == 401
+            assert b"x-context-key" in (refused.value.response.body or b"")
+            async with socket(proxy, headers={"x-context-key": "cp-acme-data"}) as there:
+                assert (await ask(there, [HELLO]))["output"]
+        async with running(upstream.port) as proxy:
+            with pytest.raises(InvalidStatus) as refused:
+                async with socket(proxy, headers={"origin": "https://evil.example", "authorization": ""}):
+                    pass
+            assert refused.value.response.status_code == 403
+        assert all(not request.all(b"x-context-key") for request in upstream.requests)
+
+
+async def test_a_session_in_the_path_and_headers_of_a_frame_count() -> None:
+    model = StrictResponses("Well.")
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="observe") as proxy,
+        socket(proxy, "/s/mine/v1/responses", headers={"openai-beta": "responses_websockets=2026-02-06"}) as there,
+    ):
+        lite = {"ws_request_header_x_openai_internal_codex_responses_lite": "true"}
+        await ask(there, [HELLO], client_metadata=lite)
+        assert await proxy.rows("SELECT DISTINCT session FROM threads") == [("mine",)]
+        (request,) = upstream.requests
+        assert request.line == b"POST /v1/responses HTTP/1.1"
+        assert request.all(b"x-openai-internal-codex-responses-lite") == [b"true"]
+        assert request.all(b"openai-beta") == request.all(b"sec-websocket-key") == request.all(b"upgrade") == []
+
+
+async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
+    async def slow(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(b'event: response.created\ndata: {"type":"response.created","response":{"id":"r"}}\n\n')
+        await there.left()
+
+    async with faulty(slow) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        async with socket(proxy) as there:
+            await there.send(create([HELLO]))
+            assert json.loads(await there.recv())["type"] == "response.created"
+            assert upstream.open == 1
+        assert await upstream.none_open(2.0)
+        assert (await proxy.outcome())[0] == "client_gone"
+        assert proxy.count("internal_errors_total", where="web") == 0
+
+
+async def test_an_answer_that_breaks_off_ends_the_connection() -> None:
+    async def breaks(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(b'event: response.created\ndata: {"type":"response.created","response":{"id":"r"}}\n\n')
+        await there.reset()
+
+    async with faulty(breaks) as upstream, running(upstream.port) as proxy, socket(proxy) as there:
+        await there.send(create([HELLO]))
+        assert (await hear(there))[-1]["type"] == "error"
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(there.recv(), 5)
+
+
+async def test_more_frames_than_may_wait_end_the_connection() -> None:
+    async def never(_: Request, there: Connection) -> None:
+        await there.left()
+
+    async with faulty(never) as upstream, running(upstream.port) as proxy, socket(proxy) as there:
+        for _ in range(4):
+            await there.send(create([HELLO]))
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(there.recv(), 5)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+
+
+async def test_a_server_that_stops_lets_a_response_end() -> None:
+    gate = asyncio.Event()
+    model = StrictResponses("Well.")
+
+    async def waits(request: Request, there: Connection) -> None:
+        await gate.wait()
+        await model(request, there)
+
+    async with (
+        faulty(waits) as upstream,
+        running(upstream.port) as proxy,
+        socket(proxy) as idle,
+        socket(proxy) as busy,
+    ):
+        await ask(idle, [], generate=False)
+        await busy.send(create([HELLO]))
+        await until(lambda: len(upstream.requests) == 1)
+        assert proxy.server is not None
+        proxy.app.drain()
+        proxy.server.should_exit = True
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(idle.recv(), 5)
+        gate.set()
+        assert (await hear(busy))[-1]["type"] == "response.completed"
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(busy.recv(), 5)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
+
+
+def test_the_oldest_history_is_forgotten_where_all_of_them_are_too_long() -> None:
+    held = CarriedHistories(10)
+    one, other = object(), object()
+    held.put(one, Carried("resp_1", b"x" * 6))
+    held.put(one, Carried("resp_2", b"x" * 4))
+    held.put(other, Carried("resp_3", b"x" * 6))
+    assert held.size == 10
+    held.put(other, Carried("resp_4", b"x" * 7))
+    assert held.get(one) == Carried()
+    assert held.get(other).response_id == "resp_4"
+    held.remove(other)
+    held.remove(other)
+    assert held.size == 0
+
+
+def test_a_history_that_is_too_long_alone_is_not_kept() -> None:
+    held = CarriedHistories(10)
+    held.put(held, Carried("resp_1", b"x" * 11))
+    assert (held.get(held), held.size) == (Carried(), 0)
+
+
+def test_a_request_has_the_headers_of_its_handshake_and_those_of_its_frame() -> None:
+    scope = {
+        "type": "websocket", "scheme": "wss", "path": "/v1/responses", "raw_path": b"/v1/responses",
+        "headers": [
+            (b"upgrade", b"websocket"), (b"x-codex-a", b"old"), (b"x-b", b"1"), (b"sec-websocket-key", b"k"),
+        ],
+    }  # fmt: skip
+    made = make_http_scope(scope, [(b"x-codex-a", b"new")])
+    assert (made["type"], made["method"], made["scheme"]) == ("http", "POST", "https")
+    assert (b"x-codex-a", b"new") in made["headers"]
+    assert (b"x-b", b"1") in made["headers"]
+    assert not {b"upgrade", b"sec-websocket-key"} & dict(made["headers"]).keys()
+    assert (b"x-codex-a", b"old") not in made["headers"]
