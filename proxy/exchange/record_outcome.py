@@ -115,8 +115,10 @@ def record_outcome(
         prompt_tokens=usage.prompt if usage is not None else None,
         completion_tokens=usage.completion if usage is not None else None,
         cached_tokens=usage.cached if usage is not None else None,
-        answer=answer_key, fallback=turn.prompt.fallback, first_byte_ms=_number(more.get("first_byte_ms")),
-        ended_at=now, note=_make_note(turn, more.get("note"), usage),
+        answer=answer_key,
+        fallback=str(turn.prompt.fallback) if turn.prompt.fallback else None,  # the store takes plain values alone
+        first_byte_ms=_number(more.get("first_byte_ms")), ended_at=now,
+        note=_make_note(turn, more.get("note"), usage),
         meter=cost.write_meter(meter) if meter is not None else None,
     )  # fmt: skip
     rows.append(row)
