@@ -128,6 +128,14 @@ class Metrics:
         self.completion_tokens_total = self._counter(
             "completion_tokens_total", USAGE_LABELS, "Completion tokens that upstreams reported."
         )
+        self.dropped_reasoning_total = self._counter(
+            "dropped_reasoning_total",
+            ("reason", "prompt"),
+            "Pieces of reasoning that an upstream left out, behind the `client`'s own prompt or a `changed` one.",
+        )
+        self.dropped_reasoning_dollars_total = self._counter(
+            "dropped_reasoning_dollars_total", (), "Price of thinking again what an upstream left out, estimated."
+        )
         self.cost_dollars_total = self._counter(
             "cost_dollars_total",
             (*USAGE_LABELS, "kind"),

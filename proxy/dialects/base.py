@@ -84,6 +84,13 @@ def _is_broken(binding: Binding, known: Binding) -> bool:
     return bool(binding.after) and binding.after != known.after
 
 
+def read_dropped_reasoning(response: Mapping[str, Any]) -> tuple[str, ...]:
+    """For each piece of reasoning that a provider says it left out of the prompt, the reason; () if it says none."""
+    told = response.get("input_transformations")
+    told = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    return tuple(str(one.get("reason")) for one in told if one.get("action") == "removed")
+
+
 def extend_to_newest(tokens: Iterable[str], broken: Iterable[str]) -> list[str]:
     """The tokens from the first broken one to the newest. Removing a run at the end leaves no gap, which is legal."""
     wanted, ordered = set(broken), list(tokens)

@@ -8,6 +8,8 @@ reasoning, and what was left out stays out of every later request of the branch 
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -18,12 +20,24 @@ from proxy.exchange import exchange_rows
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.store.base import Row
+from proxy.stream.assemble import AssembledAnswer
 from proxy.upstream.client import Reply
+
+log = logging.getLogger(__name__)
 
 BOUND_ELSEWHERE: Final = b"bound to a different conversation"
 """Words with which Anthropic refuses reasoning behind another prompt, whatever wraps them."""
 ERROR_BODY_BYTES: Final = 1 << 20
 """Bytes of an upstream's error that are read, so that the error can still be passed on."""
+TOKENS_PER_CHARACTER: Final = 3 / 16
+"""Tokens of reasoning for each character of its token: base64 of about four bytes a token."""
+REASONS: Final = frozenset(
+    {
+        "prefix_mismatch", "prefix_binding_mismatch", "model_mismatch", "end_user_mismatch", "organization_mismatch",
+        "turn_boundary",
+    }
+)  # fmt: skip
+"""Reasons for which a provider leaves reasoning out of a prompt."""
 STAGE: Final = "bound"
 """The stage of reasoning that is left out, in the records of a branch."""
 
@@ -81,3 +95,38 @@ def remember_refused(services: Services, turn: Turn, body: bytes) -> list[Row]:
     edits = [Edit(name, "append", None, STAGE, "refused behind another prompt", 0, 0) for name in sorted(names)]
     rows = exchange_rows.make_edit_rows(turn, edits, services.now())
     return [msgspec.structs.replace(row, action="strip") for row in rows]
+
+
+def count_dropped(services: Services, turn: Turn, answer: AssembledAnswer) -> None:
+    """Count the reasoning that upstream has left out of this prompt, and the price of thinking it again.
+
+    A prefix mismatch behind a prompt that the proxy has changed is the proxy's fault, and is logged.
+    """
+    dropped = answer.dropped_reasoning
+    if not dropped:
+        return
+    prompt = "client" if turn.prompt.outgoing == turn.original else "changed"
+    for reason, count in Counter(one if one in REASONS else "other" for one in dropped).items():
+        services.metrics.dropped_reasoning_total.labels(reason=reason, prompt=prompt).inc(count)
+    tokens = estimate_tokens(turn, len(dropped))
+    if turn.model.output:
+        services.metrics.dropped_reasoning_dollars_total.inc(tokens * turn.model.output / 1e6)
+    if prompt == "changed" and any(one.startswith("prefix") for one in dropped):
+        log.warning("an upstream left out %d pieces of reasoning behind a prompt of ours", len(dropped))
+
+
+def estimate_tokens(turn: Turn, count: int) -> int:
+    """The tokens of so many pieces of the reasoning in a request, by their average size."""
+    sizes = [
+        len(token) for bound in (turn.wire.bound if turn.wire is not None else ()) if bound for token in bound.split()
+    ]
+    return round(count * sum(sizes) / len(sizes) * TOKENS_PER_CHARACTER) if sizes else 0
+
+
+def describe_dropped(turn: Turn, answer: AssembledAnswer | None) -> str | None:
+    """The reasoning that upstream has left out, in words for the record of the exchange."""
+    dropped = answer.dropped_reasoning if answer is not None else ()
+    if not dropped:
+        return None
+    tokens = estimate_tokens(turn, len(dropped))
+    return f"the upstream left out {len(dropped)} pieces of reasoning ({dropped[0]}), about {tokens} tokens"

@@ -21,7 +21,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.events import bus
-from proxy.exchange import cost, exchange_rows
+from proxy.exchange import bound_reasoning, cost, exchange_rows
 from proxy.exchange.cost import Meter
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
@@ -115,10 +115,8 @@ def record_outcome(
         prompt_tokens=usage.prompt if usage is not None else None,
         completion_tokens=usage.completion if usage is not None else None,
         cached_tokens=usage.cached if usage is not None else None,
-        answer=answer_key,
-        fallback=str(turn.prompt.fallback) if turn.prompt.fallback else None,  # the store takes plain values alone
-        first_byte_ms=_number(more.get("first_byte_ms")), ended_at=now,
-        note=_make_note(turn, more.get("note"), usage),
+        answer=answer_key, fallback=str(turn.prompt.fallback or "") or None,  # the store takes no member of an enum
+        first_byte_ms=_number(more.get("first_byte_ms")), ended_at=now, note=_make_note(turn, more, usage, answer),
         meter=cost.write_meter(meter) if meter is not None else None,
     )  # fmt: skip
     rows.append(row)
@@ -143,12 +141,15 @@ def _describe_rounds(turn: Turn, usage: Usage | None) -> str | None:
     return f"{len(turn.rounds.usage) + 1} rounds, {prompt} prompt tokens in all, {cached} of them cached"
 
 
-def _make_note(turn: Turn, told: object, usage: Usage | None) -> str | None:
-    """The note of the exchange: how it ended, and why its prompt is over its budget, where it is."""
+def _make_note(
+    turn: Turn, more: Mapping[str, object], usage: Usage | None, answer: AssembledAnswer | None
+) -> str | None:
+    """The note of the exchange: how it ended, what upstream has left out, and why its prompt is over its budget."""
     over = [note.text for note in turn.plan.notes if note.kind in ("over_level", "inserts_left_out")]
     if turn.over_budget:
         over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.plan.limit}")
-    found = [str(told) if told else _describe_rounds(turn, usage), *over]
+    told, dropped = more.get("note"), bound_reasoning.describe_dropped(turn, answer)
+    found = [str(told) if told else _describe_rounds(turn, usage), dropped, *over]
     return "; ".join(one for one in found if one) or None
 
 
@@ -263,6 +264,8 @@ def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter
     if turn.over_budget:
         metrics.over_budget_total.labels(kind="prompt").inc()
     usage = answer.usage if answer is not None else None
+    if answer is not None:
+        bound_reasoning.count_dropped(services, turn, answer)
     if usage is None or meter is None:
         return
     labels = metrics.limit_usage_labels(turn.request.model, turn.policy.name, turn.upstream)

@@ -84,6 +84,7 @@ class AssembledAnswer:
     __slots__ = (
         "_room",
         "_turns",
+        "dropped_reasoning",
         "error",
         "finish_reasons",
         "id",
@@ -103,6 +104,7 @@ class AssembledAnswer:
         self.is_done = False
         self.is_capped = False
         self.unparsed = 0
+        self.dropped_reasoning: tuple[str, ...] = ()
         self._turns: dict[int, _GrowingMessage] = {}
         self._room = CaptureLimit(limit)
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat.message import Call, Message
+from proxy.dialects.base import read_dropped_reasoning
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import write_json
 from proxy.dialects.responses import items as wire
@@ -107,6 +108,7 @@ class ItemAnswer(AssembledAnswer):
             value = response.get(name)
             if getattr(self, name) is None and isinstance(value, str):
                 setattr(self, name, value)
+        self.dropped_reasoning = read_dropped_reasoning(response) or self.dropped_reasoning
 
     def finish(self, response: dict[str, Any], usage: Any = None) -> None:
         """Record the end of the answer. usage: in place of the response's own."""

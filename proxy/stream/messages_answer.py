@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat.message import Call
+from proxy.dialects.base import read_dropped_reasoning
 from proxy.dialects.completions.stream import read_json, repair_surrogates
 from proxy.dialects.messages.blocks import convert_answer
 from proxy.dialects.messages.stream import (
@@ -96,6 +97,7 @@ class MessagesAnswer(AssembledAnswer):
         names = [value if isinstance(value := message.get(name), str) else None for name in ("id", "model")]
         self.id, self.model = self.id or names[0], self.model or names[1]
         self._set_usage(message.get("usage"))
+        self.dropped_reasoning = read_dropped_reasoning(message) or self.dropped_reasoning
 
     def add_tail(self, delta: Mapping[str, Any], usage: Any) -> None:
         """Add what the answer's end reports: stop reason and usage."""

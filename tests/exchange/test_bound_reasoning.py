@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from proxy.exchange import plan_request
-from tests.dialect_agents import MessagesAgent
+from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.faulty import faulty
 from tests.running import running
 from tests.strict_messages import StrictMessages
+from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
 LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
@@ -134,3 +135,25 @@ async def test_a_literal_policy_is_not_run_on_bound_reasoning_and_the_client_is_
         await agent.work("Find the fault.")
         assert {one.header("x-context-policy-used") for one in agent.heard} == {told}
     assert model.refusals == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_reasoning_that_is_dropped_in_silence_is_counted_and_priced(stream: bool) -> None:
+    steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(3)]
+    model = StrictResponses(*steps, [Think("So"), Say("Done.")])
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = ResponsesAgent(proxy, read, stream=stream)
+        await agent.work("Find the fault.")
+        assert proxy.count("dropped_reasoning_dollars_total") == 0
+        agent.items[0]["content"][0]["text"] = "Find another."  # the client's own change
+        await agent.work("Go on.")
+        count = len(model.dropped)
+        assert count == 4
+        told = {
+            prompt: proxy.count("dropped_reasoning_total", reason="prefix_mismatch", prompt=prompt)
+            for prompt in ("client", "changed")
+        }
+        assert sum(told.values()) == count
+        assert proxy.count("dropped_reasoning_dollars_total") > 0
+        rows = await proxy.rows("SELECT note FROM exchanges ORDER BY started_at DESC LIMIT 1")
+        assert f"left out {count} pieces of reasoning (prefix_mismatch)" in rows[0][0]
