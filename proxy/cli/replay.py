@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
@@ -28,7 +31,7 @@ from proxy.replay import stored
 from proxy.replay.baselines import BASELINES
 from proxy.replay.play import Contender, ReplaySettings
 from proxy.replay.plot import render_svg
-from proxy.replay.read import RecordedConversation, count_conversations, read_conversations
+from proxy.replay.read import RecordedConversation, count_requests, read_conversations
 from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
 from proxy.replay.score import PricePair
 from proxy.replay.table import print_report
@@ -42,7 +45,8 @@ DEFAULT_PRICE_PAIRS = ("1/0.5", "1/0.25", "1/0.1")
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 Files = Annotated[
-    list[str] | None, typer.Argument(help="JSONL files, a conversation a line; with --from-store also sessions' names.")
+    list[str] | None,
+    typer.Argument(help="Recordings of any format, - for stdin; with --from-store also sessions' names."),
 ]
 FromStore = Annotated[
     bool, typer.Option("--from-store", help="Play what the store holds: the sessions named, or all where none is.")
@@ -122,7 +126,7 @@ def replay(
     print_report(report, Console())
 
 
-def _play(found: Iterator[RecordedConversation], number: int, match: ReplaySettings, jobs: int) -> ReplayReport:
+def _play(found: Iterator[RecordedConversation], number: int | None, match: ReplaySettings, jobs: int) -> ReplayReport:
     sums = ReportBuilder(match)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -130,23 +134,24 @@ def _play(found: Iterator[RecordedConversation], number: int, match: ReplaySetti
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
         closing(play_conversations(found, match, jobs)) as played,
     ):
-        task = bar.add_task(f"{len(match.contenders)} policies", total=number)
+        task = bar.add_task(f"{len(match.contenders)} policies, requests", total=number)
         for one in played:
             sums.add_result(one)
-            bar.advance(task)
+            bar.update(task, completed=sums.request_count)
     return sums.build_report()
 
 
 @contextmanager
 def _found(
     settings: Settings, names: list[str], from_store: bool
-) -> Iterator[tuple[int, Iterator[RecordedConversation]]]:
-    """Yield (number of conversations or sessions, the conversations). Raises ConfigError and StoreRefused."""
+) -> Iterator[tuple[int | None, Iterator[RecordedConversation]]]:
+    """Yield (number of requests, None for a store's; the conversations). Raises ConfigError and StoreRefused."""
     files = [Path(name) for name in names if not from_store or Path(name).is_file()]
     if not from_store:
         if not files:
-            raise ConfigError("FILE", None, "JSONL files, or --from-store")
-        yield count_conversations(files), (one for file in files for one in read_conversations(file))
+            raise ConfigError("FILE", None, "recordings, - for stdin, or --from-store")
+        with _spooled(files) as there:
+            yield count_requests(there), (one for file in there for one in read_conversations(file))
         return
     if "://" in settings.db or settings.db == ":memory:":
         raise ConfigError("db", "***" if "://" in settings.db else settings.db, "a SQLite file, to be read from")
@@ -158,9 +163,21 @@ def _found(
             runner.run(store.open())
             places = runner.run(stored.find_sessions(store, sessions))
             in_files = (one for file in files for one in read_conversations(file))
-            yield count_conversations(files) + len(places), _chained(in_files, _stored(runner, store, places))
+            count_requests(files)  # a file that cannot be played is told before anything is
+            yield None, _chained(in_files, _stored(runner, store, places))
         finally:
             runner.run(store.close())
+
+
+@contextmanager
+def _spooled(files: list[Path]) -> Iterator[list[Path]]:
+    """Yield the files, with a copy of stdin in place of -: every file is read twice."""
+    with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
+        copied = Path(folder) / "stdin"
+        if Path("-") in files:
+            with copied.open("wb") as target:
+                shutil.copyfileobj(sys.stdin.buffer, target)
+        yield [copied if file == Path("-") else file for file in files]
 
 
 def _chained(*parts: Iterator[RecordedConversation]) -> Iterator[RecordedConversation]:

@@ -1,24 +1,36 @@
-"""Reader of recorded conversations from JSONL files, one conversation per line.
+"""Reader of recorded conversations from files.
 
-A line is `{"id": ..., "messages": [...], "tools": [...]}`. The messages are as an agent would send them; other fields
-of the object are ignored. Input that cannot be played is reported with its file and line before anything is played,
-since a run may take minutes.
+The format of the replay itself is JSONL, one conversation per line: `{"id": ..., "messages": [...], "tools": [...]}`.
+The messages are as an agent would send them; other fields of the object are ignored. Such a file is read line by line.
+Every other format is read whole (`formats`). Input that cannot be played is reported with its file and line before
+anything is played, since a run may take minutes.
 """
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Final
 
 import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.errors import ConfigError, NotManaged
+from proxy.replay.formats import READABLE, Chat, parse_documents, read_format
 
 MAX_QUOTED_CHARS = 40
 """Characters of a wrong value that an error quotes."""
+GZIP_MAGIC: Final = b"\x1f\x8b"
+FOREIGN_KEYS: Final = frozenset({
+    "trajectory_format", "info", "run_type", "request", "custom_id", "conversations", "system", "sessionId", "payload",
+})  # fmt: skip
+"""Keys of objects that have `messages` too, and are of another format."""
+FOREIGN_BLOCKS: Final = (b'"tool_use"', b'"tool_result"', b'"kwargs"')
+"""Parts of messages that are no chat messages."""
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NAME = msgspec.json.Decoder(str | int)
 
@@ -46,14 +58,74 @@ class RecordedConversation:
 
 
 def read_conversations(path: Path) -> Iterator[RecordedConversation]:
-    """Yield every conversation of a file; blank lines are skipped. Raises ConfigError, with the line, if a line holds
-    none."""
+    """Yield every conversation of a file, whatever its format; blank lines are skipped. Raises ConfigError, with the
+    line where there is one, if the file or a line holds none."""
     if not path.is_file():
         raise ConfigError("FILE", str(path), "a file that is there")
+    try:
+        with _open(path) as file:
+            first = next((line for line in file if line.strip()), b"")
+            if not first:
+                raise ConfigError("FILE", str(path), "a file with something in it: this one is empty")
+            if _is_own(first):
+                file.seek(0)
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        yield _conversation(line, path, number)
+                return
+            file.seek(0)
+            data = file.read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
+        raise ConfigError("FILE", str(path), f"a whole .gz file ({problem})") from None
+    yield from _read_foreign(data, path)
+
+
+def _open(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield _conversation(line, path, number)
+        packed = file.read(2) == GZIP_MAGIC
+    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]  # both are read alike
+
+
+def _is_own(line: bytes) -> bool:
+    """True if a line is a conversation in the format of the replay itself."""
+    try:
+        fields = _LINE.decode(line)
+    except (ValueError, RecursionError):
+        return False
+    if "messages" not in fields or FOREIGN_KEYS & fields.keys():
+        return False
+    return not any(one in line for one in FOREIGN_BLOCKS)
+
+
+def _read_foreign(data: bytes, path: Path) -> Iterator[RecordedConversation]:
+    """Yield the conversations of a file of another format. Raises ConfigError if it has none."""
+    try:
+        documents = parse_documents(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        documents = None
+    found = read_format(documents) if documents is not None else None
+    if found is None:
+        start = data.lstrip()[:MAX_QUOTED_CHARS].decode("utf-8", "replace")
+        what = "JSON: this is none. Readable are " if documents is None else "a recording. Readable are "
+        raise ConfigError("line", start, what + READABLE, line=1, source=str(path))
+    if not found:
+        raise ConfigError(
+            "FILE", str(path), "a recording with messages: its format is known, and nothing was said in it"
+        )
+    for chat in found:
+        yield _from_chat(chat, path)
+
+
+def _from_chat(chat: Chat, path: Path) -> RecordedConversation:
+    messages = tuple(msgspec.json.encode(one) for one in chat.messages)
+    for at, raw in enumerate(messages):
+        try:
+            read_message(raw)
+        except NotManaged as problem:
+            shown = raw.decode("utf-8", "replace")[:MAX_QUOTED_CHARS]
+            allowed = f"a chat message ({problem})"
+            raise ConfigError(f"{chat.id}: messages[{at}]", shown, allowed, source=str(path)) from None
+    return RecordedConversation(chat.id, path.name, messages, msgspec.json.encode(chat.tools) if chat.tools else None)
 
 
 def _conversation(line: bytes, path: Path, number: int) -> RecordedConversation:
@@ -95,3 +167,13 @@ def count_conversations(paths: Iterable[Path]) -> int:
     """Return the number of conversations. All files are read, so that an error in any of them is reported now:
     ConfigError."""
     return sum(1 for path in paths for _ in read_conversations(path))
+
+
+def count_requests(paths: Iterable[Path]) -> int:
+    """Return the number of requests that are played: the answers. All files are read: ConfigError, as above."""
+    return sum(
+        read_message(raw).role == "assistant"
+        for path in paths
+        for one in read_conversations(path)
+        for raw in one.messages[1:]
+    )

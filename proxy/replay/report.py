@@ -107,6 +107,12 @@ class ReplayReport(Struct, frozen=True):
     """The contenders in the order of the command line."""
     bounds: list[ReportEntry]
     """The bounds from hindsight (`results`, `messages`)."""
+    input: float | None = None
+    """Dollars per million input tokens of the model; null if no price is known."""
+
+    def convert_to_dollars(self, cost: float) -> float | None:
+        """Return a cost in units of one input token as dollars; None if no price is known."""
+        return None if self.input is None else cost * self.input / 1e6
 
 
 class ReportBuilder:
@@ -146,6 +152,7 @@ class ReportBuilder:
             conversations=sum(self._sources.values()),
             requests=self.request_count,
             sources=dict(self._sources),
+            input=match.model.input,
             entries=[self._entry(contender) for contender in match.contenders],
             bounds=[
                 ReportEntry(name, "bound", None, None, *self._rows(_bound_name(name)))

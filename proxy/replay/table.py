@@ -31,6 +31,7 @@ def print_report(report: ReplayReport, console: Console) -> None:
         console.print(_table(report, title, columns))
     for line in _notes(report):
         console.print(Text(line))
+    console.print(Text(summarize(report)))
 
 
 def _head(report: ReplayReport) -> str:
@@ -120,6 +121,29 @@ def _notes(report: ReplayReport) -> list[str]:
         if total.asks:
             found.append(f"{entry.name}: {total.asks} questions to a helper model are neither asked nor counted.")
     return found
+
+
+def summarize(report: ReplayReport) -> str:
+    """Return the result in plain sentences: what the prompts cost as they were, and with the cheapest policy."""
+    nothing = report.entries[0]
+    prices = report.prices[0]
+    before = nothing.total.cost[prices].effective
+    best = find_cheapest(report) or nothing
+    after = best.total.cost[prices].effective
+    share = (before - after) / before if before else 0.0
+    model = "a model whose price is not known" if report.input is None else report.model
+    whole = f"The prompts of {report.requests:,} requests, {_millions(nothing.total.prompt)} tokens, to {model}"
+    dollars = [report.convert_to_dollars(cost) for cost in (before, after)]
+    if dollars[0] is None or dollars[1] is None:
+        costs, saved = "", f"{share:.0%} of their cost"
+        more = " Name the model with --model to see dollars." if report.model == "*" else ""
+    else:
+        costs, saved = f" cost ${dollars[0]:,.2f} as they were.", f"${dollars[0] - dollars[1]:,.2f} ({share:.0%})"
+        more = ""
+    if best is nothing:
+        none = f"No policy here is cheaper and keeps {MIN_LINES_KEPT:.0%} of what is used again."
+        return f"{whole}{costs or '.'} {none}{more}"
+    return f"{whole}{costs or '.'} The policy {best.name} saves {saved}.{more}"
 
 
 def find_cheapest(report: ReplayReport) -> ReportEntry | None:

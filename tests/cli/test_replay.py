@@ -114,7 +114,7 @@ def test_what_cannot_be_played_ends_with_code_2_file_and_line(tmp_path: Path, te
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "JSONL files, or --from-store"),
+        ([], "recordings, - for stdin, or --from-store"),
         (["none.jsonl"], "a file that is there"),
         (["FILE", "--policy", "nonesuch"], "one of all, baselines, nothing"),
         (["FILE", "--policy", "thrifty:soon"], "a schedule of always, over_budget, when_it_pays, append_only, all"),

@@ -1,0 +1,250 @@
+"""Chat messages from other formats: Anthropic's blocks, OpenAI's items, LangChain's objects, ShareGPT's turns.
+
+A replay plays chat completions. The texts, calls and results of a conversation are the same in every format. What
+stands beside them (reasoning, ids of items, cache marks, pictures) has no place in the recordings that are compared,
+and is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+CHAT_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+LANGCHAIN_ROLES: Final = {
+    "human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "function",
+    "HumanMessage": "user", "AIMessage": "assistant", "SystemMessage": "system", "ToolMessage": "tool",
+    "HumanMessageChunk": "user", "AIMessageChunk": "assistant", "FunctionMessage": "function",
+}  # fmt: skip
+SHAREGPT_ROLES: Final = {
+    "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
+    "system": "system", "tool": "tool", "observation": "tool", "function_response": "tool",
+    "function_call": "call", "tool_call": "call",
+}  # fmt: skip
+KEPT_KEYS: Final = ("role", "content", "name", "tool_calls", "tool_call_id", "function_call")
+
+
+def read_text(content: Any) -> str:
+    """Return the text of a content: a text, a part, or a list of these."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        found = content.get("text", content.get("output", content.get("content")))
+        return read_text(found) if found is not None else ""
+    if isinstance(content, Sequence):
+        return "\n".join(text for part in content if (text := read_text(part)))
+    return ""
+
+
+def make_call(call_id: str, name: str, arguments: Any) -> Json:
+    """Return a tool call of a chat message."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def make_assistant(text: str, calls: Sequence[Json] = ()) -> Json:
+    """Return an assistant message."""
+    made: Json = {"role": "assistant", "content": text or None}
+    return made | ({"tool_calls": list(calls)} if calls else {})
+
+
+def make_result(call_id: str, content: Any) -> Json:
+    """Return the result of a call."""
+    return {"role": "tool", "tool_call_id": call_id, "content": read_text(content)}
+
+
+def read_chat(messages: Iterable[Any]) -> Iterator[Json]:
+    """Yield the chat messages among these, with the keys that a request may have. Objects of LangChain become chat
+    messages."""
+    for one in messages:
+        if not isinstance(one, Mapping):
+            continue
+        if "role" not in one and ("kwargs" in one or one.get("type") in LANGCHAIN_ROLES):
+            yield from _read_langchain(one)
+        elif one.get("role") in CHAT_ROLES:
+            yield {key: one[key] for key in KEPT_KEYS if key in one and (one[key] is not None or key == "content")}
+
+
+def _read_langchain(one: Mapping[str, Any]) -> Iterator[Json]:
+    """Yield a message of LangChain: `{"lc", "id": [..., "AIMessage"], "kwargs"}`, or `{"type": "ai", "data"}`."""
+    path = one.get("id")
+    kind = str(path[-1]) if isinstance(path, list) and path else str(one.get("type"))
+    fields = one.get("kwargs") or one.get("data") or one
+    kind = str(fields.get("type", kind)) if kind not in LANGCHAIN_ROLES else kind
+    role = LANGCHAIN_ROLES.get(kind)
+    if role is None or not isinstance(fields, Mapping):
+        return
+    if role == "tool":
+        yield make_result(str(fields.get("tool_call_id", "")), fields.get("content"))
+    elif role == "assistant":
+        more = fields.get("additional_kwargs")
+        calls = [make_call(str(c.get("id", "")), c["name"], c.get("args", {})) for c in fields.get("tool_calls") or ()]
+        if not calls and isinstance(more, Mapping):
+            calls = list(more.get("tool_calls") or ())
+        yield make_assistant(_texts(fields.get("content")), calls)
+    else:
+        yield {"role": role, "content": read_text(fields.get("content"))}
+
+
+def _texts(content: Any) -> str:
+    """Return the texts of an answer, without its reasoning and calls."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    parts = [one for one in content if isinstance(one, Mapping) and one.get("type") in ("text", "output_text")]
+    return "\n".join(str(one.get("text", "")) for one in parts)
+
+
+def read_blocks(message: Mapping[str, Any]) -> Iterator[Json]:
+    """Yield a message of Anthropic's as chat messages: its results first, then its text and calls."""
+    role, content = message.get("role"), message.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    blocks = [one for one in blocks if isinstance(one, Mapping)]
+    for one in blocks:
+        if one.get("type") == "tool_result":
+            yield make_result(str(one.get("tool_use_id", "")), one.get("content"))
+    text = _texts(blocks)
+    calls = [make_call(str(b.get("id", "")), str(b.get("name", "")), b.get("input", {})) for b in blocks
+             if b.get("type") in ("tool_use", "server_tool_use", "mcp_tool_use")]  # fmt: skip
+    if role == "assistant":
+        if text or calls:
+            yield make_assistant(text, calls)
+    elif text:
+        yield {"role": "user" if role == "user" else "system", "content": text}
+
+
+def read_items(items: Any) -> Iterator[Json]:
+    """Yield items of Responses as chat messages. Calls that follow a text, or one another, are one message."""
+    listed = [{"role": "user", "content": items}] if isinstance(items, str) else list(items or ())
+    open_answer: Json | None = None
+    for one in listed:
+        if not isinstance(one, Mapping):
+            continue
+        kind = one.get("type") or "message"
+        made = _read_item(kind, one)
+        if made is None:
+            continue
+        if made["role"] == "assistant":
+            if open_answer is not None and made.get("tool_calls"):
+                open_answer.setdefault("tool_calls", []).extend(made["tool_calls"])
+                continue
+            if open_answer is not None:
+                yield open_answer
+            open_answer = made
+            continue
+        if open_answer is not None:
+            yield open_answer
+            open_answer = None
+        yield made
+    if open_answer is not None:
+        yield open_answer
+
+
+def _read_item(kind: str, one: Mapping[str, Any]) -> Json | None:
+    call_id = str(one.get("call_id") or one.get("id") or "")
+    if kind in ("function_call", "custom_tool_call", "local_shell_call"):
+        given = one.get("arguments", one.get("input", one.get("action", {})))
+        return make_assistant("", [make_call(call_id, str(one.get("name") or "shell"), given)])
+    if kind.endswith("_call_output"):
+        return make_result(call_id, one.get("output"))
+    if kind != "message" or one.get("role") not in CHAT_ROLES:
+        return None
+    text = read_text(one.get("content"))
+    return make_assistant(text) if one["role"] == "assistant" else {"role": one["role"], "content": text}
+
+
+def read_turns(turns: Iterable[Any]) -> list[Json]:
+    """Return the turns of ShareGPT as chat messages. Its calls and results have no ids, so they get numbers. A call
+    belongs to the text in front of it."""
+    made: list[Json] = []
+    numbers = count(1)
+    open_calls: list[str] = []
+    for one in turns:
+        if not isinstance(one, Mapping):
+            continue
+        role = SHAREGPT_ROLES.get(str(one.get("from", one.get("role", ""))))
+        text = read_text(one.get("value", one.get("content", "")))
+        if role == "call":
+            calls = [
+                make_call(f"call_{next(numbers)}", str(each.get("name", "tool")), each.get("arguments", {}))
+                for each in _read_calls(text)
+            ]
+            open_calls += [each["id"] for each in calls]
+            if made and made[-1]["role"] == "assistant":
+                made[-1].setdefault("tool_calls", []).extend(calls)
+            else:
+                made.append(make_assistant("", calls))
+        elif role == "tool":
+            made.append(make_result(open_calls.pop(0) if open_calls else "call_1", text))
+        elif role == "assistant":
+            made.append(make_assistant(text))
+        elif role is not None:
+            made.append({"role": role, "content": text})
+    return made
+
+
+def _read_calls(text: str) -> list[Json]:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        return []
+    return [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, dict)]
+
+
+def read_tools(tools: Any) -> list[Json]:
+    """Return tool definitions of any format as those of chat completions."""
+    made = []
+    for one in tools if isinstance(tools, list) else ():
+        if not isinstance(one, Mapping):
+            continue
+        if isinstance(one.get("function"), Mapping):
+            made.append({"type": "function", "function": dict(one["function"])})
+        elif one.get("name"):
+            given = one.get("parameters") or one.get("input_schema") or {"type": "object"}
+            about = {"description": one["description"]} if one.get("description") else {}
+            made.append({"type": "function", "function": {"name": one["name"], **about, "parameters": given}})
+    return made
+
+
+def read_request(body: Mapping[str, Any]) -> tuple[list[Json], list[Json]]:
+    """Return (messages, tools) of the body of a request, in any of the three formats."""
+    tools = read_tools(body.get("tools"))
+    if "input" in body and "messages" not in body:
+        before = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
+        return [*before, *read_items(body["input"])], tools
+    messages = body.get("messages")
+    listed = messages if isinstance(messages, list) else []
+    if "system" in body or any(_has_blocks(one) for one in listed):
+        system = read_text(body.get("system"))
+        head = [{"role": "system", "content": system}] if system else []
+        return [*head, *(made for one in listed if isinstance(one, Mapping) for made in read_blocks(one))], tools
+    return list(read_chat(listed)), tools
+
+
+def _has_blocks(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, Mapping) else None
+    parts = content if isinstance(content, list) else ()
+    return any(isinstance(one, Mapping) and one.get("type") in ("tool_use", "tool_result", "thinking") for one in parts)
+
+
+def read_answer(body: Any) -> list[Json]:
+    """Return the messages of an answer's body, in any of the three formats; none if it holds none."""
+    if isinstance(body, list):
+        return list(read_chat(body))
+    if not isinstance(body, Mapping):
+        return []
+    if isinstance(body.get("choices"), list):
+        found = [one.get("message") for one in body["choices"][:1] if isinstance(one, Mapping)]
+        return list(read_chat(found))
+    if isinstance(body.get("output"), list):
+        return list(read_items(body["output"]))
+    if body.get("role") == "assistant" and _has_blocks_or_text(body):
+        return list(read_blocks(body))
+    return list(read_chat([body])) if body.get("role") in CHAT_ROLES else []
+
+
+def _has_blocks_or_text(message: Mapping[str, Any]) -> bool:
+    return isinstance(message.get("content"), list)
