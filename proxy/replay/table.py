@@ -141,9 +141,9 @@ def summarize(report: ReplayReport) -> str:
         costs, saved = f" cost ${dollars[0]:,.2f} as they were.", f"${dollars[0] - dollars[1]:,.2f} ({share:.0%})"
         more = ""
     if best is nothing:
-        none = f"No policy here is cheaper and keeps {MIN_LINES_KEPT:.0%} of what is used again."
+        none = f"Nothing here is cheaper and keeps {MIN_LINES_KEPT:.0%} of what is used again."
         return f"{whole}{costs or '.'} {none}{more}"
-    return f"{whole}{costs or '.'} The policy {best.name} saves {saved}.{more}"
+    return f"{whole}{costs or '.'} With {best.name} you save {saved}.{more}"
 
 
 def find_cheapest(report: ReplayReport) -> ReportEntry | None:

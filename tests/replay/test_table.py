@@ -3,11 +3,13 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import msgspec
 import pytest
 from msgspec.structs import replace as changed
 from rich.console import Console
 
 from proxy.context.policy import Policy
+from proxy.replay import table
 from proxy.replay.play import Contender, ConversationResult
 from proxy.replay.report import ReplayReport, ReportBuilder
 from proxy.replay.table import find_cheapest, print_report
@@ -88,3 +90,20 @@ def test_where_nothing_was_wanted_nothing_is_named_as_the_best() -> None:
     assert " -" in text
     assert "cannot be told here" in text
     assert "Least effective cost" not in text
+
+
+def test_the_last_sentence_has_dollars_where_the_price_is_known() -> None:
+    plain = sums().build_report()
+    told = table.summarize(plain)
+    assert "to a model whose price is not known" in told
+    assert "$" not in told
+    priced = table.summarize(msgspec.structs.replace(plain, input=1_000_000.0))
+    nothing = plain.entries[0].total.cost[plain.prices[0]].effective
+    assert f"to gpt-x* cost ${nothing:,.2f} as they were." in priced
+    best = table.find_cheapest(plain)
+    assert best is not None
+    if best is plain.entries[0]:
+        assert "Nothing here is cheaper" in priced
+    else:
+        saved = nothing - best.total.cost[plain.prices[0]].effective
+        assert f"With {best.name} you save ${saved:,.2f}" in priced
