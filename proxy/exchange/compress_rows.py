@@ -108,7 +108,7 @@ def _find_rows(turn: Turn) -> _Rows:
     messages, weigh = turn.request.messages, turn.weigh
     originals = wire.read_rows()
     planned = _read_rows(turn.prompt.outgoing)
-    sizes = dict(zip(turn.plan.sources, turn.plan.sizes, strict=False))
+    sizes = dict(zip(turn.prompt.plan.sources, turn.prompt.plan.sizes, strict=False))
     raws: list[bytes] = []
     hashes: list[str] = []
     stages: dict[str, None] = {}
@@ -122,7 +122,7 @@ def _find_rows(turn: Turn) -> _Rows:
             if len(raw) < len(original):
                 size = sizes.get(place, 0) + weigh.count_text(make_hash_line(""))
                 hashes.append(key.hex()[:HASH_CHARS])
-                edit = turn.plan.edits.get(key)
+                edit = turn.prompt.plan.edits.get(key)
                 stages |= {edit.stage: None} if edit is not None else {}
             else:
                 raw = original  # noqa: PLW2901  the line would make it longer than it came

@@ -99,7 +99,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     """Return the meter of the exchange; None where the provider reports no usage."""
     if usage is None:
         return None
-    plan, model = turn.plan, turn.model
+    plan, model = turn.prompt.plan, turn.model
     rounds: Sequence[Usage] = (*turn.rounds.usage, usage)
     kept = count_cacheable(model, min(turn.enriched.cached_without_proxy, plan.before))
     if model.cache == "breakpoint" and not rounds[0].cached and rounds[0].cache_write == 0:
@@ -131,8 +131,8 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
 def count_expected_cached(turn: Turn) -> int:
     """Tokens of the sent prompt that are expected to come from the provider's cache."""
     if not turn.prompt.observed:
-        return turn.plan.predicted
-    return count_cacheable(turn.model, min(turn.enriched.cached_without_proxy, turn.plan.before))
+        return turn.prompt.plan.predicted
+    return count_cacheable(turn.model, min(turn.enriched.cached_without_proxy, turn.prompt.plan.before))
 
 
 def count_cacheable(model: Model, tokens: int) -> int:

@@ -108,8 +108,8 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
 def add_edit_rows(turn: Turn, now: float) -> None:
     """Put three kinds of rows on the turn: new edits, edits that come back behind a literal policy's, and withdrawn
     edits."""
-    new = {edit.key: edit for edit in turn.plan.new_edits}
-    turn.pending.rows += make_edit_rows(turn, [*turn.plan.new_edits, *_returning(turn, new)], now)
+    new = {edit.key: edit for edit in turn.prompt.plan.new_edits}
+    turn.pending.rows += make_edit_rows(turn, [*turn.prompt.plan.new_edits, *_returning(turn, new)], now)
     turn.pending.rows += _make_returned_rows(turn, now)
 
 
@@ -139,7 +139,7 @@ def add_undone_rows(turn: Turn, edits: Sequence[Edit], now: float) -> None:
     """Put rows on the turn that take back the edits that were stored too late to be used."""
     before = turn.located.thread.state.edits
     for edit in edits:
-        if turn.plan.edits.get(edit.key) == edit:
+        if turn.prompt.plan.edits.get(edit.key) == edit:
             continue
         old = before.get(edit.key)
         row = make_edit_rows(turn, [old or edit], now)[0]
@@ -160,7 +160,7 @@ def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
     state = thread.state
     lasting = state.edits if state.lasting_edits is None else state.lasting_edits
     rows: list[Row] = [_edit_row(turn, e, thread.edit_versions.setdefault(k, 1), now) for k, e in lasting.items()]
-    if turn.policy.literal:
+    if turn.enriched.policy.literal:
         # No exchange under a literal policy has made an edit that lasts. The edits that do not last are copied as its
         # own.
         rows = [msgspec.structs.replace(row, exchange="") for row in rows if isinstance(row, EditRow)]
@@ -315,7 +315,7 @@ def _add_form(turn: Turn, form: bytes, body: bytes) -> str:
 
 
 def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
-    plan, thread = turn.plan, turn.located.thread
+    plan, thread = turn.prompt.plan, turn.located.thread
     start, end = turn.request.spans["messages"]
     envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
     inserts: list[tuple[int, str, str]] = [
@@ -323,8 +323,8 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
         for at, i in plan.placed_inserts
     ]
     tools = (
-        _add_form(turn, chain.compute_form(turn.spliced.added_tools), turn.spliced.added_tools)
-        if turn.spliced.added_tools
+        _add_form(turn, chain.compute_form(turn.enriched.spliced.added_tools), turn.enriched.spliced.added_tools)
+        if turn.enriched.spliced.added_tools
         else ""
     )
     return ExchangeRow(
@@ -342,16 +342,16 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
                 inserts,
                 turn.prompt.usage_added,
                 plan.messages is None or turn.prompt.observed,
-                turn.spliced.round_count,
+                turn.enriched.spliced.round_count,
                 tools,
                 max(0, plan.limit or 0),
                 {kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
-                turn.arm,
-                bool(turn.arm) and turn.request.messages[-1].role == "user",
+                turn.enriched.arm,
+                bool(turn.enriched.arm) and turn.request.messages[-1].role == "user",
             )
         ),
-        policy=turn.policy.name,
-        schedule=turn.policy.schedule,
+        policy=turn.enriched.policy.name,
+        schedule=turn.enriched.policy.schedule,
         model=turn.request.model,
         upstream=turn.upstream,
         strategy=turn.strategy,
@@ -376,11 +376,13 @@ def make_edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRo
 
 def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
     """Return the lasting edits that are in force again, and were not while a literal policy planned."""
-    state, edits = turn.located.thread.state, turn.plan.edits
-    if state.lasting_edits is None or turn.plan.literal:
+    state, edits = turn.located.thread.state, turn.prompt.plan.edits
+    if state.lasting_edits is None or turn.prompt.plan.literal:
         return []
     return [
-        e for k in turn.spliced.keys if k not in new and (e := edits.get(k)) is not None and state.edits.get(k) != e
+        e
+        for k in turn.enriched.spliced.keys
+        if k not in new and (e := edits.get(k)) is not None and state.edits.get(k) != e
     ]
 
 
@@ -388,10 +390,10 @@ def _make_returned_rows(turn: Turn, now: float) -> list[EditRow]:
     """Return rows that take edits back, where a message comes back into the prompt. Literal policies do that; all
     others do it where the message had been kept from another upstream."""
     thread = turn.located.thread
-    gone = [e for k, e in thread.state.edits.items() if k not in turn.plan.edits]
+    gone = [e for k, e in thread.state.edits.items() if k not in turn.prompt.plan.edits]
     if not gone:
         return []
-    here = set(turn.spliced.keys)
+    here = set(turn.enriched.spliced.keys)
     return _take_back(turn, [e for e in gone if e.key in here], now)
 
 

@@ -87,7 +87,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
     own = services.now() - began
     turn = await _send_and_relay(services, turn, target, incoming, out)
     services.metrics.request_seconds.labels(route="chat").observe(own)
-    if turn.policy.idle_ages or services.idle_compressions:
+    if turn.enriched.policy.idle_ages or services.idle_compressions:
         idle.schedule_compression(services, turn, incoming.headers)
 
 
@@ -199,12 +199,12 @@ def record_sent(services: Services, turn: Turn) -> None:
     """Update the thread's state once the plan's bytes have gone out."""
     thread = turn.located.thread
     thread.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
-    if turn.policy.mode == "rewrite":
+    if turn.enriched.policy.mode == "rewrite":
         before = thread.state
-        thread.state = before.after_sending(turn.plan, services.now())
+        thread.state = before.after_sending(turn.prompt.plan, services.now())
         services.tenant_faults.add_counts(turn.tenant, before, thread.state)
     if turn.prompt.is_simulated:
-        thread.simulated_state = find_simulated_state(thread).after_sending(turn.plan, services.now())
+        thread.simulated_state = find_simulated_state(thread).after_sending(turn.prompt.plan, services.now())
 
 
 async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
@@ -225,7 +225,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
 
 async def _replan_too_long(services: Services, turn: Turn) -> Turn | None:
     """Return the turn with a shorter prompt, now that the window is known; None if there is none."""
-    if turn.policy.mode != "rewrite":
+    if turn.enriched.policy.mode != "rewrite":
         return None
     try:
         return await replan_refused(services, turn)
@@ -291,7 +291,7 @@ async def _relay_stream(
         raise
     answer = relay.answer
     blocks = relay.blocks
-    if turn.plan.asks_for_state and grammar.HEADING not in kept:  # the block is shown to the client then
+    if turn.prompt.plan.asks_for_state and grammar.HEADING not in kept:  # the block is shown to the client then
         blocks = [block.body for block in grammar.find_blocks(answer.text)]
     if broken is not None or answer.is_truncated:
         code = broken.code if broken is not None else "upstream_broken"
@@ -311,7 +311,7 @@ async def _relay_stream(
 
 def _make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:
     """Return the rows of the iteration that this exchange ends; none for policies that do not reflect."""
-    reflect = next((one for one in turn.policy.injections if isinstance(one, Reflect)), None)
+    reflect = next((one for one in turn.enriched.policy.injections if isinstance(one, Reflect)), None)
     return iteration_records.make_iteration_rows(services, turn, reflect, reflections) if reflect is not None else []
 
 
@@ -374,7 +374,7 @@ async def _relay_body(
     blocks = [block.body for block in found if block.heading == grammar.HEADING]
     if (
         readable
-        and turn.plan.asks_for_state
+        and turn.prompt.plan.asks_for_state
         and turn.prompt.fallback != "upstream_reject"
         and grammar.HEADING not in kept
     ):

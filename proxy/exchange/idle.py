@@ -35,10 +35,10 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
     name = turn.located.thread.id
     if (old := services.idle_compressions.pop(name, None)) is not None:
         old.task.cancel()
-    ages = turn.policy.idle_ages
-    if turn.policy.mode != "rewrite" or not ages:
+    ages = turn.enriched.policy.idle_ages
+    if turn.enriched.policy.mode != "rewrite" or not ages:
         return
-    size = len(turn.spliced.request.body)
+    size = len(turn.enriched.spliced.request.body)
     task = asyncio.create_task(_wait(services, turn, pick_credential_headers(headers), ages))
     services.idle_compressions[name] = IdleCompression(task, size)
     services.background_tasks.add(task)

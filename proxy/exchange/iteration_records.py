@@ -85,7 +85,11 @@ def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]
         return []
     tokens = services.metrics.reflection_tokens_total
     tokens.labels(kind="asked").inc(
-        sum(turn.weigh.count_text(insert.text) for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE)
+        sum(
+            turn.weigh.count_text(insert.text)
+            for _, insert in turn.prompt.plan.placed_inserts
+            if insert.source == ASK_SOURCE
+        )
     )
     text = written[-1][: reflection.MAX_CHARS].strip() if written else ""
     outcome = "missing" if not text else "text" if reflection.parse_reflection(text) is None else "json"

@@ -53,7 +53,7 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
     A new message gets the present time and the turn's format. A hidden message gets the format of the message before
     it.
     """
-    memory, hidden, keys = turn.located.thread.live_session, turn.spliced.hidden_at, turn.spliced.keys
+    memory, hidden, keys = turn.located.thread.live_session, turn.enriched.spliced.hidden_at, turn.enriched.spliced.keys
 
     def look(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
         times, strategies = (list(known[0]), list(known[1])) if known else ([], [])
@@ -78,7 +78,7 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
 
 def find_task(turn: Turn) -> tuple[int, Message] | None:
     """The last user message that is no tool output, as (index, message)."""
-    messages, observed = turn.request.messages, turn.policy.observation
+    messages, observed = turn.request.messages, turn.enriched.policy.observation
 
     def look(begin: int, known: int | None) -> int:
         for n in range(len(messages) - 1, begin - 1, -1):
@@ -108,9 +108,9 @@ async def search_store(services: Services, turn: Turn) -> None:
     used.
     """
     found = find_task(turn)
-    if found is None or not turn.located.explicit or turn.policy.mode != "rewrite":
+    if found is None or not turn.located.explicit or turn.enriched.policy.mode != "rewrite":
         return
-    if not any(injection.searches for injection in turn.policy.injections):
+    if not any(injection.searches for injection in turn.enriched.policy.injections):
         return
     thread, chain_key = turn.located.thread, turn.keys[found[0]]
     if thread.search_hits is not None and thread.search_hits[0] == chain_key:
@@ -130,9 +130,9 @@ def find_relevance(services: Services, turn: Turn, headers: Headers) -> Mapping[
     """The nearness of messages to the task, by form, for the vectors that are there. Other vectors are requested in the
     background, for later requests. Empty where embeddings are off: then words decide."""
     found = find_task(turn)
-    if found is None or not services.settings.embeddings.enabled or turn.policy.mode != "rewrite":
+    if found is None or not services.settings.embeddings.enabled or turn.enriched.policy.mode != "rewrite":
         return {}
-    if not any(stage.ranks for stage in turn.policy.stages):
+    if not any(stage.ranks for stage in turn.enriched.policy.stages):
         return {}
     thread = turn.located.thread
     if thread.relevance is None or thread.relevance[0] != found[1].form:
@@ -207,7 +207,7 @@ class PromptNotes(TypedDict):
 def find_prompt_notes(turn: Turn) -> PromptNotes:
     """Return the notes that are known for the turn."""
     found = turn.located.thread.loaded_notes
-    if found is None or not find_wanted_notes(turn.policy):
+    if found is None or not find_wanted_notes(turn.enriched.policy):
         return {"scratchpad": "", "memos": ()}
     return {"scratchpad": found.scratchpad, "memos": found.memos}
 
@@ -233,13 +233,13 @@ def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None
 
 async def load_notes(services: Services, turn: Turn, project: str) -> None:
     """Load the notes of the turn's prompt into its thread, where they are not known yet. Side calls get none."""
-    found, names = find_task(turn), find_wanted_notes(turn.policy)
+    found, names = find_task(turn), find_wanted_notes(turn.enriched.policy)
     thread = turn.located.thread
     if found is None or not names or thread.kind == "side":
         return
     prompt, calls = (
         turn.keys[found[0]],
-        len(turn.spliced.hidden_at),
+        len(turn.enriched.spliced.hidden_at),
     )  # after a call of ours the store may hold other notes
     known = thread.loaded_notes
     if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
@@ -326,9 +326,16 @@ def clear_one_time_settings(turn: Turn) -> list[Row]:
     updated."""
     memory = turn.located.thread.live_session
     known = memory.stored_decisions
-    if known is None or turn.located.thread.kind == "side" or turn.plan.refusal is not None or turn.prompt.observed:
+    if (
+        known is None
+        or turn.located.thread.kind == "side"
+        or turn.prompt.plan.refusal is not None
+        or turn.prompt.observed
+    ):
         return []
-    left = msgspec.structs.replace(known.settings, force="", ask=known.settings.ask and not turn.plan.asks_for_state)
+    left = msgspec.structs.replace(
+        known.settings, force="", ask=known.settings.ask and not turn.prompt.plan.asks_for_state
+    )
     if left == known.settings:
         return []
     memory.stored_decisions = replace(known, settings=left)

@@ -72,7 +72,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
         turn = await _ask_helper(services, turn, incoming.headers)
         turn.pending.rows += lookups.clear_one_time_settings(turn)
         turn = await _commit(services, turn, forms)
-        lookups.record_plan_metrics(services.metrics, turn.plan)
+        lookups.record_plan_metrics(services.metrics, turn.prompt.plan)
     except BaseException:
         # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
         services.live_sessions.forget_session(turn.located.thread.live_session)
@@ -128,7 +128,7 @@ async def _enrich(
     """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes."""
     decisions = await lookups.refresh(services, turn.located.thread.live_session)
     erase_resent(turn, decisions.removed)
-    policy = lookups.choose_policy(services, turn.policy, decisions, headers.get("x-context-policy", ""))
+    policy = lookups.choose_policy(services, turn.enriched.policy, decisions, headers.get("x-context-policy", ""))
     arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
     if arm == "control":
         policy = services.policies[CONTROL_POLICY]
@@ -251,9 +251,9 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
     fallback: str | None = None
     plan: Plan | None = None
     try:
-        if turn.policy.mode != "passthrough":
+        if turn.enriched.policy.mode != "passthrough":
             plan = await make_plan(services, turn, state, frozen=frozen)
-            if turn.policy.mode == "rewrite" and not (stopped and plan.messages is None):
+            if turn.enriched.policy.mode == "rewrite" and not (stopped and plan.messages is None):
                 return _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
@@ -263,14 +263,14 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
             log.exception("planning failed; the request goes on as it came")
     if plan is None:
         plan = _make_passthrough_plan(turn, state)
-    room = compute_token_budget(turn.request, turn.policy, turn.model, state.learned_window)
+    room = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)
     prompt = Prompt(
         plan=replace(plan, limit=room.limit if room is not None else None),
         chat_body=turn.request.body,
         outgoing=turn.original,
         fallback=fallback,
         observed=True,
-        is_simulated=turn.policy.mode == "observe" and fallback is None and not plan.refusal,
+        is_simulated=turn.enriched.policy.mode == "observe" and fallback is None and not plan.refusal,
     )
     return _repair_wire(splice_rounds.strip_tools(replace(turn, prompt=prompt)))
 
@@ -279,7 +279,7 @@ def _repair_wire(turn: Turn) -> Turn:
     """Return the turn with bytes that the provider takes: cut answers are repaired, and reasoning that it has refused
     before is left out, byte for byte as in the request that it took then."""
     outgoing = turn.prompt.outgoing
-    if turn.wire is not None and turn.wire.is_cut and turn.policy.mode == "rewrite":
+    if turn.wire is not None and turn.wire.is_cut and turn.enriched.policy.mode == "rewrite":
         outgoing = repair_cut_answers(turn.dialect, outgoing)
     outgoing = bound_reasoning.leave_out_refused(turn, outgoing)
     return turn if outgoing is turn.prompt.outgoing else turn.with_prompt(outgoing=outgoing)
@@ -295,10 +295,10 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
     turn = splice_rounds.offer_pending_tools(services, turn, plan)
     usage_added = turn.request.stream and not (turn.request.usage_wanted or is_stopped)
     try:
-        body = write_request(turn.spliced.request, plan.messages, request_usage=usage_added)
+        body = write_request(turn.enriched.spliced.request, plan.messages, request_usage=usage_added)
     except ValueError:  # stream_options is no object: upstream will report it, in its own words
         usage_added = False
-        body = write_request(turn.spliced.request, plan.messages)
+        body = write_request(turn.enriched.spliced.request, plan.messages)
     prompt = Prompt(plan, body, body, usage_added=usage_added, fallback=fallback)
     turn = replace(turn, prompt=prompt)
     if turn.wire is None:
@@ -317,8 +317,8 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
 def find_current_state(services: Services, turn: Turn) -> BranchState:
     """The state of the turn's thread, with the operator's decisions and the window that its upstream has named."""
     thread = turn.located.thread
-    state = find_simulated_state(thread) if turn.policy.mode == "observe" else thread.state
-    state = state.for_policy(literal=turn.policy.literal).rewind(turn.tip_key)
+    state = find_simulated_state(thread) if turn.enriched.policy.mode == "observe" else thread.state
+    state = state.for_policy(literal=turn.enriched.policy.literal).rewind(turn.tip_key)
     if thread.live_session.stored_decisions is not None and state.stopped is None:
         state = thread.live_session.stored_decisions.apply_to(state, side=thread.kind == "side")
     if (limit := lookups.find_window(services, turn.upstream, turn.request.model)) is not None:
@@ -345,23 +345,23 @@ async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
     """Ask the plan's questions in the background. If an answer is needed now, wait as long as the settings allow, and
     plan again with it."""
     asking = services.helper_queue
-    if asking is None or not turn.plan.asks or turn.policy.mode != "rewrite":
+    if asking is None or not turn.prompt.plan.asks or turn.enriched.policy.mode != "rewrite":
         return turn
     thread = turn.located.thread
-    waiting = asking.submit_asks(thread, turn.plan.asks, headers)
+    waiting = asking.submit_asks(thread, turn.prompt.plan.asks, headers)
     if not waiting or not services.settings.helper.wait_ms:
         return turn
     if turn.pending.rows and services.settings.store.persist != "required":
         _store_rows(services, turn)  # stored even if the client leaves meanwhile: a later request takes them for stored
     if await asking.wait_for_answer(waiting):
         turn = await plan_request(services, turn)
-        asking.submit_asks(thread, turn.plan.asks, headers)
+        asking.submit_asks(thread, turn.prompt.plan.asks, headers)
     return turn
 
 
 async def make_plan(services: Services, turn: Turn, state: BranchState, *, frozen: bool) -> Plan:
     """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
-    woven = turn.spliced
+    woven = turn.enriched.spliced
     coming = turn.enriched.pending_tool_offer or turn.enriched.tool_offer
     toll = turn.weigh.count_tools(coming.definitions) if turn.enriched.pending_tool_offer else 0
     (times, strategies), found = lookups.find_origins(turn), turn.located.thread.search_hits
@@ -376,7 +376,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
         tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state), **told,
     )  # fmt: skip
-    conversation = (woven.request, state, turn.policy, turn.model, turn.started_at, inputs)
+    conversation = (woven.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
 
     def plan() -> Plan:
         return rewrite_remaining(*conversation, hidden=woven.hidden_at) if dropped else rewrite(*conversation)
@@ -387,10 +387,10 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
 def _count_sent(turn: Turn) -> int:
     """Number of the planned messages that were sent before, hidden ones included."""
     sent = count_sent_messages(turn.request, turn.located.known_until)
-    if not turn.spliced.hidden_at or sent == 0:
+    if not turn.enriched.spliced.hidden_at or sent == 0:
         return sent
     last = turn.keys[sent - 1]
-    return max(n for n, key in enumerate(turn.spliced.keys) if key == last) + 1
+    return max(n for n, key in enumerate(turn.enriched.spliced.keys) if key == last) + 1
 
 
 async def replan_refused(services: Services, turn: Turn) -> Turn | None:
@@ -465,10 +465,10 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
     Raises StoreUnavailable if storing is required and does not succeed.
     """
     required = services.settings.store.persist == "required"
-    new = turn.plan.new_edits if turn.policy.mode == "rewrite" else ()
-    if turn.policy.mode == "rewrite":
+    new = turn.prompt.plan.new_edits if turn.enriched.policy.mode == "rewrite" else ()
+    if turn.enriched.policy.mode == "rewrite":
         exchange_rows.add_edit_rows(turn, turn.started_at)
-    if not (required or (new and (services.store.shared or not turn.policy.literal))):
+    if not (required or (new and (services.store.shared or not turn.enriched.policy.literal))):
         _apply_edits(services, turn, new)
         exchange_rows.add_exchange_rows(turn, forms, turn.started_at)
         _store_rows(services, turn)
@@ -478,7 +478,7 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
     if not await wait_until_stored(services, written):
         if required:
             raise StoreUnavailable("what the request needs could not be stored in time")
-        if not turn.policy.literal:
+        if not turn.enriched.policy.literal:
             services.metrics.fallbacks_total.labels(reason="edits_not_stored").inc()
             turn = await plan_request(services, turn, frozen=True)
             turn = turn.with_prompt(fallback=turn.prompt.fallback or FallbackReason.STORE)
@@ -499,7 +499,7 @@ def _apply_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
     for stage, count in Counter(edit.stage for edit in new).items():
         services.metrics.edits_total.labels(stage=stage).inc(count)
     if new:
-        turn.located.thread.state = turn.located.thread.state.with_edits(turn.plan)
+        turn.located.thread.state = turn.located.thread.state.with_edits(turn.prompt.plan)
 
 
 async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> Turn:
@@ -514,11 +514,11 @@ async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit
     except (TimeoutError, StoreUnavailable):
         services.metrics.internal_errors_total.labels(where="edits").inc()
         return turn  # they are stored, and two replicas are hardly ever at the same message at once
-    mine = {edit.key: turn.plan.edits[edit.key] for edit in new if edit.key in turn.plan.edits}
-    if adopt_stored_edits(thread, stored, mine) and not turn.policy.literal:
+    mine = {edit.key: turn.prompt.plan.edits[edit.key] for edit in new if edit.key in turn.prompt.plan.edits}
+    if adopt_stored_edits(thread, stored, mine) and not turn.enriched.policy.literal:
         services.metrics.fallbacks_total.labels(reason="edited_elsewhere").inc()
         turn = await plan_request(services, turn, frozen=True)
-        thread.state = thread.state.with_edits(turn.plan)
+        thread.state = thread.state.with_edits(turn.prompt.plan)
     return turn
 
 

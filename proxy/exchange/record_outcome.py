@@ -39,32 +39,36 @@ def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
     """The keys of the results that the sent prompt asked the model to reflect on; () where it did not ask."""
     if turn.prompt.observed or turn.prompt.fallback == "upstream_reject":
         return ()
-    return next((insert.quoted_keys for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE), ())
+    return next(
+        (insert.quoted_keys for _, insert in turn.prompt.plan.placed_inserts if insert.source == ASK_SOURCE), ()
+    )
 
 
 def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
     """Headings of the blocks that are withheld from the client."""
     if turn.prompt.fallback == "upstream_reject":
         return ()
-    mine = (state_block.HEADING,) if turn.plan.asks_for_state and services.settings.state.withhold else ()
+    mine = (state_block.HEADING,) if turn.prompt.plan.asks_for_state and services.settings.state.withhold else ()
     return (*mine, reflection.HEADING) if find_reflected_keys(turn) else mine
 
 
 def make_context_headers(turn: Turn) -> Headers:
     """The x-context-* headers that report on the request to the client."""
-    plan = turn.plan
+    plan = turn.prompt.plan
     told: Headers = [
         (b"x-context-session", turn.located.thread.session.encode("utf-8", "replace")),
         (b"x-context-tokens", b"%d, %d" % (plan.before, turn.sent_tokens)),
     ]
-    if turn.arm:
-        told.append((b"x-context-arm", turn.arm.encode()))
+    if turn.enriched.arm:
+        told.append((b"x-context-arm", turn.enriched.arm.encode()))
     if turn.over_budget:
         told.append((b"x-context-over-budget", b"%d" % turn.over_budget))
     if turn.warnings:
         told.append((b"x-context-warning", "; ".join(turn.warnings).encode("ascii", "replace")))
-    if turn.policy.stands_for:
-        told.append((b"x-context-policy-used", f"{turn.policy.name}, {turn.policy.schedule}".encode()))
+    if turn.enriched.policy.stands_for:
+        told.append(
+            (b"x-context-policy-used", f"{turn.enriched.policy.name}, {turn.enriched.policy.schedule}".encode())
+        )
     if turn.prompt.fallback:
         told.append((b"x-context-fallback", turn.prompt.fallback.encode()))
     return told
@@ -104,7 +108,7 @@ def record_outcome(
         cached = first.cached if first is not None else None
         answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
         thread.state = thread.state.after_answer(
-            predicted=0 if turn.prompt.observed else turn.plan.predicted,
+            predicted=0 if turn.prompt.observed else turn.prompt.plan.predicted,
             cached=cached,
             state=state,
             answered_tip=turn.tip_key if answered else None,
@@ -145,9 +149,9 @@ def _make_note(
     turn: Turn, more: Mapping[str, object], usage: Usage | None, answer: AssembledAnswer | None
 ) -> str | None:
     """The note of the exchange: how it ended, what upstream has left out, and why its prompt is over its budget."""
-    over = [note.text for note in turn.plan.notes if note.kind in ("over_level", "inserts_left_out")]
+    over = [note.text for note in turn.prompt.plan.notes if note.kind in ("over_level", "inserts_left_out")]
     if turn.over_budget:
-        over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.plan.limit}")
+        over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.prompt.plan.limit}")
     told, dropped = more.get("note"), bound_reasoning.describe_dropped(turn, answer)
     found = [str(told) if told else _describe_rounds(turn, usage), dropped, *over]
     return "; ".join(one for one in found if one) or None
@@ -218,12 +222,14 @@ def _read_state(
 
 def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> None:
     """Add the figures of an exchange to the request log."""
-    original = turn.prompt.observed or turn.plan.messages is None
+    original = turn.prompt.observed or turn.prompt.plan.messages is None
     told: dict[str, object] = {
         "session": turn.located.thread.session,
-        "policy": turn.policy.name,
-        "tokens_before": turn.plan.before,
-        "tokens_after": turn.plan.before if original or turn.prompt.fallback == "upstream_reject" else turn.plan.after,
+        "policy": turn.enriched.policy.name,
+        "tokens_before": turn.prompt.plan.before,
+        "tokens_after": turn.prompt.plan.before
+        if original or turn.prompt.fallback == "upstream_reject"
+        else turn.prompt.plan.after,
     }
     if meter is not None and any(cached >= 0 for _, cached in meter.rounds):
         told["cached"] = sum(max(cached, 0) for _, cached in meter.rounds)
@@ -237,7 +243,7 @@ def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> 
 def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:
     """True for the whole answer to a request that asked for the state: the client's own bytes ask for none."""
     return (
-        turn.plan.asks_for_state
+        turn.prompt.plan.asks_for_state
         and turn.prompt.fallback not in ("upstream_reject", "rounds")
         and answer.finish_reasons.get(0) not in CUT_REASONS
     )
@@ -259,7 +265,7 @@ def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: Exc
 
 def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
     metrics = services.metrics
-    metrics.tokens_before.observe(turn.plan.before)
+    metrics.tokens_before.observe(turn.prompt.plan.before)
     metrics.tokens_after.observe(turn.sent_tokens)
     if turn.over_budget:
         metrics.over_budget_total.labels(kind="prompt").inc()
@@ -268,8 +274,8 @@ def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter
         bound_reasoning.count_dropped(services, turn, answer)
     if usage is None or meter is None:
         return
-    labels = metrics.limit_usage_labels(turn.request.model, turn.policy.name, turn.upstream)
-    metrics.context_tokens_total.labels(**labels, kind="before").inc(turn.plan.before)
+    labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)
+    metrics.context_tokens_total.labels(**labels, kind="before").inc(turn.prompt.plan.before)
     metrics.context_tokens_total.labels(**labels, kind="sent").inc(turn.sent_tokens)
     metrics.prompt_tokens_total.labels(**labels).inc(meter.prompt)
     metrics.completion_tokens_total.labels(**labels).inc(usage.completion or 0)
@@ -384,11 +390,11 @@ def publish_plan(services: Services, turn: Turn) -> None:
     with _safe(services):
         if not turn.dialect.returns_rows:  # a gateway withholds rows, so what is not there says nothing
             _publish_client_change(services, turn)
-        if turn.prompt.observed or turn.prompt.fallback is not None or turn.policy.mode != "rewrite":
+        if turn.prompt.observed or turn.prompt.fallback is not None or turn.enriched.policy.mode != "rewrite":
             return
-        if turn.plan.new_edits:
+        if turn.prompt.plan.new_edits:
             _publish_edits(services, turn)
-        for _, insert in turn.plan.placed_inserts:
+        for _, insert in turn.prompt.plan.placed_inserts:
             if insert.note_count is not None and (insert.source == LOOP_SOURCE or insert.note_count[0] == RECOVERY):
                 _publish(services, turn, bus.LOOP, {"loop": insert.note_count[0], "count": insert.note_count[1]})
 
@@ -402,13 +408,13 @@ def _publish_client_change(services: Services, turn: Turn) -> None:
     if before is not None and turn.started_at - before[2] <= turn.model.ttl_s:
         what = "system" if before[0] != digest else "tools" if before[1] != tools else what
     if what:
-        _publish(services, turn, bus.CACHE, {"by": "client", "changed": what, "predicted": turn.plan.predicted})
+        _publish(services, turn, bus.CACHE, {"by": "client", "changed": what, "predicted": turn.prompt.plan.predicted})
 
 
 def _publish_edits(services: Services, turn: Turn) -> None:
-    for event in make_events(turn.plan):
+    for event in make_events(turn.prompt.plan):
         _publish(services, turn, event.name, _bounded(event.payload))
-    short = [edit for edit in turn.plan.new_edits if edit.action in ("text", "text_only")]
+    short = [edit for edit in turn.prompt.plan.new_edits if edit.action in ("text", "text_only")]
     if short:
         data = {
             "action": "shorten", "by": "policy", "messages": [public_id(edit.key) for edit in short[:MAX_LISTED]],

@@ -33,7 +33,7 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
     """Return the turn with hidden rounds and tools in its request. first: it is its branch's first request, so that no
     cache has any part of it yet."""
     thread = turn.located.thread
-    if turn.policy.mode != "rewrite" or thread.state.stopped is not None or thread.kind == "side":
+    if turn.enriched.policy.mode != "rewrite" or thread.state.stopped is not None or thread.kind == "side":
         return turn
     if turn.dialect.returns_rows:
         return turn
@@ -58,14 +58,14 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
 def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
     """Decide on the thread's tools, where that is possible by now. The decision is final: a list that changes later
     moves the whole prompt."""
-    when = offers.find_offer_time(services.settings, turn.policy)
+    when = offers.find_offer_time(services.settings, turn.enriched.policy)
     if when == "when_needed":
         when = (
             "first_request"
             if first and _find_conversation_kind(turn) in services.conversations_with_edits
             else "first_edit"
         )
-    found = offers.choose_tools(services.settings, turn.policy, turn.request, explicit=turn.located.explicit)
+    found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)
     if when == "first_request":
         exchange_rows.add_offer_row(turn, found if first else offers.NO_TOOLS)
     elif when == "first_edit" and (turn.is_bound or count_cuts(turn.located.thread.state.edits)):
@@ -111,7 +111,11 @@ def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
         return turn
     if turn.located.thread.tool_offer is None:
         exchange_rows.add_offer_row(turn, offer)
-    spliced = turn.spliced if turn.spliced.added_tools else add_tools(turn.spliced, offer.definitions)
+    spliced = (
+        turn.enriched.spliced
+        if turn.enriched.spliced.added_tools
+        else add_tools(turn.enriched.spliced, offer.definitions)
+    )
     return turn.with_lookups(tool_offer=offer, pending_tool_offer=None, spliced=spliced)
 
 
@@ -123,9 +127,11 @@ def strip_tools(turn: Turn) -> Turn:
 def find_guarded_results(turn: Turn) -> frozenset[bytes]:
     """Keys of results that our tools have brought since the last prompt: they would be fetched again if they were
     shortened."""
-    if not turn.spliced.hidden_at:
+    if not turn.enriched.spliced.hidden_at:
         return frozenset()
     task = lookups.find_task(turn)
-    since = turn.spliced.keys.index(turn.keys[task[0]]) if task is not None else 0
-    messages, hidden = turn.spliced.request.messages, turn.spliced.hidden_at
-    return frozenset(k for n, k in enumerate(turn.spliced.keys) if n > since and messages[n].is_result and k in hidden)
+    since = turn.enriched.spliced.keys.index(turn.keys[task[0]]) if task is not None else 0
+    messages, hidden = turn.enriched.spliced.request.messages, turn.enriched.spliced.hidden_at
+    return frozenset(
+        k for n, k in enumerate(turn.enriched.spliced.keys) if n > since and messages[n].is_result and k in hidden
+    )

@@ -225,8 +225,8 @@ class ToolLoop:
             metrics=parts.metrics,
             now=parts.now,
             sandbox=parts.sandbox,
-            prompt=turn.spliced.request.messages,
-            prompt_keys=turn.spliced.keys,
+            prompt=turn.enriched.spliced.request.messages,
+            prompt_keys=turn.enriched.spliced.keys,
             on_memo_saved=lambda memo, merged: record_outcome.publish_memo_saved(parts, turn, memo, merged=merged),
             offered_tools=self.tool_names,
         )

@@ -128,26 +128,6 @@ class Turn:
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
 
-    @property
-    def policy(self) -> Policy:
-        """The policy of the request."""
-        return self.enriched.policy
-
-    @property
-    def arm(self) -> str:
-        """The arm of the experiment that the session is in, "" for none."""
-        return self.enriched.arm
-
-    @property
-    def spliced(self) -> SplicedRequest:
-        """The request as upstream should see it, which is planned."""
-        return self.enriched.spliced
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the prompt."""
-        return self.prompt.plan
-
     def with_lookups(self, **lookups: Any) -> Turn:
         """The turn with other values in `enriched`."""
         return replace(self, enriched=replace(self.enriched, **lookups))
@@ -164,8 +144,10 @@ class Turn:
     @property
     def sent_tokens(self) -> int:
         """Tokens of the prompt that went out, by our own count."""
-        as_it_came = self.prompt.observed or self.plan.messages is None or self.prompt.fallback in ORIGINAL_FALLBACKS
-        return self.plan.before if as_it_came else self.plan.after
+        as_it_came = (
+            self.prompt.observed or self.prompt.plan.messages is None or self.prompt.fallback in ORIGINAL_FALLBACKS
+        )
+        return self.prompt.plan.before if as_it_came else self.prompt.plan.after
 
     @property
     def original(self) -> bytes:
@@ -182,7 +164,7 @@ class Turn:
     @property
     def over_budget(self) -> int:
         """Tokens by which the prompt that went out is over its budget; 0 where it is not, or no budget is known."""
-        return max(0, self.sent_tokens - self.plan.limit) if self.plan.limit is not None else 0
+        return max(0, self.sent_tokens - self.prompt.plan.limit) if self.prompt.plan.limit is not None else 0
 
     @property
     def tip_key(self) -> bytes:
@@ -194,11 +176,14 @@ class Turn:
         ValueError for a change that the dialect does not allow."""
         if self.wire is None:
             return self.prompt.chat_body
-        messages = [*find_sources(self.spliced, self.request, self.plan), *((None, raw) for raw in more)]
-        return self.wire.write(messages, tools=self.spliced.added_tools if with_tools else b"")
+        messages = [
+            *find_sources(self.enriched.spliced, self.request, self.prompt.plan),
+            *((None, raw) for raw in more),
+        ]
+        return self.wire.write(messages, tools=self.enriched.spliced.added_tools if with_tools else b"")
 
     def find_group_ids(self) -> Callable[[int], str]:
         """A function that gives the id of the group that the request's n-th message belongs to. Groups that an earlier
         request of the same history has found for its prefix are reused."""
-        found = group.split_request_groups(self.request, self.keys, self.policy.observation)
+        found = group.split_request_groups(self.request, self.keys, self.enriched.policy.observation)
         return lambda n: found[bisect_right(found, n, key=attrgetter("start")) - 1].id

@@ -107,7 +107,7 @@ async def restore(services: Services, selected: SelectedBranch, chosen: Sequence
         raise Conflict("what was removed for good cannot be restored")
     rows = _make_rows(services, selected, chosen, "withdrawn", "restore")
     seen = await preview_prompt(services, selected, apply_rows(selected.operator_decisions, rows))
-    refused = seen.turn.plan.refusal
+    refused = seen.turn.prompt.plan.refusal
     if refused:
         raise Conflict(f"the prompt would break rule {refused}", hint="Restore the whole group.")
     still = [n for n in chosen if _is_out(seen, selected.keys[n])]
@@ -170,7 +170,7 @@ def _raise_conflict(selected: SelectedBranch, index: int) -> None:
 
 
 def _is_out(preview: Preview, chain_key: bytes) -> bool:
-    edit = preview.turn.plan.edits.get(chain_key)
+    edit = preview.turn.prompt.plan.edits.get(chain_key)
     return edit is not None and edit.action == "gone"
 
 

@@ -85,7 +85,7 @@ async def build_chart(services: Services, tenant: str, session: str, *, thread: 
 
 
 def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> PromptChart:
-    turn, plan = preview.turn, preview.turn.plan
+    turn, plan = preview.turn, preview.turn.prompt.plan
     edits = {} if turn.prompt.observed else preview.edits
     pieces = [_make_segment(selected, turn.weigh, edits, n) for n in range(len(selected.keys))]
     head = [piece for piece in pieces if piece.kind == "system"]
@@ -110,10 +110,10 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
     return PromptChart(
         session=selected.record.session,
         thread=selected.branch.name,
-        policy=turn.policy.name,
+        policy=turn.enriched.policy.name,
         model=turn.request.model,
-        limit=turn.policy.find_window(turn.model),
-        budget=turn.policy.budget,
+        limit=turn.enriched.policy.find_window(turn.model),
+        budget=turn.enriched.policy.budget,
         tokens=plan.before,
         sent=plan.before if turn.prompt.observed else plan.after,
         head=head,
@@ -126,7 +126,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
 
 
 def _sent(preview: Preview) -> tuple[Sequence[Message], Sequence[bytes]]:
-    return preview.turn.spliced.request.messages, preview.turn.spliced.keys
+    return preview.turn.enriched.spliced.request.messages, preview.turn.enriched.spliced.keys
 
 
 def _make_segment(

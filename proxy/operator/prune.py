@@ -25,7 +25,7 @@ async def prune_next_prompt(services: Services, tenant: str, session: str) -> Se
     """Prune the next prompt, so that it lasts. Raises Conflict where the policy changes nothing."""
     here = await find_branch(services, tenant, session)
     plain = await preview_prompt(services, here)
-    if plain.turn.policy.mode == "rewrite" and plain.turn.policy.literal:
+    if plain.turn.enriched.policy.mode == "rewrite" and plain.turn.enriched.policy.literal:
         leaving = _leaving(here, plain, await preview_pruned_prompt(services, here))
         if leaving:
             try:
@@ -58,7 +58,7 @@ async def preview_pruned_prompt(services: Services, selected: SelectedBranch) ->
 async def is_prunable(services: Services, selected: SelectedBranch, preview: Preview) -> bool:
     """True where pruning would make the next prompt smaller. preview: the next prompt as it is."""
     turn = preview.turn
-    if turn.policy.mode != "rewrite" or selected.branch.state.stopped is not None or turn.plan.refusal:
+    if turn.enriched.policy.mode != "rewrite" or selected.branch.state.stopped is not None or turn.prompt.plan.refusal:
         return False
     pruned = await preview_pruned_prompt(services, selected)
-    return not pruned.turn.plan.refusal and pruned.turn.plan.after < turn.plan.after
+    return not pruned.turn.prompt.plan.refusal and pruned.turn.prompt.plan.after < turn.prompt.plan.after

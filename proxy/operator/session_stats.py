@@ -126,7 +126,9 @@ async def compute_stats(services: Services, tenant: str, session: str, *, thread
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
     made = _stats(services, here, seen, sums)
     prunable = await is_prunable(services, here, seen)
-    return msgspec.structs.replace(made, planned_as=find_observed_policy(services, seen.turn.policy), prunable=prunable)
+    return msgspec.structs.replace(
+        made, planned_as=find_observed_policy(services, seen.turn.enriched.policy), prunable=prunable
+    )
 
 
 def find_observed_policy(services: Services, policy: Policy) -> str:
@@ -160,8 +162,10 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
 
 
 def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
-    turn, plan = preview.turn, preview.turn.plan
-    limit = turn.policy.find_limit(turn.model, lookups.find_window(services, turn.upstream, turn.request.model))
+    turn, plan = preview.turn, preview.turn.prompt.plan
+    limit = turn.enriched.policy.find_limit(
+        turn.model, lookups.find_window(services, turn.upstream, turn.request.model)
+    )
     sent = plan.before if turn.prompt.observed else plan.after
     edits = {} if turn.prompt.observed else preview.edits
     gone = sum(edit.action == "gone" for edit in edits.values())
@@ -170,7 +174,7 @@ def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums:
     return SessionStats(
         session=selected.record.session,
         thread=selected.branch.name,
-        policy=turn.policy.name,
+        policy=turn.enriched.policy.name,
         model=turn.request.model,
         items=len(selected.keys),
         messages_stored=selected.record.counts.get("messages", 0),
@@ -179,7 +183,7 @@ def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums:
         sent=sent,
         limit=limit,
         utilisation=sent / limit if limit else None,
-        needs_pruning=bool(limit and sent > turn.policy.budget * limit),
+        needs_pruning=bool(limit and sent > turn.enriched.policy.budget * limit),
         left_out=gone,
         shortened=sum(edit.action in ("text", "text_only") for edit in edits.values()),
         exchanges=sums.exchanges,

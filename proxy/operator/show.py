@@ -87,17 +87,19 @@ async def preview_next_prompt(
     messages of source `next` stand for them."""
     here = await find_branch(services, tenant, session, thread)
     seen = await preview_prompt(services, here)
-    turn, plan = seen.turn, seen.turn.plan
+    turn, plan = seen.turn, seen.turn.prompt.plan
     edits = {} if turn.prompt.observed else seen.edits
     since = await _edit_rows(services, here)
-    messages = await _messages(turn.request, turn.keys, edits, turn.weigh, here.operator_decisions, since, turn.policy)
+    messages = await _messages(
+        turn.request, turn.keys, edits, turn.weigh, here.operator_decisions, since, turn.enriched.policy
+    )
     first = len(messages) - seen.stand_ins
     messages[first:] = [msgspec.structs.replace(m, id="", source="next") for m in messages[first:]]
     return PromptDetails(
         session=session,
         thread=here.branch.name,
         exchange="",
-        policy=turn.policy.name,
+        policy=turn.enriched.policy.name,
         model=turn.request.model,
         tokens_before=plan.before,
         tokens_after=plan.before if turn.prompt.observed else plan.after,
@@ -114,10 +116,10 @@ def _placed_inserts(turn: Turn) -> list[PromptInsert]:
     places: dict[bytes, int] = {}
     for n, k in enumerate(turn.keys):
         places.setdefault(k, n)
-    woven = turn.spliced.keys
+    woven = turn.enriched.spliced.keys
     return [
         PromptInsert(places.get(woven[index], -1) if 0 <= index < len(woven) else -1, insert.source, insert.text)
-        for index, insert in ([] if turn.prompt.observed else turn.plan.placed_inserts)
+        for index, insert in ([] if turn.prompt.observed else turn.prompt.plan.placed_inserts)
     ]
 
 
@@ -173,7 +175,13 @@ async def _between(services: Services, selected: SelectedBranch, start: int, end
     since = await _edit_rows(services, selected)
     edits = {} if seen.turn.prompt.observed else seen.edits
     made = await _messages(
-        selected.request, selected.keys, edits, seen.turn.weigh, selected.operator_decisions, since, seen.turn.policy
+        selected.request,
+        selected.keys,
+        edits,
+        seen.turn.weigh,
+        selected.operator_decisions,
+        since,
+        seen.turn.enriched.policy,
     )
     return made[start:end]
 

@@ -45,8 +45,8 @@ async def test_what_our_tools_have_brought_since_the_last_prompt_is_guarded(monk
     guarded = [splice_rounds.find_guarded_results(turn) for turn in seen]
     assert [len(found) for found in guarded] == [0, 1, 0]
     (mine,) = guarded[1]
-    at = list(seen[1].spliced.keys).index(mine)
-    message = seen[1].spliced.request.messages[at]
+    at = list(seen[1].enriched.spliced.keys).index(mine)
+    message = seen[1].enriched.spliced.request.messages[at]
     assert message.is_result
     assert SECRET in (message.call_id or "")
 
@@ -59,8 +59,8 @@ async def test_a_conversation_without_tools_is_the_clients_own_request(monkeypat
         played.agent.more = {}
         for text in ("Hello", "And now?"):
             await played.turn(text)
-    assert all(turn.spliced.request is turn.request for turn in seen)
-    assert all(turn.spliced.keys is turn.keys for turn in seen)
+    assert all(turn.enriched.spliced.request is turn.request for turn in seen)
+    assert all(turn.enriched.spliced.keys is turn.keys for turn in seen)
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "observe"])

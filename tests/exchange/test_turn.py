@@ -21,8 +21,8 @@ def turn(*messages: Any, tenant: str = "t") -> Turn:
 
 def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
     found = turn(user("Hi"), assistant("Yes."), user("And?"))
-    assert found.plan is UNPLANNED
-    assert found.spliced.request is found.request
+    assert found.prompt.plan is UNPLANNED
+    assert found.enriched.spliced.request is found.request
     assert found.tip_key == found.keys[2]
 
 

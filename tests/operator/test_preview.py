@@ -39,4 +39,4 @@ async def test_a_policy_by_header_is_foreseen_as_it_was_last() -> None:
     async with talking("passthrough") as talk:
         await talk.agent.say("More.", b"x-context-policy: rolling")
         here = await find_branch(talk.parts, talk.tenant, "s")
-        assert (await preview_prompt(talk.parts, here)).turn.policy.name == "rolling"
+        assert (await preview_prompt(talk.parts, here)).turn.enriched.policy.name == "rolling"
