@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from proxy.cli.check import Config, Db, read_settings
+from proxy.cli.decision_replay import ask_points, find_points, print_decisions
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
@@ -40,6 +41,7 @@ from proxy.settings.load import Settings
 from proxy.store.readonly import ReadOnlyStore
 from proxy.web.app import make_policies
 
+DEFAULT_MODEL = "replay"
 DEFAULT_PRICE_PAIRS = ("1/0.5", "1/0.25", "1/0.1")
 """Price pairs that are reported in addition to the model's own pair."""
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
@@ -76,6 +78,19 @@ PlayState = Annotated[
 ]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the report here as JSON; - for stdout, alone.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw effective cost against lines kept, as SVG.")]
+AskModel = Annotated[
+    str | None,
+    typer.Option(
+        "--ask",
+        help="Ask this model for its next action with the full and with the managed prompt, twice each. It is asked at "
+        "the requests with new edits of one --policy, over the configured upstream.",
+    ),
+]
+Dollars = Annotated[float, typer.Option("--dollars", min=0.0, help="With --ask: the most that this run may spend.")]
+Answers = Annotated[
+    Path | None,
+    typer.Option("--answers", help="With --ask: a JSONL file of the answers. A later run goes on from there."),
+]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; without it as many as there are cores, 4 at most.")]
 
 
@@ -84,24 +99,34 @@ def replay(
     from_store: FromStore = False,
     policy: Policies = None,
     prices: PricePairs = None,
-    model: ModelName = "replay",
+    model: ModelName = DEFAULT_MODEL,
     window: Window = None,
     play_state: PlayState = False,
     json: Json = None,
     plot: Plot = None,
     jobs: Jobs = None,
+    ask: AskModel = None,
+    dollars: Dollars = 1.0,
+    answers: Answers = None,
     config: Config = None,
     db: Db = None,
 ) -> None:
     """Play recorded conversations under several policies, offline, and show the cost and the losses of each policy."""
     settings = read_settings(config, db=db)
-    for target in (json, plot):
+    for target in (json, plot, answers):
         if target is not None and not target.parent.is_dir():
             raise ConfigError("OUT", str(target), "a file in a folder that is there")
-    pairs, decided = read_price_pairs(prices or [], find_model(settings.load_models(), model))
+    name = ask if ask is not None and model == DEFAULT_MODEL else model
+    pairs, decided = read_price_pairs(prices or [], find_model(settings.load_models(), name))
     if window is not None:
         decided = replace(decided, window=window)
-    match = ReplaySettings(read_contenders(policy or [], make_policies(settings)), decided, pairs, play_state)
+    wanted = [settings.policy] if ask is not None and not policy else policy or []
+    match = ReplaySettings(read_contenders(wanted, make_policies(settings)), decided, pairs, play_state)
+    if ask is not None:
+        with _found(settings, files or [], from_store) as (_, found):
+            points = find_points(settings, found, match, ask)
+        print_decisions(ask_points(settings, points, ask, dollars, answers), json)
+        return
     try:
         with _found(settings, files or [], from_store) as (number, found):
             report = _play(found, number, match, jobs or min(4, os.cpu_count() or 1))

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from proxy.chat.message import Message
+from proxy.context.analysis.call_signature import CallSignature, sign_call
 from proxy.context.analysis.outcome import read_outcome
 from proxy.context.analysis.refetch import pair_results
 from proxy.context.analysis.shell_commands import parse_call
@@ -151,24 +152,16 @@ def count_calls(bodies: Collection[bytes]) -> tuple[int, int, int, int]:
             messages.append(read_message(body))
         except NotManaged:
             continue
-    seen: set[tuple[str, str]] = set()
+    seen: set[CallSignature] = set()
     calls = repeats = errors = results = 0
     for call in (call for message in messages for call in message.calls):
-        name = call.name, normalise_arguments(call.arguments)
+        name = sign_call(call)
         calls, repeats = calls + 1, repeats + (name in seen)
         seen.add(name)
     for n, call in pair_results(messages):
         results += 1
         errors += read_outcome(messages[n], parse_call(call)).verdict == "failed"
     return calls, repeats, results, errors
-
-
-def normalise_arguments(arguments: str) -> str:
-    """Return the arguments of a call in one form: members in order, no white space between them."""
-    try:
-        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted").decode()
-    except (ValueError, RecursionError):
-        return " ".join(arguments.split())
 
 
 async def build_report(

@@ -119,6 +119,27 @@ def play_conversation(conversation: RecordedConversation, settings: ReplaySettin
     )
 
 
+class EditPoint(NamedTuple):
+    """A request whose plan has new edits: the messages as they came, and as they are sent, each with its tools."""
+
+    position: int
+    full: Sequence[bytes]
+    managed: Sequence[bytes]
+    full_tools: bytes | None
+    managed_tools: bytes | None
+
+
+def find_edit_points(
+    conversation: RecordedConversation, contender: Contender, settings: ReplaySettings
+) -> list[EditPoint]:
+    """Return the requests of a conversation at which the contender makes new edits, without those that the conversation
+    shares with its parent."""
+    ruler = WireTokenCounter(get_token_counter(settings.model.tokenizer))
+    player = _Player(contender, settings, _SharedInput(conversation, ruler), edit_points=[])
+    player.play()
+    return [point for point in player.edit_points or () if point.position >= conversation.shared_messages]
+
+
 class RequestWithTools(NamedTuple):
     """The part of a request in front of its messages."""
 
@@ -207,6 +228,8 @@ class _Player:
     front: RequestWithTools = field(init=False)
     late: bool = False
     """True while the proxy's tools are not in the prompt yet. They come with the first edit."""
+    edit_points: list[EditPoint] | None = None
+    """The requests with new edits, where they are wanted."""
 
     def play(self) -> ReplayTotals:
         """Play the whole conversation, and return the sums."""
@@ -224,6 +247,8 @@ class _Player:
             if self.late and plan and count_cuts(plan.edits):
                 self.late = False
                 cache.change_tools(table.head + self.front.tool_tokens)
+            if self.edit_points is not None and plan and plan.new_edits and prompt is not None:
+                self.edit_points.append(self._make_point(step.position, prompt))
             size, cached = cache.send_prompt(prompt or list(table.messages[: step.position]), now)
             written = self._answered(plan, step, cached, now) if plan else 0
             judge.score_request(
@@ -236,6 +261,14 @@ class _Player:
             )
         judge.totals.asks = len(self.asked)
         return judge.totals
+
+    def _make_point(self, position: int, prompt: Sequence[Message]) -> EditPoint:
+        """The two prompts of a request. The managed one has the proxy's tools where they are offered by now."""
+        request = self.table.request if self.late else self.front.request
+        span = request.spans.get("tools")
+        tools = request.body[span[0] : span[1]] if span is not None else None
+        full = [message.raw for message in self.table.messages[:position]]
+        return EditPoint(position, full, [message.raw for message in prompt], self.table.conversation.tools, tools)
 
     def _plan(self, position: int, now: float, tally: ReplayTotals) -> tuple[Plan | None, list[Message] | None]:
         """Return (the plan, or None if there is none; the messages that are sent, or None for the history as it is)."""

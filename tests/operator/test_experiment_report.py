@@ -15,7 +15,6 @@ from proxy.operator.experiment_report import (
     count_calls,
     explain_loss,
     find_losses,
-    normalise_arguments,
 )  # fmt: skip
 from tests.faulty import faulty
 from tests.running import Agent, running
@@ -38,13 +37,6 @@ def test_calls_are_counted_and_those_that_were_made_before() -> None:
         messages += [{"role": "tool", "tool_call_id": name, "content": text}]
     bodies = [*(json.dumps(message).encode() for message in messages), b"no message"]
     assert count_calls(bodies) == (2, 1, 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [('{"a":1,"b":2}', '{ "b": 2, "a": 1 }'), ("not json", "not   json"), ('{"a":"x"}', '{"a": "x"}')]
-)
-def test_arguments_are_compared_in_one_form(one: str, other: str) -> None:
-    assert normalise_arguments(one) == normalise_arguments(other)
 
 
 def test_a_session_that_cost_money_says_why() -> None:

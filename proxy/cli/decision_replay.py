@@ -1,0 +1,97 @@
+"""`context-proxy replay --ask`: the questions of a decision replay, its progress bar and its report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from proxy.cli.terminal import format_percent, print_pairs, print_text
+from proxy.context.models import find_model
+from proxy.errors import ConfigError
+from proxy.metrics import Metrics
+from proxy.replay.ask_model import DecisionFile, ModelAsker
+from proxy.replay.decisions import DecisionPoint, DecisionReport, list_points
+from proxy.replay.play import ReplaySettings
+from proxy.replay.read import RecordedConversation
+from proxy.settings.load import Settings
+from proxy.upstream.client import UpstreamClient
+
+SHOWN = 20
+"""Points with differing answers that are listed."""
+
+
+def find_points(
+    settings: Settings, found: Iterator[RecordedConversation], match: ReplaySettings, model_name: str
+) -> list[DecisionPoint]:
+    """Return the requests with new edits. Raises ConfigError if there are none, if several policies are named, or if
+    the model has no prices."""
+    if find_model(settings.load_models(), model_name).input is None:
+        raise ConfigError("--ask", model_name, "a model with prices, since --dollars is kept (`models_file`)")
+    contenders = [one for one in match.contenders if one.policy is not None]
+    if len(contenders) != 1:
+        raise ConfigError("--policy", ", ".join(one.label for one in contenders), "one policy with --ask")
+    points = list(list_points(found, contenders[0], match, model_name))
+    if not points:
+        raise ConfigError("FILE", None, f"conversations that {contenders[0].label} edits: there is nothing to ask")
+    return points
+
+
+def ask_points(
+    settings: Settings, points: Sequence[DecisionPoint], model_name: str, dollars: float, answers: Path | None
+) -> DecisionReport:
+    """Ask about each point, with a progress bar on a terminal."""
+    model = find_model(settings.load_models(), model_name)
+    file = DecisionFile(answers)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+
+    async def ask(bar: Progress) -> DecisionReport:
+        client = UpstreamClient(settings, Metrics())
+        try:
+            task = bar.add_task(f"asking {model_name}", total=len(points))
+            return await ModelAsker(client, model_name, model, dollars, file).ask_all(points, lambda: bar.advance(task))
+        finally:
+            await client.close()
+
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        try:
+            return asyncio.run(ask(bar))
+        except KeyboardInterrupt:
+            kept = f"; {answers} has the answers so far" if answers is not None else ""
+            typer.echo(f"context-proxy: stopped{kept}", err=True)
+            raise typer.Exit(130) from None
+
+
+def print_decisions(report: DecisionReport, json: Path | None) -> None:
+    """Print the report, or write it as JSON."""
+    if json is not None:
+        text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
+        if str(json) == "-":
+            typer.echo(text)
+            return
+        json.write_text(text + "\n", "utf-8")
+    interval = "" if report.low is None or report.high is None else f" [{report.low:+.3f}, {report.high:+.3f}]"
+    print_pairs(
+        "agreement of the next action",
+        {
+            "full with full": format_percent(report.full_with_full),
+            "full with managed": format_percent(report.full_with_managed),
+            "managed with managed": format_percent(report.managed_with_managed),
+            "difference": "-" if report.difference is None else f"{report.difference:+.3f}{interval}",
+            "requests compared": f"{report.points} of {report.conversations} conversations",
+            "left out by the budget": report.left,
+            "questions that failed": report.failed,
+            "answers that looked something up first": report.lookups,
+            "dollars": f"{report.dollars:.4f}",
+        },
+    )
+    if report.differing:
+        print_text("full answers agree with each other and with no managed one at:")
+        for name in report.differing[:SHOWN]:
+            print_text(f"  {name}")

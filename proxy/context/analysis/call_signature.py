@@ -1,0 +1,33 @@
+"""The signature of a tool call: its name and its arguments in one form, so that equal calls compare equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proxy.chat.message import Call
+
+CallSignature = tuple[str, str]
+"""(name, normalised arguments)"""
+
+
+def sign_call(call: Call) -> CallSignature:
+    """Return the signature of a call."""
+    return call.name, normalise_arguments(call.arguments)
+
+
+def normalise_arguments(arguments: str) -> str:
+    """Return the arguments of a call in one form: members in order, white space as one blank, paths without `./`."""
+    try:
+        return msgspec.json.encode(_normalise(msgspec.json.decode(arguments)), order="sorted").decode()
+    except (ValueError, RecursionError):
+        return " ".join(arguments.split())
+
+
+def _normalise(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.split()).removeprefix("./")
+    if isinstance(value, list):
+        return [_normalise(one) for one in value]
+    return {name: _normalise(one) for name, one in value.items()} if isinstance(value, dict) else value

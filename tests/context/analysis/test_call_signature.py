@@ -1,0 +1,27 @@
+"""Calls that do the same have one signature."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.chat.message import Call
+from proxy.context.analysis.call_signature import normalise_arguments, sign_call
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"a":1,"b":2}', '{ "b": 2, "a": 1 }'),
+        ("not json", "not   json"),
+        ('{"path":"./a.py"}', '{"path": "a.py"}'),
+        ('{"command":["ls  -l"]}', '{"command":["ls -l "]}'),
+    ],
+)
+def test_arguments_that_do_the_same_are_one(one: str, other: str) -> None:
+    assert normalise_arguments(one) == normalise_arguments(other)
+
+
+def test_arguments_that_differ_stay_different() -> None:
+    assert normalise_arguments('{"a":1}') != normalise_arguments('{"a":"1"}')
+    assert sign_call(Call("x", "read", "{}")) != sign_call(Call("x", "write", "{}"))
+    assert sign_call(Call("x", "read", "{}")) == sign_call(Call("y", "read", "{ }"))
