@@ -26,6 +26,7 @@ FLOORS = (
     {"tools"},
     {"store", "upstream"},
     {"metrics"},
+    {"telemetry"},
     {"library"},
     {"settings"},
     {"tokenizers", "contrib"},
@@ -61,6 +62,7 @@ ONLY_IN = {
     "aiohttp": {"proxy/upstream/http1.py", "proxy/upstream/transport.py"},
     "aiosqlite": {"proxy/store/migrate.py", "proxy/store/sqlite.py"},
     "asyncpg": {"proxy/store/postgres.py", "proxy/store/postgres_writer.py"},
+    "opentelemetry": {"proxy/telemetry.py"},
     "prometheus_client": {"proxy/metrics.py"},
     "tiktoken": {"proxy/tokenizers.py"},
 }

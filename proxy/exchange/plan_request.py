@@ -36,6 +36,7 @@ from proxy.exchange.turn import UNPLANNED, Enriched, Prompt, Turn
 from proxy.sessions import locate
 from proxy.sessions.branch import Branch, adopt_stored_edits
 from proxy.sessions.hidden_rounds import SplicedRequest
+from proxy.telemetry import CURRENT
 from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,8 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     wire = await _read_wire(services, dialect, incoming.body)
     request, front, keys = await _read_request(services, incoming.body if wire is None else wire.chat_body, tenant)
     target = services.client.select_target(request.model)
+    if (trace := CURRENT.get()) is not None:
+        trace.model = request.model
     model = look_up_model(services, request.model)
     named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
     if named is None and wire is not None:

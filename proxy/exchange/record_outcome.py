@@ -31,6 +31,7 @@ from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import CUT_REASONS
+from proxy.telemetry import CURRENT
 
 log = logging.getLogger(__name__)
 
@@ -264,6 +265,10 @@ def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: Exc
 
 
 def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
+    if (trace := CURRENT.get()) is not None and meter is not None:
+        outputs = meter.outputs or [meter.completion]
+        usages = [(prompt, cached, made) for (prompt, cached), made in zip(meter.rounds, outputs, strict=False)]
+        trace.record_usage(usages, [*answer.finish_reasons.values()] if answer is not None else [])
     metrics = services.metrics
     metrics.tokens_before.observe(turn.prompt.plan.before)
     metrics.tokens_after.observe(turn.sent_tokens)

@@ -50,6 +50,7 @@ from proxy.settings.model import (
     SettingsSection,
     StateSettings,
     StoreSettings,
+    TelemetrySettings,
     TimeoutSettings,
     TokenSettings,
     ToolSettings,
@@ -218,6 +219,7 @@ class Settings(SettingsSection):
     experiment: ExperimentSettings = ExperimentSettings()
     passthrough: PassthroughSettings = PassthroughSettings()
     dashboard: DashboardSettings = DashboardSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     keys: tuple[ApiKeySettings, ...] = ()
     """Keys of clients. Without any, only this machine's own address is served."""
     webhooks: tuple[WebhookSettings, ...] = ()

@@ -418,6 +418,17 @@ class PassthroughSettings(SettingsSection):
     `openai/gpt-5`, has two segments. Chat is not in this list: it always passes."""
 
 
+class TelemetrySettings(SettingsSection):
+    """`[telemetry]`: OpenTelemetry spans, with the extra `otel`. Spans hold no text of a conversation."""
+
+    enabled: bool = False
+    """Send a span for each request and for each round to an upstream. `false`: nothing is imported and nothing done."""
+    endpoint: BaseUrl = "http://127.0.0.1:4318"
+    """Base URL of an OTLP/HTTP receiver. Its path is `/v1/traces`. OTEL_EXPORTER_OTLP_HEADERS gives it headers."""
+    service_name: Annotated[str, AfterValidator(validate_label)] = "context-proxy"
+    """The name of this service in traces."""
+
+
 class DashboardSettings(SettingsSection):
     """`[dashboard]`: pages in a browser that may call the proxy."""
 

@@ -26,6 +26,7 @@ from proxy.errors import (
 )
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
+from proxy.telemetry import Telemetry, UpstreamRound
 from proxy.upstream.headers import (
     MIN_SECRET_LENGTH,
     Headers,
@@ -253,6 +254,26 @@ class _CountedBody(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
+class _TracedBody(httpx2.AsyncByteStream):
+    """A body whose end is the end of its round's span."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, traced: UpstreamRound) -> None:
+        self._stream = stream
+        self._traced = traced
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._stream:
+                yield part
+        except httpx2.TransportError as error:
+            self._traced.record_end(classify_error(error))
+            raise
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+        self._traced.record_end()
+
+
 class _StreamedBody(httpx2.AsyncByteStream):
     """A request's body as it comes."""
 
@@ -281,6 +302,8 @@ class UpstreamClient:
         self._connections = settings.pool.connections
         self.targets = tuple(read_targets(settings) if targets is None else targets)
         self._lines = {target.name: TargetTransport(target, settings, metrics) for target in self.targets}
+        self.telemetry: Telemetry | None = None
+        """The tracer; None where telemetry is off."""
 
     def replace_transport(self, name: str, transport: httpx2.AsyncBaseTransport) -> None:
         """Send the requests of a target by another transport from now on: for a recording that is played."""
@@ -310,12 +333,25 @@ class UpstreamClient:
         Raises UpstreamUnreachable, UpstreamTimeout, UpstreamBroken, BadRequest for headers that cannot be sent, and any
         error of `body`.
         """
+        if self.telemetry is not None:
+            traced = self.telemetry.begin_round(method, target.base_url, target.strategy)
+            headers = traced.add_headers(headers)
+        else:
+            traced = None
         request = self.build_request(target, method, path, query, headers, body, identity=identity)
         try:
             response = await self._lines[target.name].handle_async_request(request)
-        except httpx2.TransportError as error:
-            raise self._convert_error(target.name, error) from error
+        except BaseException as error:
+            if traced is not None:
+                traced.record_end(classify_error(error) if isinstance(error, httpx2.TransportError) else "cancelled")
+            if isinstance(error, httpx2.TransportError):
+                raise self._convert_error(target.name, error) from error
+            raise
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous transport
+        if traced is not None:
+            traced.record_answer(response.status_code)
+            response.stream = _TracedBody(response.stream, traced)
+            return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
         return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
 
     def build_request(

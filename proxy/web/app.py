@@ -39,6 +39,7 @@ from proxy.settings.load import Settings, find_shipped_file, read_toml
 from proxy.settings.model import ALL_TENANTS
 from proxy.store import create_store
 from proxy.store.base import Store
+from proxy.telemetry import create_telemetry
 from proxy.tokenizers import get_token_counter
 from proxy.upstream.client import UpstreamClient
 from proxy.web.api.admin_app import create_api, limit_bodies
@@ -60,6 +61,7 @@ from proxy.web.routes import (
     RouteTable,
     is_conversational,
 )
+from proxy.web.tracing import trace_requests
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +194,9 @@ class ContextProxy:
         self._pages = create_dashboard(settings)
         self._api = limit_bodies(self.api, settings.limits.body_mb << 20)
         routes, metrics = RouteTable(self.api.routes, compress=settings.compress.enabled), self.services.metrics
-        gate = require_access(self._route, settings, routes)
+        self.telemetry = self.services.client.telemetry = create_telemetry(settings)
+        routed = self._route if self.telemetry is None else trace_requests(self._route, self.telemetry)
+        gate = require_access(routed, settings, routes)
         self._app = log_requests(answer_errors(limit_heads(gate, settings), metrics))
         handshake = require_access(admit_handshake, settings, routes)
         self._admit = answer_errors(limit_heads(handshake, settings), metrics)
@@ -247,6 +251,8 @@ class ContextProxy:
                         await self.services.helper_queue.close()
                     await self.services.client.close()
                     await self.webhooks.close()
+                    if self.telemetry is not None:
+                        await asyncio.to_thread(self.telemetry.close)
                     self.services.workers.shutdown(wait=False, cancel_futures=True)
                 finally:  # after any error before it: queued items must be written
                     await self.store.close()

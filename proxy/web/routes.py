@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from proxy.errors import BadRequest, Forbidden
+from proxy.exchange.dialect import DIALECT_PATHS
 from proxy.web.asgi import Scope
 
 RouteKind = Literal["health", "metrics", "api", "pages", "data", "gateway"]
@@ -114,6 +115,16 @@ def _planes(route: Any, method: str) -> frozenset[str]:
     extra = getattr(route, "openapi_extra", None) or {}
     reads = extra.get(PLANE_KEY) == "read" and method in ("GET", "HEAD")
     return frozenset({"admin", "read"}) if reads else frozenset({"admin"})
+
+
+def find_route_name(path: str) -> str:
+    """Return the route of a client's path, without what differs from request to request; `*` for what passes through.
+    path: decoded."""
+    if path.startswith("/s/") and path.count("/") >= 3:
+        path = "/" + path.split("/", 3)[3]
+    if found := GATEWAY_PATH.fullmatch(path):
+        return "/v1/retrieve/{hash}" if found["hash"] else path
+    return path if path in DIALECT_PATHS else "*"
 
 
 def check_path(scope: Scope) -> None:

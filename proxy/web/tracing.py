@@ -1,0 +1,45 @@
+"""The span of a request: a layer around the routes, there only where telemetry is on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from proxy.telemetry import CURRENT, Telemetry
+from proxy.web.asgi import FACTS_KEY, App, Message, Receive, Scope, Send
+from proxy.web.auth import ROUTE_KEY
+from proxy.web.routes import Route, find_route_name
+
+TRACED: Final = ("data", "gateway")
+"""Kinds of routes that are traced. Probes, pages and the admin API are not."""
+
+
+def trace_requests(app: App, telemetry: Telemetry) -> App:
+    """Return `app` with a span around each request of a client."""
+
+    async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+        route: Route = scope[ROUTE_KEY]
+        if route.kind not in TRACED:
+            await app(scope, receive, send)
+            return
+        status = 0
+
+        def noting(message: Message) -> Awaitable[None]:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            return send(message)
+
+        trace = telemetry.begin_request(scope["method"], find_route_name(scope["path"]), scope["headers"])
+        token = CURRENT.set(trace)
+        problem: BaseException | None = None
+        try:
+            await app(scope, receive, noting)
+        except BaseException as error:
+            problem = error
+            raise
+        finally:
+            CURRENT.reset(token)
+            trace.end(status, scope.get(FACTS_KEY, {}), problem)
+
+    return traced
