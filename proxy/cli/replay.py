@@ -30,6 +30,7 @@ from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.replay import stored
 from proxy.replay.baselines import BASELINES
+from proxy.replay.html_report import render_html
 from proxy.replay.play import Contender, ReplaySettings
 from proxy.replay.plot import render_svg
 from proxy.replay.read import RecordedConversation, count_requests, read_conversations
@@ -78,6 +79,9 @@ PlayState = Annotated[
 ]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the report here as JSON; - for stdout, alone.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw effective cost against lines kept, as SVG.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Write a page with charts and tables that can be sent to others.")
+]
 AskModel = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +108,7 @@ def replay(
     play_state: PlayState = False,
     json: Json = None,
     plot: Plot = None,
+    html: Html = None,
     jobs: Jobs = None,
     ask: AskModel = None,
     dollars: Dollars = 1.0,
@@ -113,7 +118,7 @@ def replay(
 ) -> None:
     """Play recorded conversations under several policies, offline, and show the cost and the losses of each policy."""
     settings = read_settings(config, db=db)
-    for target in (json, plot, answers):
+    for target in (json, plot, html, answers):
         if target is not None and not target.parent.is_dir():
             raise ConfigError("OUT", str(target), "a file in a folder that is there")
     name = ask if ask is not None and model == DEFAULT_MODEL else model
@@ -142,6 +147,8 @@ def replay(
         raise ConfigError("FILE", None, "conversations with an answer to a user message: nothing could be played")
     if plot is not None:
         plot.write_text(render_svg(report), "utf-8")
+    if html is not None:
+        html.write_text(render_html(report), "utf-8")
     if json is not None:
         text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
         if str(json) == "-":

@@ -74,7 +74,9 @@ def test_policies_schedules_prices_and_window_are_chosen(runs: Path, tmp_path: P
 
 def test_the_picture_is_drawn_and_json_can_go_to_stdout_alone(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.svg"
-    output = invoke(runs, "--policy", "thrifty", "--json", "-", "--plot", out, "--jobs", 1)
+    page = tmp_path / "out.html"
+    output = invoke(runs, "--policy", "thrifty", "--json", "-", "--plot", out, "--html", page, "--jobs", 1)
+    assert "<td>thrifty</td>" in page.read_text()
     assert json.loads(output)["requests"] == 41
     assert ET.fromstring(out.read_text()).tag.endswith("svg")
 
