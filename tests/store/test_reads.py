@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
 from proxy.store.base import DecisionRows, SessionRow, Store
+from proxy.store.erasure import EraseMessageRow
 from proxy.store.session_notes import NoteRow, SettingsRow
 from tests.store.conftest import Make, digest
 
@@ -357,3 +358,20 @@ async def test_the_newest_states_of_a_session_are_those_of_its_threads_with_one_
         == await store.read_newest_states("t2", "s1", system, 9)
         == []
     )
+
+
+async def test_a_message_that_a_gateway_got_back_is_found_by_the_beginning_of_its_key(store: Store, make: Make) -> None:
+    key, asked = digest("returned"), digest("asked by the client")
+    text = b'{"role":"tool","tool_call_id":"c","content":"whole"}'
+    other = Make(session="s2")
+    await store.put([*make.begin(), make.message(key, body=text, answer=True), make.message(asked, answer=False)])
+    await store.put([*other.begin(), other.message(key, body=text, at=9.0, answer=True)])
+    found = await store.find_returned_message("t1", key[:8])
+    assert found is not None
+    assert (found.session, found.key, found.body) == ("s2", key, text)
+    assert await store.find_returned_message("t1", asked[:8]) is None, "nobody got it back"
+    assert await store.find_returned_message("t2", key[:8]) is None
+    assert await store.find_returned_message("t1", bytes(8)) is None
+    for session in ("s1", "s2"):
+        await store.put([EraseMessageRow("t1", session, key, b'{"role":"tool","content":"gone"}')])
+    assert await store.find_returned_message("t1", key[:8]) is None, "it was removed for good"
