@@ -151,7 +151,7 @@ class Metrics:
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
 
     def _add_memory_metrics(self) -> None:
-        self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
+        self.live_branches = self._gauge("live_branches", "Branches whose state is in memory.")
         self.live_bytes = self._gauge("live_bytes", "Memory taken by their state, estimated.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
@@ -171,7 +171,7 @@ class Metrics:
             "Connections ended: `silent`, `half_open`, `crowded`, or what was told (400, 408, 431).",
         )
         self.retired_total = self._counter(
-            "retired_total", (), "Sessions and threads that `store.retention_days` has removed."
+            "retired_total", (), "Sessions and branches that `store.retention_days` has removed."
         )
 
     def _add_helper_metrics(self) -> None:
@@ -197,7 +197,7 @@ class Metrics:
         self.idle_compressions_total = self._counter(
             "idle_compressions_total",
             ("outcome",),
-            "Threads compressed while idle: `asked` a helper, only `planned`, or `dropped`, since too many waited.",
+            "Branches compressed while idle: `asked` a helper, only `planned`, or `dropped`, since too many waited.",
         )
         self.level_tokens = self._histogram(
             "level_tokens", TOKEN_BUCKETS, ("level",), "Tokens of a prompt by level of memory, as it was sent."

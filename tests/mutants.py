@@ -57,7 +57,7 @@ MUTANTS = (
         ("tests/chat/test_chain.py::test_chains_of_two_tenants_never_meet",),
     ),
     Mutant(
-        "the same request again is a thread of its own",
+        "the same request again is a branch of its own",
         "proxy/sessions/locate.py",
         'return "retry" if retry or branch.failed else "twin"',
         'return "retry"',
@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "a failure is forgotten when the retry has begun",
         "proxy/exchange/exchange_rows.py",
-        "thread.failed = thread.read_back = False",
-        "thread.read_back = False",
+        "branch.failed = branch.read_back = False",
+        "branch.read_back = False",
         (
             "tests/sessions/test_locate.py::test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is_a_twin",
         ),

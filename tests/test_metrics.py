@@ -31,11 +31,11 @@ def test_what_is_counted_is_in_the_text() -> None:
     metrics = Metrics()
     metrics.requests_total.labels(route="chat", status="200").inc()
     metrics.tokens_before.observe(1234)
-    metrics.live_threads.set(3)
+    metrics.live_branches.set(3)
     text = metrics.render_text().decode()
     assert 'context_proxy_requests_total{route="chat",status="200"} 1.0' in text
     assert 'context_proxy_tokens_before_bucket{le="2000.0"} 1.0' in text
-    assert "context_proxy_live_threads 3.0" in text
+    assert "context_proxy_live_branches 3.0" in text
     assert list(text_string_to_metric_families(text))
     assert CONTENT_TYPE.startswith("text/plain")
 

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.remote import Limit, RemoteCommand, Session, Thread, make_group, quote_id, remote_command
+from proxy.cli.remote import Branch, Limit, RemoteCommand, Session, make_group, quote_id, remote_command
 from proxy.cli.terminal import (
     TableColumn,
     edit_text,
@@ -65,7 +65,7 @@ ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
     "note": (Id, REQUIRED),
     "memo": (Id, REQUIRED),
     "text": (GivenText, REQUIRED),
-    "thread": (Thread, None),
+    "branch": (Branch, None),
 }
 """Arguments on the command line: their type, and their default."""
 
@@ -142,14 +142,14 @@ def show_prompt(
     command: RemoteCommand,
     session: Session,
     request: Annotated[str | None, typer.Option("--request", help="That of a past request, by its id.")] = None,
-    thread: Thread = None,
+    branch: Branch = None,
     brief: Annotated[bool, typer.Option("--brief", help="A line a message.")] = False,
     body: Annotated[bool, typer.Option("--body", help="The exact bytes, and nothing else.")] = False,
 ) -> None:
     """Show the exact prompt, with the reason for each message left out or shortened. A long prompt opens in $PAGER."""
     path = command.client.find_session_path(session)
     place = f"/exchanges/{request}/prompt" if request else "/prompt"
-    found = command.client.request("GET", path + place, thread=None if request else thread)
+    found = command.client.request("GET", path + place, branch=None if request else branch)
     if body:
         typer.echo(found["body"], nl=False)
         return
@@ -161,10 +161,10 @@ def build(
     command: RemoteCommand,
     session: Session,
     text: Annotated[bool, typer.Option("--text", help="To be read, in place of the request's JSON.")] = False,
-    thread: Thread = None,
+    branch: Branch = None,
 ) -> None:
     """Print the body of the next request as it would be sent, for a file or a pipe."""
-    found = command.client.request("GET", command.client.find_session_path(session) + "/prompt", thread=thread)
+    found = command.client.request("GET", command.client.find_session_path(session) + "/prompt", branch=branch)
     if command.json:
         command.show(found, typer.echo)
     elif text:
@@ -195,12 +195,12 @@ def list_groups(
     session: Session,
     last: Annotated[int | None, typer.Argument(min=1, help="The last so many; without it all.")] = None,
     status: Annotated[str, typer.Option(help="in, changed, out, dropped or removed.")] = "",
-    thread: Thread = None,
+    branch: Branch = None,
 ) -> None:
     """List groups, oldest first: their tokens as received and as sent, and the size of the whole prompt at their
     end."""
     path = command.client.find_session_path(session) + "/groups"
-    found = list(command.client.list_items(path, thread=thread, status=status))
+    found = list(command.client.list_items(path, branch=branch, status=status))
     command.show(found[-last:] if last else found, lambda rows: print_table(rows, GROUP_COLUMNS, empty="no group"))
 
 
@@ -209,9 +209,9 @@ TextKind = Literal["state", "scratchpad"]
 
 @GROUPS["state"].command("edit")
 @remote_command
-def edit_state(command: RemoteCommand, session: Session, thread: Thread = None) -> None:
+def edit_state(command: RemoteCommand, session: Session, branch: Branch = None) -> None:
     """Open the state in $EDITOR, and set the saved text."""
-    _edit(command, session, "state", {"thread": thread})
+    _edit(command, session, "state", {"branch": branch})
 
 
 @GROUPS["scratchpad"].command("edit")

@@ -159,7 +159,7 @@ LIMITS = (
     ),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
     LimitRow("messages remembered in memory", "`limits.message_cache_mb`", "least recently used out"),
-    LimitRow("live threads in memory", "`limits.live_threads`, `limits.live_mb`", "read back from the store"),
+    LimitRow("live branches in memory", "`limits.live_branches`, `limits.live_mb`", "read back from the store"),
     LimitRow("rows waiting to be written", "`limits.spool_mb`", "refused, counted, recorded as a gap"),
     LimitRow(
         "gaps that SQLite's disk could not take before the proxy stopped",

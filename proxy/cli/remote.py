@@ -201,7 +201,7 @@ Tenant = Annotated[str, typer.Option("--tenant", help="Whose, where the key sees
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON document.")]
 
 Session = Annotated[str, typer.Argument(help="A session's name; - for the one used last.", show_default=False)]
-Thread = Annotated[str | None, typer.Option("--thread", help="Its thread; without it the one last spoken in.")]
+Branch = Annotated[str | None, typer.Option("--branch", help="Its branch; without it the one last spoken in.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Lines at most.")]
 
 SHARED_OPTIONS: Final = ("url", "key", "tenant", "json")

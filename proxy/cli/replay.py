@@ -220,12 +220,12 @@ def _chained(*parts: Iterator[RecordedConversation]) -> Iterator[RecordedConvers
 def _stored(
     runner: asyncio.Runner, store: ReadOnlyStore, places: list[stored.StoredSession]
 ) -> Iterator[RecordedConversation]:
-    async def following(threads: object) -> RecordedConversation | None:
-        return await anext(threads, None)  # type: ignore[call-overload,no-any-return]  # an async generator
+    async def following(branches: object) -> RecordedConversation | None:
+        return await anext(branches, None)  # type: ignore[call-overload,no-any-return]  # an async generator
 
     for place in places:
-        threads = stored.read_branches(store, place, Path(store.path).name)
-        while (one := runner.run(following(threads))) is not None:
+        branches = stored.read_branches(store, place, Path(store.path).name)
+        while (one := runner.run(following(branches))) is not None:
             yield one
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from proxy.cli import prompt
 from proxy.cli.operator_actions import Yes
-from proxy.cli.remote import Limit, RemoteCommand, RemoteRefused, Session, Thread, make_group, quote_id, remote_command
+from proxy.cli.remote import Branch, Limit, RemoteCommand, RemoteRefused, Session, make_group, quote_id, remote_command
 from proxy.cli.terminal import (
     ROLE_STYLES,
     TableColumn,
@@ -29,7 +29,7 @@ from proxy.cli.terminal import (
     style_word,
 )
 
-app = make_group("Sessions: list and search, show, set, delete; their threads, requests, iterations and summaries.")
+app = make_group("Sessions: list and search, show, set, delete; their branches, requests, iterations and summaries.")
 
 Policy = Annotated[str | None, typer.Option("--policy", help="The policy by which its prompts are rewritten.")]
 
@@ -82,7 +82,7 @@ def _since(days: float | None) -> float | None:
 @app.command()
 @remote_command
 def show(command: RemoteCommand, session: Session) -> None:
-    """Show one session: its threads, its settings, and the number of its rows in the store."""
+    """Show one session: its branches, its settings, and the number of its rows in the store."""
     found = command.client.request("GET", command.client.find_session_path(session))
     command.show(found, _shown)
 
@@ -97,14 +97,14 @@ def _shown(found: Any) -> None:
          "settings": settings or "as the policy says", "stored": rows},
     )  # fmt: skip
     print_table(
-        found["threads"],
+        found["branches"],
         (
-            TableColumn("thread", lambda t: t["thread"], style="cyan", is_never_cut=True),
+            TableColumn("branch", lambda t: t["branch"], style="cyan", is_never_cut=True),
             TableColumn("kind", lambda t: t["kind"]),
             TableColumn("from", lambda t: t["parent"]),
             TableColumn("begun", lambda t: format_age(t["created_at"]), is_number=True),
         ),
-        empty="no thread",
+        empty="no branch",
     )
 
 
@@ -161,10 +161,10 @@ def delete(command: RemoteCommand, session: Session, yes: Yes = False) -> None:
 
 @app.command()
 @remote_command
-def threads(command: RemoteCommand, session: Session, limit: Limit = 200) -> None:
-    """List the threads of a session, including forks, twins and side calls."""
+def branches(command: RemoteCommand, session: Session, limit: Limit = 200) -> None:
+    """List the branches of a session, including forks, twins and side calls."""
     columns = (
-        TableColumn("thread", lambda t: t["thread"], style="cyan", is_never_cut=True),
+        TableColumn("branch", lambda t: t["branch"], style="cyan", is_never_cut=True),
         TableColumn("kind", lambda t: t["kind"]),
         TableColumn("edits", lambda t: t["edits"], is_number=True),
         TableColumn("states", lambda t: t["states"], is_number=True),
@@ -173,13 +173,13 @@ def threads(command: RemoteCommand, session: Session, limit: Limit = 200) -> Non
             "", lambda t: f"stopped: {t['stopped']}" if t["stopped"] else "newest" * t["is_newest"], takes_rest=True
         ),
     )
-    path = command.client.find_session_path(session) + "/threads"
-    command.show_list(path, columns, "no thread", limit)
+    path = command.client.find_session_path(session) + "/branches"
+    command.show_list(path, columns, "no branch", limit)
 
 
 @app.command()
 @remote_command
-def requests(command: RemoteCommand, session: Session, thread: Thread = None, limit: Limit = 20) -> None:
+def requests(command: RemoteCommand, session: Session, branch: Branch = None, limit: Limit = 20) -> None:
     """List the requests of a session, newest first, with tokens as received and as sent."""
     columns = (
         TableColumn("id", lambda e: e["exchange"], style="cyan", is_never_cut=True),
@@ -191,15 +191,15 @@ def requests(command: RemoteCommand, session: Session, thread: Thread = None, li
         TableColumn("model", lambda e: f"fallback: {e['fallback']}" if e["fallback"] else e["model"], takes_rest=True),
     )
     path = command.client.find_session_path(session) + "/exchanges"
-    command.show_list(path, columns, "no request", limit, thread=thread)
+    command.show_list(path, columns, "no request", limit, branch=branch)
 
 
 @app.command()
 @remote_command
-def iterations(command: RemoteCommand, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
+def iterations(command: RemoteCommand, session: Session, branch: Branch = None, limit: Limit = 50) -> None:
     """Show the records of a session's iterations: tool calls, their outcomes, and insights."""
     found = list(
-        command.client.list_items(command.client.find_session_path(session) + "/iterations", limit, thread=thread)
+        command.client.list_items(command.client.find_session_path(session) + "/iterations", limit, branch=branch)
     )
     command.show(found, _iterations)
 
@@ -217,7 +217,7 @@ def _iterations(found: list[Any]) -> None:
 
 @app.command()
 @remote_command
-def summaries(command: RemoteCommand, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
+def summaries(command: RemoteCommand, session: Session, branch: Branch = None, limit: Limit = 50) -> None:
     """List the summaries that replace messages, and the answers of helper models."""
     columns = (
         TableColumn("by", lambda s: s["by"]),
@@ -227,7 +227,7 @@ def summaries(command: RemoteCommand, session: Session, thread: Thread = None, l
         TableColumn("text", lambda s: s["text"], takes_rest=True),
     )
     path = command.client.find_session_path(session) + "/summaries"
-    command.show_list(path, columns, "no summary", limit, thread=thread)
+    command.show_list(path, columns, "no summary", limit, branch=branch)
 
 
 # `context-proxy messages`: the messages of a session, each message once.
@@ -255,11 +255,11 @@ def list_messages(
     role: Annotated[str, typer.Option(help="Those of this role.")] = "",
     group_id: Annotated[str, typer.Option("--group", help="Those of this group.")] = "",
     text: Annotated[str, typer.Option("--text", help="Those that have this in their text.")] = "",
-    thread: Annotated[str, typer.Option(help="Those of this thread's line.")] = "",
+    branch: Annotated[str, typer.Option(help="Those of this branch's line.")] = "",
     newest: Annotated[bool, typer.Option("--newest", help="Newest first.")] = False,
 ) -> None:
     """List messages in the order in which they were stored."""
-    query = {"role": role, "group": group_id, "q": text, "thread": thread, "newest": newest}
+    query = {"role": role, "group": group_id, "q": text, "branch": branch, "newest": newest}
     path = command.client.find_session_path(session) + "/messages"
     command.show_list(path, MESSAGE_COLUMNS, "no message", limit, **query)
 
@@ -321,7 +321,7 @@ def stats(
     session: Annotated[
         str | None, typer.Argument(help="A session's name, - for the one used last; without it the whole proxy.")
     ] = None,
-    thread: Thread = None,
+    branch: Branch = None,
 ) -> None:
     """Show the size of a session's next prompt, by level, and the session's cost. Without a session: figures of the
     proxy."""
@@ -329,7 +329,7 @@ def stats(
         command.show(command.client.request("GET", "/api/stats"), _whole)
         return
     path = command.client.find_session_path(session) + "/stats"
-    command.show(command.client.request("GET", path, thread=thread), _session)
+    command.show(command.client.request("GET", path, branch=branch), _session)
 
 
 def _session(found: Any) -> None:
@@ -412,7 +412,7 @@ def _whole(found: Any) -> None:
             "upstreams": ", ".join(found["upstreams"]),
             "store": f"{health}, {format_number(found['queued'])} rows queued,"
             f" {format_number(found['dropped'])} dropped",
-            "live threads": found["live_threads"],
+            "live branches": found["live_branches"],
             "spent on helpers today": format_dollars(found["dollars_spent_today"]),
         },
     )

@@ -1,4 +1,4 @@
-"""The memory of one thread between two requests, and its next value after a request and after an answer.
+"""The memory of one branch between two requests, and its next value after a request and after an answer.
 
 A Session is a value: planning never changes it; `after_sending` and `after_answer` return the next one. Any replica can
 read its content back from the store, except the marks of the last prompt. These marks only serve to predict the content
@@ -15,7 +15,7 @@ from proxy.context.operator_edits import OperatorDecisions
 from proxy.context.plan import Edit, Insert, Plan
 
 MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX = b"\0\0\0\0from", b"\0\0\0\0told"
-"""Ends of the keys of states that a thread begins with. They say who wrote the state in the thread before."""
+"""Ends of the keys of states that a branch begins with. They say who wrote the state in the branch before."""
 CACHE_MISS_LIMIT = 3
 """Exchanges in a row with fewer than half of the predicted cached tokens reported, after which new edits stop."""
 
@@ -57,7 +57,7 @@ class StateRequest:
 
 @dataclass(frozen=True, slots=True)
 class BranchState:
-    """The memory of a thread that a rewrite may use in addition to the request itself."""
+    """The memory of a branch that a rewrite may use in addition to the request itself."""
 
     edits: Mapping[bytes, Edit] = field(default_factory=dict)
     """Edits in force, by chain key."""
@@ -76,7 +76,7 @@ class BranchState:
     cache_hit_seen: bool = False
     """True if the upstream has reported cached tokens at least once."""
     stopped: str | None = None
-    """The reason why this thread is not rewritten any more."""
+    """The reason why this branch is not rewritten any more."""
     learned_window: int | None = None
     """A context window that the upstream named, in tokens."""
     helper_answers: Mapping[str, str] = field(default_factory=dict)
@@ -121,9 +121,9 @@ class BranchState:
 
     @property
     def is_state_external(self) -> bool:
-        """True if the newest STATE block was not written in an answer of this thread.
+        """True if the newest STATE block was not written in an answer of this branch.
 
-        It was set or rebuilt for the operator, or written in an earlier thread. Then its key is longer than the chain
+        It was set or rebuilt for the operator, or written in an earlier branch. Then its key is longer than the chain
         key that it begins with.
         """
         return bool(self.states) and len(self.states[-1][0]) > DIGEST_BYTES
@@ -195,7 +195,7 @@ class BranchState:
         return replace(self, last_state_request=StateRequest(), states=states)
 
     def fork(self, shared_keys: Sequence[bytes], client_keys: Container[bytes] | None = None) -> BranchState:
-        """The session of a thread that leaves this one, with the facts about the shared messages only.
+        """The session of a branch that leaves this one, with the facts about the shared messages only.
 
         client_keys: keys of the client's messages. An edit of a message that is not among them is kept too, because
         hidden messages stand among the shared ones. None: there are no hidden messages."""

@@ -1,4 +1,4 @@
-"""rewrite(): makes the plan to send from a request and the memory of its thread.
+"""rewrite(): makes the plan to send from a request and the memory of its branch.
 
 It repeats the old edits, lets the stages propose and the schedule decide, fits the budget, adds the inserts and checks
 the rules. The same function serves the proxy, the replay command, a notebook and the tests: same input, same output.
@@ -92,7 +92,7 @@ def _count_new_faults(seen: View, session: BranchState) -> tuple[View, list[Note
 
 
 def _for_stopped(session: BranchState, policy: Policy) -> tuple[BranchState, Policy]:
-    """The session and the policy of a thread that is not rewritten any more.
+    """The session and the policy of a branch that is not rewritten any more.
 
     Only the stages of last resort act, if the prompt would not fit the window. The upstream would refuse such a prompt
     in any case.

@@ -200,11 +200,11 @@ class History:
 
 @dataclass(slots=True, eq=False)
 class EditedHistory:
-    """The first `count` messages with the thread's edits applied."""
+    """The first `count` messages with the branch's edits applied."""
 
     message_count: int
     branch_edits: Mapping[bytes, Edit]
-    """The edits that the thread has."""
+    """The edits that the branch has."""
     branch_edit_count: int
     """Number of edits in `branch_edits` when this was made."""
     edits: dict[bytes, Edit]
@@ -292,7 +292,7 @@ class View:
     warm_tokens: int
     """Tokens at the front that the cache would hold if it had not expired."""
     request_counts: Sequence[int]
-    """Number of requests of the thread up to each message (its assistant messages). Differences of these numbers are
+    """Number of requests of the branch up to each message (its assistant messages). Differences of these numbers are
     ages."""
     model: Model
     budget: int | None

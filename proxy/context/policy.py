@@ -64,8 +64,8 @@ class Policy:
     tools: tuple[str, ...] = ()
     """The proxy's own tools that the model is offered, if the client sent tools itself."""
     offer: OfferTime = "never"
-    """Time from which the tools are offered: a thread's first request, its first edit, or never. when_needed: from the
-    first request on if an earlier thread of the same tenant with the same tools has come to edits. Else they are
+    """Time from which the tools are offered: a branch's first request, its first edit, or never. when_needed: from the
+    first request on if an earlier branch of the same tenant with the same tools has come to edits. Else they are
     offered from the first edit on. A definition is paid for with every request, and short chats have no use for it."""
 
     stands_for: str = ""

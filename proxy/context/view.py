@@ -1,6 +1,6 @@
 """The conversation as it would go out now: old edits repeated, sizes known, the cache predicted.
 
-The request and the memory of its thread are joined here. All later code only reads the View.
+The request and the memory of its branch are joined here. All later code only reads the View.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _groups(
 
 
 def apply_edits(history: History, edits: Mapping[bytes, Edit]) -> EditedHistory:
-    """The messages with those of the thread's edits that concern them."""
+    """The messages with those of the branch's edits that concern them."""
     known = history.edited_history
     if known is not None and not (
         (known.branch_edits is edits or not (known.branch_edits or edits)) and known.branch_edit_count == len(edits)

@@ -34,7 +34,7 @@ EVENT_KINDS: Final[Mapping[str, str]] = {
     SUMMARIZED: "Messages were summarised: how many, how many stay, the summary's text.",
     EDITED: "Messages changed otherwise: what the operator decided, and what a policy shortened.",
     LOOP: "The model was told that it goes round in circles: the kind of loop, and how often.",
-    STATE: "A thread has a new state: by whom (`model`, `operator`), and how long it is.",
+    STATE: "A branch has a new state: by whom (`model`, `operator`), and how long it is.",
     MEMO: "A memo was saved: which, and whether it took another one's place.",
     CACHE: "The provider's cache served far less than predicted, or the client itself changed what stood in it.",
     FALLBACK: "A request went out as it came: why.",
@@ -48,13 +48,13 @@ GAP: Final = "gap"
 
 class PublishedEvent(msgspec.Struct, frozen=True):
     """One event. id: rises, over restarts too (microseconds since 1970, or one more than the last). at: Unix seconds.
-    session, thread, exchange: empty where there is none. data: the fields of the event, by kind."""
+    session, branch, exchange: empty where there is none. data: the fields of the event, by kind."""
 
     id: int
     kind: str
     tenant: str
     session: str
-    thread: str
+    branch: str
     exchange: str
     at: float
     data: Mapping[str, Any]

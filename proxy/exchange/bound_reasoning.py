@@ -54,7 +54,7 @@ async def is_refusal(reply: Reply) -> bool:
 
 def may_be_ours(turn: Turn) -> bool:
     """True if an earlier prompt of the branch was another than the client's: reasoning may be bound to what we sent."""
-    branch = turn.located.thread
+    branch = turn.located.branch
     offered = branch.tool_offer is not None and bool(branch.tool_offer.names)
     return bool(branch.state.edits or branch.refused_reasoning or offered)
 
@@ -77,7 +77,7 @@ def strip_all(turn: Turn, body: bytes) -> bytes | None:
 
 def leave_out_refused(turn: Turn, body: bytes) -> bytes:
     """The body without reasoning that the upstream has refused before, as in the request that it took then."""
-    refused = turn.located.thread.refused_reasoning
+    refused = turn.located.branch.refused_reasoning
     if not refused or turn.dialect.strip_bound is None:
         return body
     try:
@@ -89,7 +89,7 @@ def leave_out_refused(turn: Turn, body: bytes) -> bytes:
 
 def remember_refused(services: Services, turn: Turn, body: bytes) -> list[Row]:
     """Note that the reasoning in this body stays out of the branch. Return the rows that say so."""
-    branch = turn.located.thread
+    branch = turn.located.branch
     names = {hash_token(token) for token in turn.dialect.compute_bindings(body)} - branch.refused_reasoning
     branch.refused_reasoning |= names
     edits = [Edit(name, "append", None, STAGE, "refused behind another prompt", 0, 0) for name in sorted(names)]

@@ -79,10 +79,10 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
 def count_cached_without_proxy(turn: Turn) -> int:
     """Tokens of the client's prompt that a provider's cache would still hold if it had always been sent as it came.
 
-    Call it before the prompt is sent, since sending moves the thread's clock.
+    Call it before the prompt is sent, since sending moves the branch's clock.
     """
-    thread = turn.located.thread
-    sent_at = thread.positions[-1][2] if thread.positions else thread.state.sent_at
+    branch = turn.located.branch
+    sent_at = branch.positions[-1][2] if branch.positions else branch.state.sent_at
     if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
         return 0
     messages, weigh = turn.request.messages, turn.weigh

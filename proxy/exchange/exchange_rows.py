@@ -32,7 +32,7 @@ class MessageForms(msgspec.Struct, frozen=True, omit_defaults=True):
     """Data that rebuild the client's messages of an exchange from the chain, as JSON in its row.
 
     system: [index, form] of each system message. other: [position, form] of messages that came in another form than the
-    first stored one; "" for the first stored one. base: the exchange before it in its thread, whose forms hold for all
+    first stored one; "" for the first stored one. base: the exchange before it in its branch, whose forms hold for all
     messages that are not listed here. An agent rewords each answer of ours in its own way. Listing all of them with
     every request would grow with the square of their number. gap: the text between two messages. whole: the form of the
     messages array where it cannot be rebuilt from these fields.
@@ -72,36 +72,36 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
     Memory is updated before the store has answered, and before any wait. So a second request that arrives meanwhile
     does not store the same rows again. If storing fails, the session is forgotten and read back.
     """
-    thread, memory = turn.located.thread, turn.located.thread.live_session
+    branch, memory = turn.located.branch, turn.located.branch.live_session
     rows = turn.pending.rows
     if not memory.stored:
         rows.append(SessionRow(turn.tenant, memory.session, memory.explicit, now))
         memory.stored = True
-    if not thread.stored:
+    if not branch.stored:
         rows.append(
             BranchRow(
                 turn.tenant,
                 memory.session,
-                thread.name,
-                thread.parent,
-                thread.fork_key,
-                thread.kind,
-                thread.system,
+                branch.name,
+                branch.parent,
+                branch.fork_key,
+                branch.kind,
+                branch.system,
                 now,
             )
         )
         rows += _make_inherited_rows(turn, now)
-        thread.stored = True
-        if thread.tool_offer is not None:
-            add_offer_row(turn, thread.tool_offer)
-    elif turn.located.relation == "continuation" and locate.is_first_continuation(turn.request, thread):
-        rows += locate.mark_working(thread)
-    if thread.tip_key is None and not memory.explicit:
-        live_sessions.record_first_tip(thread, turn.tip_key)
-    thread.tip_key = turn.tip_key
-    thread.answer_key = None
-    thread.answer_call_ids = frozenset()
-    thread.failed = thread.read_back = False
+        branch.stored = True
+        if branch.tool_offer is not None:
+            add_offer_row(turn, branch.tool_offer)
+    elif turn.located.relation == "continuation" and locate.is_first_continuation(turn.request, branch):
+        rows += locate.mark_working(branch)
+    if branch.tip_key is None and not memory.explicit:
+        live_sessions.record_first_tip(branch, turn.tip_key)
+    branch.tip_key = turn.tip_key
+    branch.answer_key = None
+    branch.answer_call_ids = frozenset()
+    branch.failed = branch.read_back = False
     return _add_new_messages(live_sessions, turn, now)
 
 
@@ -114,30 +114,30 @@ def add_edit_rows(turn: Turn, now: float) -> None:
 
 
 def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
-    """Put the row on the turn that says which tools its thread offers from now on; memory is updated."""
-    thread, array = turn.located.thread, offers.encode_offer(offer)
-    thread.tool_offer = offer
+    """Put the row on the turn that says which tools its branch offers from now on; memory is updated."""
+    branch, array = turn.located.branch, offers.encode_offer(offer)
+    branch.tool_offer = offer
     name = _add_form(turn, chain.compute_form(array), array) if array else ""
-    turn.pending.rows.append(ToolOfferRow(turn.tenant, thread.session, thread.name, name))
+    turn.pending.rows.append(ToolOfferRow(turn.tenant, branch.session, branch.name, name))
 
 
 def record_hidden_round(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
     """Return the row of the hidden round behind the answer; memory is updated, so that the next request has the
     round."""
-    thread = turn.located.thread
-    if thread.tool_offer is None or not thread.tool_offer.names:
+    branch = turn.located.branch
+    if branch.tool_offer is None or not branch.tool_offer.names:
         return []
-    known = thread.live_session.hidden_rounds.setdefault(turn.tip_key, ())
+    known = branch.live_session.hidden_rounds.setdefault(turn.tip_key, ())
     if turn.rounds.hidden is None or any(one.answer_key == answer_key for one in known):
         return []
     made = replace(turn.rounds.hidden, answer_key=answer_key, request_tip=turn.tip_key, stored_at=now)
-    thread.live_session.put_rounds(turn.tip_key, (*known, made))
-    return [HiddenRoundRow(turn.tenant, thread.session, answer_key, turn.tip_key, turn.id, encode_round(made), now)]
+    branch.live_session.put_rounds(turn.tip_key, (*known, made))
+    return [HiddenRoundRow(turn.tenant, branch.session, answer_key, turn.tip_key, turn.id, encode_round(made), now)]
 
 
 def add_undone_rows(turn: Turn, edits: Sequence[Edit], now: float) -> None:
     """Put rows on the turn that take back the edits that were stored too late to be used."""
-    before = turn.located.thread.state.edits
+    before = turn.located.branch.state.edits
     for edit in edits:
         if turn.prompt.plan.edits.get(edit.key) == edit:
             continue
@@ -147,29 +147,29 @@ def add_undone_rows(turn: Turn, edits: Sequence[Edit], now: float) -> None:
 
 
 def add_exchange_rows(turn: Turn, forms: MessageForms, now: float) -> None:
-    """Put two rows on the turn: the exchange, and the new position of its thread."""
-    thread = turn.located.thread
+    """Put two rows on the turn: the exchange, and the new position of its branch."""
+    branch = turn.located.branch
     turn.pending.rows.append(_exchange_row(turn, forms, now))
-    turn.pending.rows.append(thread.record_position(turn.tip_key, None, now))
+    turn.pending.rows.append(branch.record_position(turn.tip_key, None, now))
 
 
 def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
     """Return copies of the edits and states that a fork inherits: the old branch and the new one are independent from
     here."""
-    thread, memory = turn.located.thread, turn.located.thread.live_session
-    state = thread.state
+    branch, memory = turn.located.branch, turn.located.branch.live_session
+    state = branch.state
     lasting = state.edits if state.lasting_edits is None else state.lasting_edits
-    rows: list[Row] = [_edit_row(turn, e, thread.edit_versions.setdefault(k, 1), now) for k, e in lasting.items()]
+    rows: list[Row] = [_edit_row(turn, e, branch.edit_versions.setdefault(k, 1), now) for k, e in lasting.items()]
     if turn.enriched.policy.literal:
         # No exchange under a literal policy has made an edit that lasts. The edits that do not last are copied as its
         # own.
         rows = [msgspec.structs.replace(row, exchange="") for row in rows if isinstance(row, EditRow)]
         rows += make_edit_rows(turn, [e for k, e in state.edits.items() if lasting.get(k) != e], now)
         rows += _take_back(turn, [e for k, e in lasting.items() if k not in state.edits], now)
-    thread.edit_number = len(rows)
-    rows += [StateRow(turn.tenant, memory.session, thread.name, k, text, now) for k, text in thread.state.states]
+    branch.edit_number = len(rows)
+    rows += [StateRow(turn.tenant, memory.session, branch.name, k, text, now) for k, text in branch.state.states]
     mine, turn.pending.rows = turn.pending.rows, []
-    for k in sorted(thread.state.pins):
+    for k in sorted(branch.state.pins):
         add_pin_row(turn, k, 0, now)
     rows += turn.pending.rows
     turn.pending.rows = mine
@@ -198,13 +198,13 @@ class _Ingested(NamedTuple):
 
 
 def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
-    thread, memory = turn.located.thread, turn.located.thread.live_session
+    branch, memory = turn.located.branch, turn.located.branch.live_session
     found = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), memory.serial)
     other = found.other
     gap, whole = _find_gap(turn)
-    changed = [(n, form.hex()) for n, form in other.items() if thread.other_forms.get(n) != form]
-    changed += [(n, "") for n in thread.other_forms if n not in other]
-    base, thread.last_exchange, thread.other_forms = thread.last_exchange, turn.id, other
+    changed = [(n, form.hex()) for n, form in other.items() if branch.other_forms.get(n) != form]
+    changed += [(n, "") for n in branch.other_forms if n not in other]
+    base, branch.last_exchange, branch.other_forms = branch.last_exchange, turn.id, other
     return MessageForms(found.system, changed, gap, whole, base)
 
 
@@ -212,7 +212,7 @@ def _add_message_rows(
     live_sessions: LiveSessions, turn: Turn, now: float, begin: int, known: _Ingested | None
 ) -> _Ingested:
     """Put the rows of messages that are not stored yet on the turn, from index `begin` on."""
-    memory = turn.located.thread.live_session
+    memory = turn.located.branch.live_session
     messages, keys = turn.request.messages, turn.keys
     system, other, parent, position, reached = known or _Ingested([], {}, chain.derive_root_key(turn.tenant), 0, False)
     system, other = list(system), dict(other)
@@ -243,10 +243,10 @@ def _add_message_rows(
 
 def make_node(turn: Turn, message: Message, now: float, *, reached: bool) -> Node:
     """Return the memory node of a message that is stored now."""
-    thread, memory = turn.located.thread, turn.located.thread.live_session
+    branch, memory = turn.located.branch, turn.located.branch.live_session
     memory.token_counter = memory.token_counter or turn.weigh
     tokens = turn.weigh(message) if memory.token_counter is turn.weigh else 0
-    return Node(message.form, thread.name, reached, turn.strategy, now, tokens)
+    return Node(message.form, branch.name, reached, turn.strategy, now, tokens)
 
 
 def make_message_row(
@@ -264,11 +264,11 @@ def make_message_row(
     """Return the row of one message."""
     return MessageRow(
         tenant=turn.tenant,
-        session=turn.located.thread.session,
+        session=turn.located.branch.session,
         key=chain_key,
         parent=parent,
         position=position,
-        thread=turn.located.thread.name,
+        branch=turn.located.branch.name,
         role=message.role,
         group_id=group_id,
         body=message.raw,
@@ -307,15 +307,15 @@ def _find_gap(turn: Turn) -> tuple[str, str]:
 
 def _add_form(turn: Turn, form: bytes, body: bytes) -> str:
     """Return the form's name in hex; its row is added where the form is not known to be stored."""
-    forms = turn.located.thread.live_session.forms
+    forms = turn.located.branch.live_session.forms
     if form not in forms:
         forms.add(form)
-        turn.pending.rows.append(FormRow(turn.tenant, turn.located.thread.session, form, body))
+        turn.pending.rows.append(FormRow(turn.tenant, turn.located.branch.session, form, body))
     return form.hex()
 
 
 def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
-    plan, thread = turn.prompt.plan, turn.located.thread
+    plan, branch = turn.prompt.plan, turn.located.branch
     start, end = turn.request.spans["messages"]
     envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
     inserts: list[tuple[int, str, str]] = [
@@ -329,14 +329,14 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
     )
     return ExchangeRow(
         tenant=turn.tenant,
-        session=thread.session,
+        session=branch.session,
         exchange=turn.id,
-        thread=thread.name,
+        branch=branch.name,
         head=turn.tip_key,
         messages=len(turn.keys),
         envelope=bytes.fromhex(_add_form(turn, chain.compute_form(envelope), envelope)),
         forms=msgspec.json.encode(forms),
-        edits=thread.edit_number,
+        edits=branch.edit_number,
         inserts=msgspec.json.encode(
             SentTexts(
                 inserts,
@@ -364,19 +364,19 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
 
 def make_edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
     """Return rows of new edits, each with the next version of its message."""
-    thread = turn.located.thread
+    branch = turn.located.branch
     rows = []
     for edit in edits:
-        version = thread.edit_versions.get(edit.key, 0) + 1
-        thread.edit_versions[edit.key] = version
+        version = branch.edit_versions.get(edit.key, 0) + 1
+        branch.edit_versions[edit.key] = version
         rows.append(_edit_row(turn, edit, version, now))
-    thread.edit_number += len(rows)
+    branch.edit_number += len(rows)
     return rows
 
 
 def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
     """Return the lasting edits that are in force again, and were not while a literal policy planned."""
-    state, edits = turn.located.thread.state, turn.prompt.plan.edits
+    state, edits = turn.located.branch.state, turn.prompt.plan.edits
     if state.lasting_edits is None or turn.prompt.plan.literal:
         return []
     return [
@@ -389,8 +389,8 @@ def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
 def _make_returned_rows(turn: Turn, now: float) -> list[EditRow]:
     """Return rows that take edits back, where a message comes back into the prompt. Literal policies do that; all
     others do it where the message had been kept from another upstream."""
-    thread = turn.located.thread
-    gone = [e for k, e in thread.state.edits.items() if k not in turn.prompt.plan.edits]
+    branch = turn.located.branch
+    gone = [e for k, e in branch.state.edits.items() if k not in turn.prompt.plan.edits]
     if not gone:
         return []
     here = set(turn.enriched.spliced.keys)
@@ -398,8 +398,8 @@ def _make_returned_rows(turn: Turn, now: float) -> list[EditRow]:
 
 
 def make_withdrawn_rows(turn: Turn, now: float) -> list[EditRow]:
-    """Return rows that take back all edits of the turn's thread."""
-    state = turn.located.thread.state
+    """Return rows that take back all edits of the turn's branch."""
+    state = turn.located.branch.state
     return _take_back(turn, list({**(state.lasting_edits or {}), **state.edits}.values()), now)
 
 
@@ -408,11 +408,11 @@ def _take_back(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
 
 
 def _edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
-    thread = turn.located.thread
+    branch = turn.located.branch
     return EditRow(
         tenant=turn.tenant,
-        session=thread.session,
-        thread=thread.name,
+        session=branch.session,
+        branch=branch.name,
         key=edit.key,
         version=version,
         stage=edit.stage,

@@ -125,7 +125,7 @@ async def _read_model(services: Services, body: bytes) -> str:
     """Return the model by which a body is routed; "" where the body names none, or there is only one upstream."""
     if len(services.client.targets) == 1:
         return ""
-    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other thread can run
+    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other branch can run
         found = await asyncio.get_running_loop().run_in_executor(services.workers, find_model, body)
         body = b'{"model":%b}' % (found or b"null")
     try:

@@ -196,15 +196,15 @@ async def _answer_refusal(
 
 
 def record_sent(services: Services, turn: Turn) -> None:
-    """Update the thread's state once the plan's bytes have gone out."""
-    thread = turn.located.thread
-    thread.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
+    """Update the branch's state once the plan's bytes have gone out."""
+    branch = turn.located.branch
+    branch.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
     if turn.enriched.policy.mode == "rewrite":
-        before = thread.state
-        thread.state = before.after_sending(turn.prompt.plan, services.now())
-        services.tenant_faults.add_counts(turn.tenant, before, thread.state)
+        before = branch.state
+        branch.state = before.after_sending(turn.prompt.plan, services.now())
+        services.tenant_faults.add_counts(turn.tenant, before, branch.state)
     if turn.prompt.is_simulated:
-        thread.simulated_state = find_simulated_state(thread).after_sending(turn.prompt.plan, services.now())
+        branch.simulated_state = find_simulated_state(branch).after_sending(turn.prompt.plan, services.now())
 
 
 async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply: Reply) -> bool:

@@ -1,8 +1,8 @@
-"""Compress a thread ahead of its next request, while the process is idle (FEATURES.md E9).
+"""Compress a branch ahead of its next request, while the process is idle (FEATURES.md E9).
 
-The stages of a policy may have `ages`, in seconds. When an age has passed and no request is being answered, the thread
+The stages of a policy may have `ages`, in seconds. When an age has passed and no request is being answered, the branch
 is planned again. The helper model is asked for its summaries then, and the extracts are made. Nothing is sent and
-nothing is decided. The next request plans for itself and finds the work done. The number of waiting threads and their
+nothing is decided. The next request plans for itself and finds the work done. The number of waiting branches and their
 memory are bounded, and the tasks end with the process.
 """
 
@@ -20,9 +20,9 @@ from proxy.helper.helper_client import pick_credential_headers
 log = logging.getLogger(__name__)
 
 MOST = 64
-"""Threads that wait to be compressed. The one that has waited longest is dropped first."""
+"""Branches that wait to be compressed. The one that has waited longest is dropped first."""
 BYTES = 64 << 20
-"""Limit in bytes on the requests that the waiting threads hold in memory."""
+"""Limit in bytes on the requests that the waiting branches hold in memory."""
 LOOK_S = 0.2
 """Seconds between two looks at whether the process is idle, once an age has passed."""
 AFTER_S = 0.05
@@ -30,9 +30,9 @@ AFTER_S = 0.05
 
 
 def schedule_compression(services: Services, turn: Turn, headers: Headers) -> None:
-    """Schedule the compression of the turn's thread as of this request. A task that waits for an earlier request of it
+    """Schedule the compression of the turn's branch as of this request. A task that waits for an earlier request of it
     ends."""
-    name = turn.located.thread.id
+    name = turn.located.branch.id
     if (old := services.idle_compressions.pop(name, None)) is not None:
         old.task.cancel()
     ages = turn.enriched.policy.idle_ages
@@ -51,7 +51,7 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
 
 
 async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int]) -> None:
-    name, task = turn.located.thread.id, asyncio.current_task()
+    name, task = turn.located.branch.id, asyncio.current_task()
     began = asyncio.get_running_loop().time()
     try:
         for age in ages:
@@ -61,7 +61,7 @@ async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int
             await _compress(services, turn, headers)
     except Exception:  # nobody awaits this task: counted and logged, and the next request does the work itself
         services.metrics.internal_errors_total.labels(where="idle").inc()
-        log.exception("a thread cannot be compressed ahead")
+        log.exception("a branch cannot be compressed ahead")
     finally:
         mine = services.idle_compressions.get(name)
         if mine is not None and mine.task is task:
@@ -69,10 +69,10 @@ async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int
 
 
 async def _compress(services: Services, turn: Turn, headers: Headers) -> None:
-    thread = turn.located.thread
+    branch = turn.located.branch
     again = replace(turn, started_at=services.now(), pending=PendingRows())
     plan = await make_plan(services, again, find_current_state(services, again), frozen=True)
     asked = services.helper_queue is not None and bool(plan.asks)
     if services.helper_queue is not None:
-        services.helper_queue.submit_asks(thread, plan.asks, headers)
+        services.helper_queue.submit_asks(branch, plan.asks, headers)
     services.metrics.idle_compressions_total.labels(outcome="asked" if asked else "planned").inc()

@@ -106,7 +106,7 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
     place = await locate.locate_request(
         services.live_sessions, tenant, conversation.session, request, keys, retry=False
     )
-    memory = place.thread.live_session
+    memory = place.branch.live_session
     if place.known_until == len(keys) - 1:
         raise Conflict(f"the conversation {conversation.session!r} is there already")
     target = services.client.select_target(conversation.model)

@@ -128,8 +128,8 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
         if found is None:
             text = f"{REPLY_MARK} Nothing was said in this conversation yet."
         else:
-            session, thread = found
-            text = await services.run_command(services, tenant, session, extracted.command_line, thread=thread)
+            session, branch = found
+            text = await services.run_command(services, tenant, session, extracted.command_line, branch=branch)
     await _reply(services, request, session, text, out)
 
 

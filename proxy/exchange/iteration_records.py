@@ -60,7 +60,7 @@ async def store_feedback(services: Services, branch_id: BranchId, text: str) -> 
 
 
 async def read_iterations(store: Store, branch_id: BranchId) -> list[IterationReport]:
-    """Return the whole records of a thread's iterations, oldest first. Each has its reflection, and the feedback that
+    """Return the whole records of a branch's iterations, oldest first. Each has its reflection, and the feedback that
     came after it and before the next. StoreUnavailable passes through."""
     rows = await store.read_iterations(*branch_id)
     notes = [note for note in await store.read_notes(*branch_id) if note.kind == "feedback"]
@@ -98,11 +98,11 @@ def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]
         return []
     size = turn.weigh.count_text(written[-1])
     tokens.labels(kind="written").inc(size)
-    thread, name = turn.located.thread, Ask(REFLECTION_KIND, "", about).id
-    remember_answer(thread, name, text)
+    branch, name = turn.located.branch, Ask(REFLECTION_KIND, "", about).id
+    remember_answer(branch, name, text)
     return [
         HelperAnswerRow(
-            turn.tenant, thread.session, name, REFLECTION_KIND, turn.request.model, 0, size, 0.0, services.now(), text
+            turn.tenant, branch.session, name, REFLECTION_KIND, turn.request.model, 0, size, 0.0, services.now(), text
         )
     ]
 
@@ -131,7 +131,7 @@ def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
     """Rank the results of these steps by their relevance to the goal, by words and compared with each other."""
     messages = turn.request.messages
     found = [one for step in steps for one in call_batches.find_answered_calls(messages, step)]
-    wanted = call_batches.find_goal(turn.located.thread.state.state, messages)
+    wanted = call_batches.find_goal(turn.located.branch.state.state, messages)
     return {
         one.result_index: rank
         for one, rank in zip(found, call_batches.rank_calls(wanted, messages, found), strict=True)
@@ -139,8 +139,8 @@ def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
 
 
 def _row(turn: Turn, step: Step, name: str, places: Mapping[int, int], ranks: Mapping[int, Relevance]) -> IterationRow:
-    messages, keys, thread = turn.request.messages, turn.keys, turn.located.thread
-    node = thread.live_session.nodes.get(keys[step.start])
+    messages, keys, branch = turn.request.messages, turn.keys, turn.located.branch
+    node = branch.live_session.nodes.get(keys[step.start])
     came = node.seen_at if node is not None else 0.0
     prompt = max((n for n in range(step.start) if messages[n].role == "user"), default=-1)
     number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
@@ -166,4 +166,4 @@ def _row(turn: Turn, step: Step, name: str, places: Mapping[int, int], ranks: Ma
         feedback="\n".join(m.text for m in messages[step.end :] if m.role == "user"),
     )
     body = msgspec.json.encode(record)
-    return IterationRow(turn.tenant, thread.session, thread.name, keys[step.start], number, name, turn.started_at, body)
+    return IterationRow(turn.tenant, branch.session, branch.name, keys[step.start], number, name, turn.started_at, body)

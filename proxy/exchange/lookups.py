@@ -53,7 +53,7 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
     A new message gets the present time and the turn's format. A hidden message gets the format of the message before
     it.
     """
-    memory, hidden, keys = turn.located.thread.live_session, turn.enriched.spliced.hidden_at, turn.enriched.spliced.keys
+    memory, hidden, keys = turn.located.branch.live_session, turn.enriched.spliced.hidden_at, turn.enriched.spliced.keys
 
     def look(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
         times, strategies = (list(known[0]), list(known[1])) if known else ([], [])
@@ -95,10 +95,10 @@ def pin_task(turn: Turn) -> None:
     found = find_task(turn) if turn.options.get("pin", "").lower() in _YES else None
     if found is None:
         return
-    thread, chain_key = turn.located.thread, turn.keys[found[0]]
-    if chain_key not in thread.state.pins:
+    branch, chain_key = turn.located.branch, turn.keys[found[0]]
+    if chain_key not in branch.state.pins:
         exchange_rows.add_pin_row(turn, chain_key, turn.weigh(found[1]), turn.started_at)
-        thread.state = replace(thread.state, pins=thread.state.pins | {chain_key})
+        branch.state = replace(branch.state, pins=branch.state.pins | {chain_key})
 
 
 async def search_store(services: Services, turn: Turn) -> None:
@@ -112,18 +112,18 @@ async def search_store(services: Services, turn: Turn) -> None:
         return
     if not any(injection.searches for injection in turn.enriched.policy.injections):
         return
-    thread, chain_key = turn.located.thread, turn.keys[found[0]]
-    if thread.search_hits is not None and thread.search_hits[0] == chain_key:
+    branch, chain_key = turn.located.branch, turn.keys[found[0]]
+    if branch.search_hits is not None and branch.search_hits[0] == chain_key:
         return
     words = " ".join(sorted(bm25.count_message_terms(found[1]).counts))
     try:
         async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
-            matches = await services.store.search(turn.tenant, thread.session, words, MAX_HITS)
+            matches = await services.store.search(turn.tenant, branch.session, words, MAX_HITS)
     except (TimeoutError, StoreUnavailable):
         services.metrics.internal_errors_total.labels(where="search").inc()
         matches = []
     hits = (RetrievedText(m.key, "summary" if m.kind == "summary" else "message", m.role, m.text) for m in matches)
-    thread.search_hits = chain_key, tuple(hits)
+    branch.search_hits = chain_key, tuple(hits)
 
 
 def find_relevance(services: Services, turn: Turn, headers: Headers) -> Mapping[bytes, float]:
@@ -134,34 +134,34 @@ def find_relevance(services: Services, turn: Turn, headers: Headers) -> Mapping[
         return {}
     if not any(stage.ranks for stage in turn.enriched.policy.stages):
         return {}
-    thread = turn.located.thread
-    if thread.relevance is None or thread.relevance[0] != found[1].form:
-        thread.relevance = found[1].form, {}
-    known = thread.relevance[1]
+    branch = turn.located.branch
+    if branch.relevance is None or branch.relevance[0] != found[1].form:
+        branch.relevance = found[1].form, {}
+    known = branch.relevance[1]
     missing = {
         m.form: identifiers.read_all_text(m)
         for m in turn.request.messages
         if not m.is_system and m.form not in known and (m.text or m.calls)
     }
-    if missing and (thread.relevance_task is None or thread.relevance_task.done()):
-        thread.relevance_task = asyncio.create_task(_compare(services, turn, found[1], missing, headers))
-        services.background_tasks.add(thread.relevance_task)
-        thread.relevance_task.add_done_callback(services.background_tasks.discard)
+    if missing and (branch.relevance_task is None or branch.relevance_task.done()):
+        branch.relevance_task = asyncio.create_task(_compare(services, turn, found[1], missing, headers))
+        services.background_tasks.add(branch.relevance_task)
+        branch.relevance_task.add_done_callback(services.background_tasks.discard)
     return known
 
 
 async def _compare(services: Services, turn: Turn, asked: Message, missing: dict[bytes, str], headers: Headers) -> None:
-    thread = turn.located.thread
+    branch = turn.located.branch
     texts = {asked.form: identifiers.read_all_text(asked), **missing}
-    vectors = await embeddings.load_vectors(services, turn.tenant, thread.session, texts, headers)
+    vectors = await embeddings.load_vectors(services, turn.tenant, branch.session, texts, headers)
     wanted = vectors.get(asked.form)
-    if wanted is None or thread.relevance is None or thread.relevance[0] != asked.form:
+    if wanted is None or branch.relevance is None or branch.relevance[0] != asked.form:
         return
     # Off the loop: a thousand vectors of 1,536 numbers are some 100 ms of work.
     near = await asyncio.to_thread(
         lambda: {f: bm25.cosine_similarity(v, wanted) for f, v in vectors.items() if f in missing}
     )
-    thread.relevance[1].update(near)
+    branch.relevance[1].update(near)
 
 
 def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
@@ -206,7 +206,7 @@ class PromptNotes(TypedDict):
 
 def find_prompt_notes(turn: Turn) -> PromptNotes:
     """Return the notes that are known for the turn."""
-    found = turn.located.thread.loaded_notes
+    found = turn.located.branch.loaded_notes
     if found is None or not find_wanted_notes(turn.enriched.policy):
         return {"scratchpad": "", "memos": ()}
     return {"scratchpad": found.scratchpad, "memos": found.memos}
@@ -227,21 +227,21 @@ def find_project(settings: Settings, headers: Mapping[str, str]) -> str:
 def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None:
     """Drop the remembered notes of a session that was written to: its next requests read them again."""
     memory = live_sessions.find_session(tenant, session)
-    for thread in memory.branches.values() if memory is not None else ():
-        thread.loaded_notes = None
+    for branch in memory.branches.values() if memory is not None else ():
+        branch.loaded_notes = None
 
 
 async def load_notes(services: Services, turn: Turn, project: str) -> None:
-    """Load the notes of the turn's prompt into its thread, where they are not known yet. Side calls get none."""
+    """Load the notes of the turn's prompt into its branch, where they are not known yet. Side calls get none."""
     found, names = find_task(turn), find_wanted_notes(turn.enriched.policy)
-    thread = turn.located.thread
-    if found is None or not names or thread.kind == "side":
+    branch = turn.located.branch
+    if found is None or not names or branch.kind == "side":
         return
     prompt, calls = (
         turn.keys[found[0]],
         len(turn.enriched.spliced.hidden_at),
     )  # after a call of ours the store may hold other notes
-    known = thread.loaded_notes
+    known = branch.loaded_notes
     if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
         return
     pad, fitting = known.scratchpad if known is not None else "", known.memos if known is not None else ()
@@ -250,14 +250,14 @@ async def load_notes(services: Services, turn: Turn, project: str) -> None:
         try:
             async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
                 if "scratchpad" in names:
-                    row = await services.store.read_scratchpad(turn.tenant, thread.session)
+                    row = await services.store.read_scratchpad(turn.tenant, branch.session)
                     pad = row.text if row is not None else ""
                 if known is None or known.prompt_key != prompt:  # memos that fit a message are loaded when it comes
                     fitting = ()
                     fitting = await _load_fitting_memos(services, turn, found[1], project) if fits else ()
         except (TimeoutError, StoreUnavailable):
             services.metrics.internal_errors_total.labels(where="prompt_notes").inc()
-    thread.loaded_notes = LoadedNotes(prompt, calls, pad, fitting)
+    branch.loaded_notes = LoadedNotes(prompt, calls, pad, fitting)
 
 
 async def _load_fitting_memos(services: Services, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:
@@ -324,11 +324,11 @@ def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions
 def clear_one_time_settings(turn: Turn) -> list[Row]:
     """Return the row that takes back one-time settings, once the request that uses them is planned; memory is
     updated."""
-    memory = turn.located.thread.live_session
+    memory = turn.located.branch.live_session
     known = memory.stored_decisions
     if (
         known is None
-        or turn.located.thread.kind == "side"
+        or turn.located.branch.kind == "side"
         or turn.prompt.plan.refusal is not None
         or turn.prompt.observed
     ):
@@ -347,12 +347,12 @@ def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> S
     return SettingsRow(tenant, session, msgspec.json.encode(settings).decode())
 
 
-# The STATE block across a client's own compaction: a new main thread of a named session begins with the newest
+# The STATE block across a client's own compaction: a new main branch of a named session begins with the newest
 # state.
 #
 # A client that replaces its history by a summary starts a new history. That history shares nothing with the one
 # before, or only its opening prompt. The state block was written for this case, and the session's name shows that
-# both belong to the same work. A thread with another system prompt belongs to another agent and begins without a
+# both belong to the same work. A branch with another system prompt belongs to another agent and begins without a
 # state.
 
 
@@ -361,11 +361,11 @@ MAX_STORED_STATES = 16
 
 
 async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes], *, is_new_branch: bool) -> None:
-    """Give a new thread the newest state of its session; the row is put on the turn. dropped: keys of messages that the
-    operator removed; a state in them does not count. is_new_branch: the thread is new. StoreUnavailable passes
+    """Give a new branch the newest state of its session; the row is put on the turn. dropped: keys of messages that the
+    operator removed; a state in them does not count. is_new_branch: the branch is new. StoreUnavailable passes
     through."""
-    thread, explicit = turn.located.thread, turn.located.explicit
-    if not (is_new_branch and explicit and _begins_anew(turn)) or thread.state.states:
+    branch, explicit = turn.located.branch, turn.located.explicit
+    if not (is_new_branch and explicit and _begins_anew(turn)) or branch.state.states:
         return
     found = await _find_newest_state(services, turn, dropped)
     if found is None:
@@ -373,8 +373,8 @@ async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes
     at = next((k for k, m in zip(turn.keys, turn.request.messages, strict=True) if not m.is_system), turn.keys[-1])
     is_told = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
     name = at + (OPERATOR_STATE_SUFFIX if is_told else MODEL_STATE_SUFFIX)
-    thread.state = replace(thread.state, states=((name, found[1]),))
-    turn.pending.rows.append(StateRow(turn.tenant, thread.session, thread.name, name, found[1], turn.started_at))
+    branch.state = replace(branch.state, states=((name, found[1]),))
+    turn.pending.rows.append(StateRow(turn.tenant, branch.session, branch.name, name, found[1], turn.started_at))
 
 
 def _begins_anew(turn: Turn) -> bool:
@@ -391,12 +391,12 @@ def _begins_anew(turn: Turn) -> bool:
 
 
 async def _find_newest_state(services: Services, turn: Turn, dropped: Container[bytes]) -> tuple[bytes, str] | None:
-    thread = turn.located.thread
-    rows = await services.store.read_newest_states(turn.tenant, thread.session, thread.system, MAX_STORED_STATES)
-    found = [(row.key, row.text) for row in rows if row.thread != thread.name]
+    branch = turn.located.branch
+    rows = await services.store.read_newest_states(turn.tenant, branch.session, branch.system, MAX_STORED_STATES)
+    found = [(row.key, row.text) for row in rows if row.branch != branch.name]
     if not found:  # a state that is on its way to the store
         others = [
-            one for one in thread.live_session.branches.values() if one.kind != "side" and one.system == thread.system
+            one for one in branch.live_session.branches.values() if one.kind != "side" and one.system == branch.system
         ]
         found = [state for one in reversed(others) for state in reversed(one.state.states)]
     return next((one for one in found if one[0][:DIGEST_BYTES] not in dropped), None)

@@ -64,7 +64,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
     turn, target = await _locate(services, incoming, headers)
-    is_new_branch = not turn.located.thread.stored
+    is_new_branch = not turn.located.branch.stored
     try:
         cached = cost.count_cached_without_proxy(turn)  # before the branch moves on to this request
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
@@ -76,7 +76,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
         lookups.record_plan_metrics(services.metrics, turn.prompt.plan)
     except BaseException:
         # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
-        services.live_sessions.forget_session(turn.located.thread.live_session)
+        services.live_sessions.forget_session(turn.located.branch.live_session)
         raise
     return turn, target
 
@@ -120,7 +120,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         dialect=dialect,
         wire=wire,
     )
-    if turn.located.thread.has_long_cache:
+    if turn.located.branch.has_long_cache:
         turn = replace(turn, model=with_long_cache(model))
     return turn, target
 
@@ -129,7 +129,7 @@ async def _enrich(
     services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], *, is_new_branch: bool
 ) -> Turn:
     """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes."""
-    decisions = await lookups.refresh(services, turn.located.thread.live_session)
+    decisions = await lookups.refresh(services, turn.located.branch.live_session)
     erase_resent(turn, decisions.removed)
     policy = lookups.choose_policy(services, turn.enriched.policy, decisions, headers.get("x-context-policy", ""))
     arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
@@ -318,19 +318,19 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
 
 
 def find_current_state(services: Services, turn: Turn) -> BranchState:
-    """The state of the turn's thread, with the operator's decisions and the window that its upstream has named."""
-    thread = turn.located.thread
-    state = find_simulated_state(thread) if turn.enriched.policy.mode == "observe" else thread.state
+    """The state of the turn's branch, with the operator's decisions and the window that its upstream has named."""
+    branch = turn.located.branch
+    state = find_simulated_state(branch) if turn.enriched.policy.mode == "observe" else branch.state
     state = state.for_policy(literal=turn.enriched.policy.literal).rewind(turn.tip_key)
-    if thread.live_session.stored_decisions is not None and state.stopped is None:
-        state = thread.live_session.stored_decisions.apply_to(state, side=thread.kind == "side")
+    if branch.live_session.stored_decisions is not None and state.stopped is None:
+        state = branch.live_session.stored_decisions.apply_to(state, side=branch.kind == "side")
     if (limit := lookups.find_window(services, turn.upstream, turn.request.model)) is not None:
         state = replace(state, learned_window=limit)
     return add_unseen_context(turn, state) if turn.dialect.returns_rows else state
 
 
 def find_simulated_state(branch: Branch) -> BranchState:
-    """A thread's state as it would be if the prompts that were only planned had gone out."""
+    """A branch's state as it would be if the prompts that were only planned had gone out."""
     state, played = branch.state, branch.simulated_state
     if played is None or state.stopped is not None:
         return state
@@ -350,15 +350,15 @@ async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
     asking = services.helper_queue
     if asking is None or not turn.prompt.plan.asks or turn.enriched.policy.mode != "rewrite":
         return turn
-    thread = turn.located.thread
-    waiting = asking.submit_asks(thread, turn.prompt.plan.asks, headers)
+    branch = turn.located.branch
+    waiting = asking.submit_asks(branch, turn.prompt.plan.asks, headers)
     if not waiting or not services.settings.helper.wait_ms:
         return turn
     if turn.pending.rows and services.settings.store.persist != "required":
         _store_rows(services, turn)  # stored even if the client leaves meanwhile: a later request takes them for stored
     if await asking.wait_for_answer(waiting):
         turn = await plan_request(services, turn)
-        asking.submit_asks(thread, turn.prompt.plan.asks, headers)
+        asking.submit_asks(branch, turn.prompt.plan.asks, headers)
     return turn
 
 
@@ -367,7 +367,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     woven = turn.enriched.spliced
     coming = turn.enriched.pending_tool_offer or turn.enriched.tool_offer
     toll = turn.weigh.count_tools(coming.definitions) if turn.enriched.pending_tool_offer else 0
-    (times, strategies), found = lookups.find_origins(turn), turn.located.thread.search_hits
+    (times, strategies), found = lookups.find_origins(turn), turn.located.branch.search_hits
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
     told = lookups.find_prompt_notes(turn)
@@ -399,13 +399,13 @@ def _count_sent(turn: Turn) -> int:
 async def replan_refused(services: Services, turn: Turn) -> Turn | None:
     """Plan a refused turn once more, as an exchange of its own: more is known of its window now. None if there is no
     other body to send; then nothing has changed."""
-    thread = turn.located.thread
-    state = thread.state
+    branch = turn.located.branch
+    state = branch.state
     # The provider caches nothing of a prompt that it refuses.
-    thread.state = replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
+    branch.state = replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
     again = await plan_request(services, turn)
     if again.prompt.outgoing == turn.prompt.outgoing or again.is_as_it_came:
-        thread.state = state
+        branch.state = state
         return None
     record_outcome.store_in_background(
         services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
@@ -444,7 +444,7 @@ async def _plan_in_time(services: Services, plan: Callable[[], Plan]) -> Plan:
 
 def _takes_long(turn: Turn) -> bool:
     """True if planning might hold the loop for longer than 20 ms."""
-    came, went = turn.located.thread.body_sizes
+    came, went = turn.located.branch.body_sizes
     new = max(len(turn.request.body) - came, 0)
     return went + new > UNREAD or new > NEW or len(turn.keys) - turn.located.known_until > NEW_MESSAGES
 
@@ -502,7 +502,7 @@ def _apply_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
     for stage, count in Counter(edit.stage for edit in new).items():
         services.metrics.edits_total.labels(stage=stage).inc(count)
     if new:
-        turn.located.thread.state = turn.located.thread.state.with_edits(turn.prompt.plan)
+        turn.located.branch.state = turn.located.branch.state.with_edits(turn.prompt.plan)
 
 
 async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> Turn:
@@ -510,18 +510,18 @@ async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit
     once, the first one counts."""
     if not services.store.shared:
         return turn
-    thread = turn.located.thread
+    branch = turn.located.branch
     try:
         async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
-            stored = await services.store.read_edits(*thread.id)
+            stored = await services.store.read_edits(*branch.id)
     except (TimeoutError, StoreUnavailable):
         services.metrics.internal_errors_total.labels(where="edits").inc()
         return turn  # they are stored, and two replicas are hardly ever at the same message at once
     mine = {edit.key: turn.prompt.plan.edits[edit.key] for edit in new if edit.key in turn.prompt.plan.edits}
-    if adopt_stored_edits(thread, stored, mine) and not turn.enriched.policy.literal:
+    if adopt_stored_edits(branch, stored, mine) and not turn.enriched.policy.literal:
         services.metrics.fallbacks_total.labels(reason="edited_elsewhere").inc()
         turn = await plan_request(services, turn, frozen=True)
-        thread.state = thread.state.with_edits(turn.prompt.plan)
+        branch.state = branch.state.with_edits(turn.prompt.plan)
     return turn
 
 

@@ -178,7 +178,7 @@ def _find_messages_array(envelope: bytes) -> int:
 async def _load_edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) -> dict[bytes, Edit]:
     here = set(keys)
     found = {}
-    for edit, _ in await store.read_edits(row.tenant, row.session, row.thread, row.edits):
+    for edit, _ in await store.read_edits(row.tenant, row.session, row.branch, row.edits):
         if edit.action == "withdrawn" or edit.action == "pin" or edit.action == "unpin" or edit.action == "strip":
             continue
         if edit.key in here:

@@ -57,7 +57,7 @@ def make_context_headers(turn: Turn) -> Headers:
     """The x-context-* headers that report on the request to the client."""
     plan = turn.prompt.plan
     told: Headers = [
-        (b"x-context-session", turn.located.thread.session.encode("utf-8", "replace")),
+        (b"x-context-session", turn.located.branch.session.encode("utf-8", "replace")),
         (b"x-context-tokens", b"%d, %d" % (plan.before, turn.sent_tokens)),
     ]
     if turn.enriched.arm:
@@ -86,7 +86,7 @@ def record_outcome(
 ) -> list[Row]:
     """Return the rows of an exchange's end; update memory and metrics. more: first_byte_ms, note, as in OutcomeRow."""
     now = services.now()
-    thread = turn.located.thread
+    branch = turn.located.branch
     rows: list[Row] = []
     usage = answer.usage if answer is not None else None
     answer_key = None
@@ -96,11 +96,11 @@ def record_outcome(
     if answer is not None and not answer.is_capped and (complete or status in ("partial", "client_gone")):
         answer_key = _store_answers(services, turn, answer, rows, now, whole=complete)
     if answer_key is not None and complete:
-        rows += locate.mark_side_call(thread)
+        rows += locate.mark_side_call(branch)
         rows += exchange_rows.record_hidden_round(turn, answer_key, now)
     # An answer of nothing but a withheld block leaves the client nothing to send back: the request is its place then.
     state_key = turn.tip_key if answer_key is None and complete and blocks else answer_key
-    thread.failed = state_key is None or not complete
+    branch.failed = state_key is None or not complete
     state = None
     meter = _make_meter(services, turn, usage, status)
     first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
@@ -108,14 +108,14 @@ def record_outcome(
         state = _read_state(services, turn, answer, state_key, blocks, rows, now)
         cached = first.cached if first is not None else None
         answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
-        thread.state = thread.state.after_answer(
+        branch.state = branch.state.after_answer(
             predicted=0 if turn.prompt.observed else turn.prompt.plan.predicted,
             cached=cached,
             state=state,
             answered_tip=turn.tip_key if answered else None,
         )
     row = OutcomeRow(
-        tenant=turn.tenant, session=thread.session, exchange=turn.id, status=status, http_status=http_status,
+        tenant=turn.tenant, session=branch.session, exchange=turn.id, status=status, http_status=http_status,
         finish=answer.finish_reasons.get(0) if answer is not None else None,
         prompt_tokens=usage.prompt if usage is not None else None,
         completion_tokens=usage.completion if usage is not None else None,
@@ -125,9 +125,9 @@ def record_outcome(
         meter=cost.write_meter(meter) if meter is not None else None,
     )  # fmt: skip
     rows.append(row)
-    if thread.tip_key == turn.tip_key:
-        rows.append(thread.record_position(turn.tip_key, answer_key, now))
-    services.live_sessions.update_size(thread.live_session)
+    if branch.tip_key == turn.tip_key:
+        rows.append(branch.record_position(turn.tip_key, answer_key, now))
+    services.live_sessions.update_size(branch.live_session)
     try:
         _count(services, turn, answer, meter)
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
@@ -167,7 +167,7 @@ def _store_answers(
 ) -> bytes | None:
     """Store each choice's message as the client will send it back; return the key of the first. whole: they are
     complete."""
-    thread, memory = turn.located.thread, turn.located.thread.live_session
+    branch, memory = turn.located.branch, turn.located.branch.live_session
     first = None
     position = len(chain.find_chained_indices(turn.request))
     group_id = turn.find_group_ids()(len(turn.keys) - 1)
@@ -183,7 +183,7 @@ def _store_answers(
         if not (whole or message.text or message.calls):
             continue  # nothing of it had come yet
         if message.calls:
-            rows += locate.mark_working(thread)
+            rows += locate.mark_working(branch)
         chain_key = chain.derive_next_key(turn.tip_key, message.digest)
         if chain_key not in memory.nodes:
             rows.append(
@@ -196,9 +196,9 @@ def _store_answers(
             )
         if first is None:
             first = chain_key
-            if thread.tip_key == turn.tip_key:
-                thread.answer_key = chain_key
-                thread.answer_call_ids = frozenset(call.id for call in message.calls if call.id)
+            if branch.tip_key == turn.tip_key:
+                branch.answer_key = chain_key
+                branch.answer_call_ids = frozenset(call.id for call in message.calls if call.id)
     return first
 
 
@@ -216,8 +216,8 @@ def _read_state(
     if not blocks or not _asked_for_state(turn, answer):
         return None
     text = grammar.shorten_body(blocks[-1], services.settings.state.max_chars)
-    thread = turn.located.thread
-    rows.append(StateRow(turn.tenant, thread.session, thread.name, answer_key, text, now))
+    branch = turn.located.branch
+    rows.append(StateRow(turn.tenant, branch.session, branch.name, answer_key, text, now))
     return answer_key, text
 
 
@@ -225,7 +225,7 @@ def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> 
     """Add the figures of an exchange to the request log."""
     original = turn.prompt.observed or turn.prompt.plan.messages is None
     told: dict[str, object] = {
-        "session": turn.located.thread.session,
+        "session": turn.located.branch.session,
         "policy": turn.enriched.policy.name,
         "tokens_before": turn.prompt.plan.before,
         "tokens_after": turn.prompt.plan.before
@@ -254,7 +254,7 @@ def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: Exc
     """Return the meter of the exchange; the request log gets its figures."""
     meter = None
     if usage is not None and usage.cache_write:
-        turn.located.thread.has_long_cache = usage.cache_write_long > 0
+        turn.located.branch.has_long_cache = usage.cache_write_long > 0
     try:
         meter = cost.make_meter(turn, usage)
     except Exception:  # as above: a fault in counting must not hold back an answer
@@ -314,11 +314,11 @@ async def store_and_wait(services: Services, turn: Turn, rows: Sequence[Row]) ->
         return False
     if written.exception() is not None:
         services.metrics.persist_dropped_total.inc()
-        services.live_sessions.forget_session(turn.located.thread.live_session)
+        services.live_sessions.forget_session(turn.located.branch.live_session)
         return False
     if turn.pending.is_lost:  # the answer was stored, its request was not: half of it is not reliable
         return False
-    turn.located.thread.is_confirmed = True  # rows are written in the order in which they were put
+    turn.located.branch.is_confirmed = True  # rows are written in the order in which they were put
     return True
 
 
@@ -332,15 +332,15 @@ def handle_lost_write(services: Services, turn: Turn, done: asyncio.Future[None]
     if not done.cancelled() and done.exception() is not None:
         turn.pending.is_lost = True
         services.metrics.persist_dropped_total.inc()
-        services.live_sessions.forget_session(turn.located.thread.live_session)
+        services.live_sessions.forget_session(turn.located.branch.live_session)
 
 
 def stop_rewriting(services: Services, turn: Turn, reason: str) -> None:
-    """Stop rewriting this thread, and drop its edits: the upstream took the original where it had refused our prompt.
+    """Stop rewriting this branch, and drop its edits: the upstream took the original where it had refused our prompt.
     Later edits are made only because the prompt would not fit the window."""
-    thread = turn.located.thread
+    branch = turn.located.branch
     rows = exchange_rows.make_withdrawn_rows(turn, services.now())
-    thread.state = replace(thread.state, stopped=reason, edits={}, lasting_edits=None)
+    branch.state = replace(branch.state, stopped=reason, edits={}, lasting_edits=None)
     if rows:
         store_in_background(services, turn, rows)
 
@@ -349,7 +349,7 @@ def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
     """Return the row of an exchange whose prompt was refused and is planned once more as another exchange."""
     return OutcomeRow(
         tenant=turn.tenant,
-        session=turn.located.thread.session,
+        session=turn.located.branch.session,
         exchange=turn.id,
         status="rejected",
         http_status=400,
@@ -406,9 +406,9 @@ def publish_plan(services: Services, turn: Turn) -> None:
 
 def _publish_client_change(services: Services, turn: Turn) -> None:
     """Publish an event if the client has changed the part of its conversation that the provider's cache holds."""
-    thread = turn.located.thread
+    branch = turn.located.branch
     digest, tools = turn.located.system_digest, hash(turn.request.tools)
-    before, thread.last_beginning = thread.last_beginning, (digest, tools, turn.started_at)
+    before, branch.last_beginning = branch.last_beginning, (digest, tools, turn.started_at)
     what = "history" if turn.located.relation == "fork" else ""
     if before is not None and turn.started_at - before[2] <= turn.model.ttl_s:
         what = "system" if before[0] != digest else "tools" if before[1] != tools else what
@@ -439,7 +439,7 @@ def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: t
         predicted, cached = cost.count_expected_cached(turn), usage.cached if usage is not None else None
         if cached is not None and turn.prompt.fallback is None and cached < predicted // 2:
             data = {"by": "upstream", "predicted": predicted, "reported": cached}
-            _publish(services, turn, bus.CACHE, {**data, "in_a_row": turn.located.thread.state.cache_miss_streak})
+            _publish(services, turn, bus.CACHE, {**data, "in_a_row": turn.located.branch.state.cache_miss_streak})
 
 
 def publish_fallback(services: Services, incoming: Incoming, reason: str) -> None:
@@ -480,8 +480,8 @@ def publish_memo_changed(services: Services, tenant: str, name: str) -> None:
 
 
 def _publish(services: Services, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:
-    thread = turn.located.thread
-    services.event_bus.publish(kind, turn.tenant, data, session=thread.session, branch=thread.name, exchange=turn.id)
+    branch = turn.located.branch
+    services.event_bus.publish(kind, turn.tenant, data, session=branch.session, branch=branch.name, exchange=turn.id)
 
 
 def _bounded(payload: Mapping[str, Any]) -> dict[str, Any]:

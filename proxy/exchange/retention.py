@@ -1,4 +1,4 @@
-"""Removal of sessions and threads that were not used for `store.retention_days`, in small steps beside live traffic.
+"""Removal of sessions and branches that were not used for `store.retention_days`, in small steps beside live traffic.
 
 Of many replicas one runs it at a time. If it stops, or the store goes away, the next round finishes its work.
 """
@@ -20,7 +20,7 @@ FIRST_S = 60.0
 once."""
 EVERY_S = 3600.0
 STEP = 20
-"""Limit on the sessions or threads that are read together."""
+"""Limit on the sessions or branches that are read together."""
 PAUSE_S = 0.05
 """Seconds between two such steps."""
 LOCK = "retention"
@@ -44,7 +44,7 @@ async def run_retention(services: Services, first_s: float = FIRST_S, every_s: f
 
 
 async def remove_expired(services: Services) -> int:
-    """Run one round: return the number of sessions and threads removed, 0 where another replica runs it.
+    """Run one round: return the number of sessions and branches removed, 0 where another replica runs it.
     StoreUnavailable passes through."""
     removed = 0
     before = services.now() - services.settings.store.retention_days * DAY_S
@@ -58,5 +58,5 @@ async def remove_expired(services: Services) -> int:
             services.metrics.retired_total.inc(count)
             await asyncio.sleep(PAUSE_S)
     if removed:
-        log.info("retention: %d sessions and threads removed", removed)
+        log.info("retention: %d sessions and branches removed", removed)
     return removed

@@ -77,7 +77,7 @@ class ResponseWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IdleCompression:
-    """A thread that waits to be compressed ahead (see `idle_compressions`), and the bytes of the request that it
+    """A branch that waits to be compressed ahead (see `idle_compressions`), and the bytes of the request that it
     holds."""
 
     task: asyncio.Task[None]
@@ -98,7 +98,7 @@ class CommandRunner(Protocol):
     """Runs an in-band command on a session. Returns the reply to it."""
 
     async def __call__(
-        self, services: Services, tenant: str, session: str, line: str, *, thread: str | None = None
+        self, services: Services, tenant: str, session: str, line: str, *, branch: str | None = None
     ) -> str: ...
 
 
@@ -143,7 +143,7 @@ class Services:
     open_requests: int = 0
     """Chat requests that are being answered."""
     idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
-    """Threads that wait to be compressed ahead of their next request; the oldest first."""
+    """Branches that wait to be compressed ahead of their next request; the oldest first."""
     conversations_with_edits: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
     logged_warnings: set[str] = field(default_factory=set)

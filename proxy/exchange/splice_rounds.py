@@ -1,6 +1,6 @@
 """Additions to a turn's request before it is planned: the hidden rounds behind its answers, and our tools.
 
-Threads that offer no tools have no hidden rounds either, and no cost for both.
+Branches that offer no tools have no hidden rounds either, and no cost for both.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ MAX_CONVERSATION_KINDS = 1000
 async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -> Turn:
     """Return the turn with hidden rounds and tools in its request. first: it is its branch's first request, so that no
     cache has any part of it yet."""
-    thread = turn.located.thread
-    if turn.enriched.policy.mode != "rewrite" or thread.state.stopped is not None or thread.kind == "side":
+    branch = turn.located.branch
+    if turn.enriched.policy.mode != "rewrite" or branch.state.stopped is not None or branch.kind == "side":
         return turn
     if turn.dialect.returns_rows:
         return turn
-    if thread.tool_offer is None:
+    if branch.tool_offer is None:
         turn = _decide_offer(services, turn, first=first)
-    if thread.tool_offer is None or not thread.tool_offer.names:
+    if branch.tool_offer is None or not branch.tool_offer.names:
         return turn
-    offer = offers.select_present_tools(thread.tool_offer, turn.request)
+    offer = offers.select_present_tools(branch.tool_offer, turn.request)
     try:
         rounds = await _load_rounds(services, turn)
         spliced = splice_hidden_rounds(
@@ -56,7 +56,7 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
 
 
 def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
-    """Decide on the thread's tools, where that is possible by now. The decision is final: a list that changes later
+    """Decide on the branch's tools, where that is possible by now. The decision is final: a list that changes later
     moves the whole prompt."""
     when = offers.find_offer_time(services.settings, turn.enriched.policy)
     if when == "when_needed":
@@ -68,7 +68,7 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
     found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)
     if when == "first_request":
         exchange_rows.add_offer_row(turn, found if first else offers.NO_TOOLS)
-    elif when == "first_edit" and (turn.is_bound or count_cuts(turn.located.thread.state.edits)):
+    elif when == "first_edit" and (turn.is_bound or count_cuts(turn.located.branch.state.edits)):
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools
     elif when == "first_edit":
         return turn.with_lookups(pending_tool_offer=found)
@@ -78,7 +78,7 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
 async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
     """Return the rounds behind the answers in this request, read from the store where this process does not know
     them."""
-    memory = turn.located.thread.live_session
+    memory = turn.located.branch.live_session
     keys, answers = turn.keys, turn.request.find_indices("answers", lambda m: m.role == "assistant")
     asked = {keys[n - 1]: None for n in answers if n}
     missing = [k for k in asked if k not in memory.hidden_rounds]
@@ -100,7 +100,7 @@ def _find_conversation_kind(turn: Turn) -> tuple[str, tuple[str, ...]]:
 
 
 def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
-    """Add the tools that come with the first edit, once the plan has an edit; the thread keeps them."""
+    """Add the tools that come with the first edit, once the plan has an edit; the branch keeps them."""
     if plan.refusal or not count_cuts(plan.edits):
         return turn
     services.conversations_with_edits[_find_conversation_kind(turn)] = None
@@ -109,7 +109,7 @@ def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
     offer = turn.enriched.pending_tool_offer
     if offer is None:
         return turn
-    if turn.located.thread.tool_offer is None:
+    if turn.located.branch.tool_offer is None:
         exchange_rows.add_offer_row(turn, offer)
     spliced = (
         turn.enriched.spliced

@@ -216,8 +216,8 @@ class ToolLoop:
         named = [value for name, value in self._incoming.headers if header and name.lower() == header]
         return ToolContext(
             tenant=turn.tenant,
-            session=turn.located.thread.session,
-            branch=turn.located.thread.name,
+            session=turn.located.branch.session,
+            branch=turn.located.branch.name,
             explicit=turn.located.explicit,
             project=named[0].decode("latin-1").strip() if named else "",
             store=parts.store,

@@ -127,7 +127,7 @@ class HelperQueue:
         return waiting
 
     def _question(self, branch: Branch, ask: Ask, headers: Headers) -> Question | None:
-        """Return the question of this Ask, started if it is not under way. The thread will receive its answer."""
+        """Return the question of this Ask, started if it is not under way. The branch will receive its answer."""
         key = (branch.tenant, branch.session, ask.id)
         question = self._questions.get(key) or self._begin(key, ask, headers)
         if question is None:
@@ -191,7 +191,7 @@ class HelperQueue:
                 question.done.set_result(False)
 
     async def _find_answer(self, question: Question) -> str:
-        """Take the answer from the store, where another replica or an earlier thread has asked; else ask the helper.
+        """Take the answer from the store, where another replica or an earlier branch has asked; else ask the helper.
         Return the outcome."""
         store = self._live_sessions.store
         try:
@@ -249,13 +249,13 @@ class HelperQueue:
             self._metrics.persist_dropped_total.inc()
 
     def _deliver_answer(self, question: Question, text: str) -> None:
-        """Deliver the answer to every live thread of the session, and to the threads that asked: one may have left
+        """Deliver the answer to every live branch of the session, and to the branches that asked: one may have left
         memory."""
         question.text = text
         tenant, session, name = question.key
         memory = self._live_sessions.find_session(tenant, session)
-        for thread in [*(memory.branches.values() if memory is not None else ()), *question.branches]:
-            remember_answer(thread, name, text)
+        for branch in [*(memory.branches.values() if memory is not None else ()), *question.branches]:
+            remember_answer(branch, name, text)
         if not question.done.done():
             question.done.set_result(True)
 
@@ -275,7 +275,7 @@ class HelperQueue:
 
 
 def remember_answer(branch: Branch, name: str, text: str) -> None:
-    """Store the answer to the Ask of that name in the thread's state; the first answer stays."""
+    """Store the answer to the Ask of that name in the branch's state; the first answer stays."""
     if name not in branch.state.helper_answers:
         branch.state = replace(branch.state, helper_answers=_with(branch.state.helper_answers, name, text))
 

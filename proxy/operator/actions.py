@@ -34,7 +34,7 @@ from proxy.operator.session_settings import MAX_SETTING
 from proxy.settings.model import Plane
 
 ID_PATTERN: Final = r"^[^\x00]*$"
-"""Pattern of a thread, group or message id in a body: no database stores a NUL in a text."""
+"""Pattern of a branch, group or message id in a body: no database stores a NUL in a text."""
 STATE_EXAMPLE: Final = "Goal: mend the build\nContext: tests fail on 3.13\nResolved: 3.11\nTechnical Anchors: Makefile"
 MEMO_EXAMPLE: Final = "The tests need PostgreSQL 14 or newer."
 
@@ -52,7 +52,7 @@ class IdsBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     ids: Annotated[list[Id], Field(min_length=1, max_length=edit_messages.MAX_IDS, examples=[["nbswy3dpeb"]])]
-    thread: Annotated[str | None, Field(max_length=64, pattern=ID_PATTERN)] = None
+    branch: Annotated[str | None, Field(max_length=64, pattern=ID_PATTERN)] = None
 
 
 class SettingsBody(BaseModel):
@@ -78,12 +78,12 @@ class WindowBody(BaseModel):
     groups: Annotated[int, Field(ge=0, le=MAX_SETTING, examples=[5])]
 
 
-class ThreadBody(BaseModel):
-    """thread: the thread to change; without it the one that was last used."""
+class BranchBody(BaseModel):
+    """branch: the branch to change; without it the one that was last used."""
 
     model_config = ConfigDict(extra="forbid")
 
-    thread: Annotated[str | None, Field(max_length=64, pattern=ID_PATTERN)] = None
+    branch: Annotated[str | None, Field(max_length=64, pattern=ID_PATTERN)] = None
 
 
 class StateBody(BaseModel):
@@ -249,7 +249,7 @@ def _decision(
 ) -> Action:
     planes = CHANGE | INBAND if inband is not None else CHANGE
     return Action(
-        function.name, function, ("ids", "thread"), planes, "POST", DECISION_PATH, "groups", summary, (command,),
+        function.name, function, ("ids", "branch"), planes, "POST", DECISION_PATH, "groups", summary, (command,),
         body=IdsBody, inband=inband, confirm=confirm,
     )  # fmt: skip
 
@@ -279,7 +279,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         inband=InbandForm("/context window N", "keep the last N groups in the prompt; 0: all"), done=_describe_window,
     ),
     Action(
-        "show_next_prompt", show.preview_next_prompt, ("thread",), READ | INBAND, "GET", "/prompt", "groups",
+        "show_next_prompt", show.preview_next_prompt, ("branch",), READ | INBAND, "GET", "/prompt", "groups",
         "Show the prompt that would go out now, with the reason for each message left out or shortened.",
         ("context show", "build"), inband=InbandForm("/context show", "the prompt as it would go out now"),
     ),
@@ -290,12 +290,12 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("context show",),
     ),
     Action(
-        "list_groups", show.list_groups, ("last", "status", "thread"), READ | INBAND, "GET", "/groups", "groups",
-        "List the groups of a thread, oldest first, with their tokens as they came and as they would go out next.",
+        "list_groups", show.list_groups, ("last", "status", "branch"), READ | INBAND, "GET", "/groups", "groups",
+        "List the groups of a branch, oldest first, with their tokens as they came and as they would go out next.",
         ("groups list",), inband=InbandForm("/message list [N]", "the last N groups, with their tokens"),
     ),
     Action(
-        "show_group", show.read_group, ("group", "thread"), READ | INBAND, "GET", "/groups/{group}", "groups",
+        "show_group", show.read_group, ("group", "branch"), READ | INBAND, "GET", "/groups/{group}", "groups",
         "Show a group's messages in full, as they came and as they would go out next, with the reason for each"
         " difference.",
         ("groups show",), inband=InbandForm("/message show GID", "a group in full"),
@@ -311,10 +311,10 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("context compress", "compress"), done="the next request makes every edit that its policy proposes",
     ),
     Action(
-        "rebuild", rebuild_state.rebuild, ("thread",), CHANGE | INBAND, "POST", "/rebuild", "steering",
+        "rebuild", rebuild_state.rebuild, ("branch",), CHANGE | INBAND, "POST", "/rebuild", "steering",
         "Have the state written again from the current prompt. The helper writes it, or the upstream with its own"
         " key; else it comes with the next request.",
-        ("context rebuild",), body=ThreadBody, inband=InbandForm("/context rebuild", "have the state written anew"),
+        ("context rebuild",), body=BranchBody, inband=InbandForm("/context rebuild", "have the state written anew"),
     ),
     _decision(
         edit_messages.drop, "context drop", "Take groups or messages out of the prompt; they stay in the store.",
@@ -332,18 +332,18 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _decision(edit_messages.pin, "context pin", "Keep groups or messages as they are: no policy edits them."),
     _decision(edit_messages.unpin, "context unpin", "Let policies edit groups or messages again."),
     Action(
-        "undo", edit_messages.undo, ("thread",), CHANGE | INBAND, "POST", "/undo", "steering",
+        "undo", edit_messages.undo, ("branch",), CHANGE | INBAND, "POST", "/undo", "steering",
         "Remove the last group. The state returns to the one before it, or is written again.", ("undo",),
-        body=ThreadBody, inband=InbandForm("/undo", "take back the last group"),
+        body=BranchBody, inband=InbandForm("/undo", "take back the last group"),
     ),
     Action(
-        "show_stats", session_stats.compute_stats, ("thread",), READ, "GET", "/stats", "sessions",
+        "show_stats", session_stats.compute_stats, ("branch",), READ, "GET", "/stats", "sessions",
         "Show the state of a session: the size of its next prompt, its cost, and its cost without the proxy.",
         ("stats",),
     ),
     Action(
-        "show_chart", prompt_chart.build_chart, ("thread",), READ, "GET", "/picture", "figures",
-        "Show the next prompt of a thread. Each group is a bar of its messages: tokens, changes and their reasons.",
+        "show_chart", prompt_chart.build_chart, ("branch",), READ, "GET", "/picture", "figures",
+        "Show the next prompt of a branch. Each group is a bar of its messages: tokens, changes and their reasons.",
         (),
     ),
     Action(
@@ -352,11 +352,11 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("sessions delete",),
     ),
     Action(
-        "show_state", give_notes.read_state, ("thread",), READ, "GET", "/state", "told",
+        "show_state", give_notes.read_state, ("branch",), READ, "GET", "/state", "told",
         "Show the state that the next prompt carries.", ("state show",),
     ),
     Action(
-        "set_state", give_notes.set_state, ("text", "thread"), CHANGE, "PUT", "/state", "told",
+        "set_state", give_notes.set_state, ("text", "branch"), CHANGE, "PUT", "/state", "told",
         "Replace the model's own state.", ("state set",), body=StateBody,
         done="state set: it stands in the next prompt",
     ),
@@ -384,11 +384,11 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "Withdraw a note from the prompts.", ("notes withdraw",), done="note {note} leaves the prompts",
     ),
     Action(
-        "list_feedback", give_notes.list_feedback, ("thread",), READ, "GET", "/feedback", "told",
-        "List the feedback of users on a thread's iterations, oldest first.", ("feedback list",),
+        "list_feedback", give_notes.list_feedback, ("branch",), READ, "GET", "/feedback", "told",
+        "List the feedback of users on a branch's iterations, oldest first.", ("feedback list",),
     ),
     Action(
-        "add_feedback", give_notes.add_feedback, ("text", "thread"), CHANGE, "POST", "/feedback", "told",
+        "add_feedback", give_notes.add_feedback, ("text", "branch"), CHANGE, "POST", "/feedback", "told",
         "Give feedback on the iterations so far: it stands in the next iteration's record.", ("feedback give",),
         body=TextBody, done="it stands in the next iteration's record",
     ),

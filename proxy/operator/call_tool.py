@@ -67,7 +67,7 @@ async def call_tool(
     context = ToolContext(
         tenant=tenant,
         session=session,
-        branch=await _find_thread(services, tenant, session),
+        branch=await _find_branch(services, tenant, session),
         explicit=True,
         project=project,
         store=services.store,
@@ -81,10 +81,10 @@ async def call_tool(
     return ToolResult(text, text.startswith('{"error": '))
 
 
-async def _find_thread(services: Services, tenant: str, session: str) -> str:
-    """The thread last spoken in; "" where nothing was said yet. Raises NotFound if there is no such session."""
+async def _find_branch(services: Services, tenant: str, session: str) -> str:
+    """The branch last spoken in; "" where nothing was said yet. Raises NotFound if there is no such session."""
     record = await read_session(services, tenant, session)
     try:
-        return (await find_last_exchange(services, record, None)).thread
+        return (await find_last_exchange(services, record, None)).branch
     except NotFound:
         return ""

@@ -60,11 +60,11 @@ class DecisionFunction:
         session: str,
         ids: Sequence[str],
         *,
-        thread: str | None = None,
+        branch: str | None = None,
         id_kind: IdKind = "",
     ) -> DecisionResult:
         """Return the decision as it was stored. Raises NotFound, Conflict and Unprocessable."""
-        here = await find_branch(services, tenant, session, thread)
+        here = await find_branch(services, tenant, session, branch)
         return await self.decide(services, here, _complete_steps(here, _resolve_ids(here, ids, id_kind)))
 
 
@@ -82,9 +82,9 @@ async def remove(services: Services, selected: SelectedBranch, chosen: Sequence[
     return changed
 
 
-async def undo(services: Services, tenant: str, session: str, *, thread: str | None = None) -> DecisionResult:
+async def undo(services: Services, tenant: str, session: str, *, branch: str | None = None) -> DecisionResult:
     """Drop the last group that is there. The state goes back to the one before the group, or is rebuilt."""
-    here = await find_branch(services, tenant, session, thread)
+    here = await find_branch(services, tenant, session, branch)
     dropped = here.operator_decisions.dropped
     for group in reversed(here.groups):
         chosen = [n for n in range(group.start, group.end) if _may_be_decided(here, n)]
@@ -94,7 +94,7 @@ async def undo(services: Services, tenant: str, session: str, *, thread: str | N
     else:
         raise Conflict("there is no group left to undo")
     if here.branch.state.states:
-        rebuilt = await rebuild_state.rebuild(services, tenant, session, thread=here.branch.name)
+        rebuilt = await rebuild_state.rebuild(services, tenant, session, branch=here.branch.name)
         return msgspec.structs.replace(changed, note=f"state: {rebuilt.how}, {rebuilt.outcome}")
     return changed
 
@@ -143,7 +143,7 @@ async def _take_out(
     """Take messages out, if the next prompt is valid without them."""
     if selected.branch.state.stopped is not None:
         raise Conflict(
-            f"this thread goes out as it comes ({selected.branch.state.stopped}):"
+            f"this branch goes out as it comes ({selected.branch.state.stopped}):"
             " the upstream refused a changed prompt",
             hint="Begin a new conversation.",
         )
@@ -188,7 +188,7 @@ def _resolve_ids(selected: SelectedBranch, ids: Sequence[str], id_kind: IdKind) 
         elif index is not None and id_kind != "group":
             chosen.add(index)
         else:
-            raise NotFound(f"this thread has no group or message {name!r}", hint="List its groups.")
+            raise NotFound(f"this branch has no group or message {name!r}", hint="List its groups.")
     return sorted(chosen)
 
 
@@ -245,14 +245,14 @@ async def _store_decision(
     there = set(chosen)
     changed = DecisionResult(
         session=selected.record.session,
-        thread=selected.branch.name,
+        branch=selected.branch.name,
         action=action,
         messages=[public_id(selected.keys[n]) for n in chosen],
         groups=[group.id for group in selected.groups if there & set(range(group.start, group.end))],
         tokens=sum({row.key: row.before for row in rows}.values()),
     )
     record_outcome.publish_decision(
-        services, selected.record.tenant, changed.session, action, branch=changed.thread,
+        services, selected.record.tenant, changed.session, action, branch=changed.branch,
         messages=changed.messages, groups=changed.groups, count=len(chosen), tokens=changed.tokens,
     )  # fmt: skip
     return changed

@@ -57,7 +57,7 @@ async def delete_session(services: Services, tenant: str, session: str) -> Remov
 
 
 async def _erase_forms(services: Services, selected: SelectedBranch, positions: dict[int, bytes]) -> list[Row]:
-    """Return the rows that blank these positions of the conversation in the other forms that the thread's exchanges
+    """Return the rows that blank these positions of the conversation in the other forms that the branch's exchanges
     have."""
     place = (selected.record.tenant, selected.record.session)
     made: dict[str, Row] = {}
@@ -66,9 +66,9 @@ async def _erase_forms(services: Services, selected: SelectedBranch, positions: 
         for one in page:
             forms = msgspec.json.decode(one.forms, type=MessageForms)
             for at, form in forms.other:
-                if form and at in positions and one.thread == selected.branch.name:
+                if form and at in positions and one.branch == selected.branch.name:
                     made[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at], ERASED_TEXT))
-            if forms.whole and forms.whole not in made and one.thread == selected.branch.name:
+            if forms.whole and forms.whole not in made and one.branch == selected.branch.name:
                 array = await services.store.read_form(*place, bytes.fromhex(forms.whole))
                 if array is not None:
                     made[forms.whole] = EraseFormRow(

@@ -105,7 +105,7 @@ async def measure_session(
         return None
     arm = arms.pop() if len(arms) == 1 else "mixed"
     sums = _sum_exchanges(services, SessionMeasures(tenant, session, arm), exchanges)
-    tips = {one.thread: one.answer or one.head for one in exchanges}
+    tips = {one.branch: one.answer or one.head for one in exchanges}
     bodies = {
         message.key: message.body
         for tip in tips.values()
@@ -132,7 +132,7 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
             made["answers"] += 1
         if one.prompt_tokens is not None:
             model = plan_request.look_up_model(services, one.model)
-            meter = build_meter(one, model, count_sent_tokens(one), previous.get(one.thread))
+            meter = build_meter(one, model, count_sent_tokens(one), previous.get(one.branch))
             bill, predicted = cost.compute_bill(model, meter), cost.predict_bill(model, meter)
             if bill is not None and predicted is not None:
                 made["dollars"] += bill.paid
@@ -140,7 +140,7 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
                 made["sent"] += predicted.sent
                 made["rounds"] += predicted.rounds
                 made["missed"] += max(0.0, bill.paid - predicted.rounds - predicted.sent)
-        previous[one.thread] = one
+        previous[one.branch] = one
     return SessionMeasures(**made)
 
 

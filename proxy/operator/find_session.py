@@ -1,4 +1,4 @@
-"""Find the conversation that an operator means: a session by its name, one of its threads, and its history."""
+"""Find the conversation that an operator means: a session by its name, one of its branches, and its history."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 OFF_LOOP_MESSAGES = 300
 """Messages from which work on all of them runs in a worker thread, so that the event loop serves others."""
 PAGE_SIZE = 200
-"""Exchanges that are read at a time to find a thread's last one."""
+"""Exchanges that are read at a time to find a branch's last one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectedBranch:
-    """A thread of a session. branch: a copy with a memory of its own, so that a trial on it changes no live thread.
+    """A branch of a session. branch: a copy with a memory of its own, so that a trial on it changes no live branch.
     exchange: its last exchange. request: the history as the client would send it now, including our last answer. keys:
     the chain key of each message of it."""
 
@@ -65,17 +65,17 @@ async def read_session(services: Services, tenant: str, name: str) -> SessionRec
     return found
 
 
-async def find_branch(services: Services, tenant: str, name: str, thread: str | None = None) -> SelectedBranch:
-    """Return a thread with its history; the last used thread where none is named. Raises NotFound."""
+async def find_branch(services: Services, tenant: str, name: str, branch: str | None = None) -> SelectedBranch:
+    """Return a branch with its history; the last used branch where none is named. Raises NotFound."""
     record = await read_session(services, tenant, name)
-    exchange = await find_last_exchange(services, record, thread)
+    exchange = await find_last_exchange(services, record, branch)
     request, keys = await rebuild_request(services.store, exchange, services.message_cache.get_message)
     answered = await services.store.read_chain(tenant, name, exchange.answer) if exchange.answer else []
     if answered and exchange.answer:
         raws = [*(m.raw for m in request.messages), answered[-1].body]
         request = await parse_request(services, await run_off_loop(len(raws), partial(write_request, request, raws)))
         keys = (*keys, exchange.answer)
-    copied = await _copy(services, record, exchange.thread, keys)
+    copied = await _copy(services, record, exchange.branch, keys)
     steered = copied.live_session.stored_decisions or StoredDecisions()
     policy = services.policies.get(exchange.policy)
     observation = policy.observation if policy is not None else None
@@ -83,17 +83,17 @@ async def find_branch(services: Services, tenant: str, name: str, thread: str | 
     return SelectedBranch(record, copied, exchange, request, keys, steered, found)
 
 
-async def find_last_exchange(services: Services, record: SessionRecord, thread: str | None) -> ExchangeRecord:
-    """Return the newest exchange of a thread, or of the newest thread; side calls count where there is nothing else.
+async def find_last_exchange(services: Services, record: SessionRecord, branch: str | None) -> ExchangeRecord:
+    """Return the newest exchange of a branch, or of the newest branch; side calls count where there is nothing else.
     Raises NotFound."""
-    side = {one.thread for one in record.threads if one.kind == "side"}
-    side = side if len(side) < len(record.threads) else set()
-    if thread is not None and thread not in {one.thread for one in record.threads}:
-        raise NotFound(f"session {record.session!r} has no thread {thread!r}")
+    side = {one.branch for one in record.branches if one.kind == "side"}
+    side = side if len(side) < len(record.branches) else set()
+    if branch is not None and branch not in {one.branch for one in record.branches}:
+        raise NotFound(f"session {record.session!r} has no branch {branch!r}")
     before: float | None = None
     while page := await services.store.read_exchanges(record.tenant, record.session, PAGE_SIZE, before):
         for one in page:
-            if one.thread == thread or (thread is None and one.thread not in side):
+            if one.branch == branch or (branch is None and one.branch not in side):
                 return one
         before = page[-1].started_at
     raise NotFound(f"nothing was said in session {record.session!r} yet")
@@ -107,12 +107,12 @@ async def parse_request(services: Services, body: bytes) -> Request:
 
 
 async def _copy(services: Services, record: SessionRecord, name: str, keys: Sequence[bytes]) -> Branch:
-    """Return the thread as a request would find it, in a memory of its own."""
+    """Return the branch as a request would find it, in a memory of its own."""
     place = (record.tenant, record.session)
     known = await services.store.find_known_messages(*place, list(dict.fromkeys(keys)))
     nodes = await run_off_loop(
         len(known),
-        lambda: {k: Node(one.form, one.thread, one.reached, one.strategy, one.seen) for k, one in known.items()},
+        lambda: {k: Node(one.form, one.branch, one.reached, one.strategy, one.seen) for k, one in known.items()},
     )
     memory = LiveSession(
         *place, record.explicit, nodes, stored=True, stored_decisions=await read_decisions(services.store, *place)
@@ -122,5 +122,5 @@ async def _copy(services: Services, record: SessionRecord, name: str, keys: Sequ
     if found is None:
         found = await services.live_sessions.load_branch(memory, name)
     if found is None:
-        raise NotFound(f"session {record.session!r} has no thread {name!r}")
+        raise NotFound(f"session {record.session!r} has no branch {name!r}")
     return replace(found, live_session=memory)

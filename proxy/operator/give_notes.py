@@ -32,10 +32,10 @@ MAX_WITHDRAWN = 100
 MAX_TRIES = 4
 
 
-async def read_state(services: Services, tenant: str, session: str, *, thread: str | None = None) -> StateDetails:
+async def read_state(services: Services, tenant: str, session: str, *, branch: str | None = None) -> StateDetails:
     """Return the state that the next prompt is given. Raises NotFound; StoreUnavailable passes through, here and
     below."""
-    return _shown(await find_branch(services, tenant, session, thread))
+    return _shown(await find_branch(services, tenant, session, branch))
 
 
 def _shown(selected: SelectedBranch) -> StateDetails:
@@ -51,14 +51,14 @@ def _shown(selected: SelectedBranch) -> StateDetails:
 
 
 async def set_state(
-    services: Services, tenant: str, session: str, text: str, *, thread: str | None = None
+    services: Services, tenant: str, session: str, text: str, *, branch: str | None = None
 ) -> StateDetails:
     """Put a state in the place of the model's own. Raises Unprocessable for a state longer than `state.max_chars`: it
     is not cut."""
     text, most = text.strip(), services.settings.state.max_chars
     if not text or len(text) > most:
         raise Unprocessable(f"a state has between 1 and {most} characters")
-    here = await find_branch(services, tenant, session, thread)
+    here = await find_branch(services, tenant, session, branch)
     await store_state(services, here, text)
     return _shown(await find_branch(services, tenant, session, here.branch.name))
 
@@ -154,24 +154,24 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
 
 
 async def add_feedback(
-    services: Services, tenant: str, session: str, text: str, *, thread: str | None = None
+    services: Services, tenant: str, session: str, text: str, *, branch: str | None = None
 ) -> NoteDetails:
     """Store the user's feedback on the iterations so far: it stands in the next iteration's record (FEATURES.md C1)."""
     record = await find_session.read_session(services, tenant, session)
-    exchange = await find_session.find_last_exchange(services, record, thread)
+    exchange = await find_session.find_last_exchange(services, record, branch)
     row = await iteration_records.store_feedback(
-        services, (tenant, session, exchange.thread), _check_text(text, reflection.MAX_RESULT_CHARS)
+        services, (tenant, session, exchange.branch), _check_text(text, reflection.MAX_RESULT_CHARS)
     )
     return NoteDetails(row.note, row.kind, row.text, row.created_at)
 
 
 async def list_feedback(
-    services: Services, tenant: str, session: str, *, thread: str | None = None
+    services: Services, tenant: str, session: str, *, branch: str | None = None
 ) -> list[NoteDetails]:
-    """Return a thread's feedback, oldest first."""
+    """Return a branch's feedback, oldest first."""
     record = await find_session.read_session(services, tenant, session)
-    exchange = await find_session.find_last_exchange(services, record, thread)
-    found = await services.store.read_notes(tenant, session, exchange.thread)
+    exchange = await find_session.find_last_exchange(services, record, branch)
+    found = await services.store.read_notes(tenant, session, exchange.branch)
     return [NoteDetails(one.note, one.kind, one.text, one.created_at) for one in found if one.kind == "feedback"]
 
 

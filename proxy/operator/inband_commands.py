@@ -78,13 +78,13 @@ def _match(name: str, form: Sequence[str], words: Sequence[str]) -> InbandComman
     return InbandCommand(name, group, number)
 
 
-async def run_command(services: Services, tenant: str, session: str, line: str, *, thread: str | None = None) -> str:
+async def run_command(services: Services, tenant: str, session: str, line: str, *, branch: str | None = None) -> str:
     """Return the reply to a command; the help where the line is no command. Raises nothing of ours: the reply says why
     a command failed."""
     command = parse_command(line) or InbandCommand("help")
     action = ACTIONS_BY_NAME.get(command.name)
     try:
-        text = HELP if action is None else await _run(services, (tenant, session), action, command, thread)
+        text = HELP if action is None else await _run(services, (tenant, session), action, command, branch)
     except ProxyError as problem:
         text = str(problem)
     if len(text) > MAX_REPLY_CHARS:
@@ -93,10 +93,10 @@ async def run_command(services: Services, tenant: str, session: str, line: str, 
 
 
 async def _run(
-    services: Services, place: tuple[str, str], action: Action, command: InbandCommand, thread: str | None
+    services: Services, place: tuple[str, str], action: Action, command: InbandCommand, branch: str | None
 ) -> str:
     typed = {"ids": [command.group], "group": command.group, "groups": command.number, "last": command.number,
-             "thread": thread}  # fmt: skip
+             "branch": branch}  # fmt: skip
     given = {name: typed[name] for name in action.arguments if name in typed}
     return REPLIES[action.result](await action.function(services, *place, **given))
 

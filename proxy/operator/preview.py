@@ -44,7 +44,7 @@ class Preview:
 async def preview_prompt(
     services: Services, selected: SelectedBranch, decisions: StoredDecisions | None = None, *, prompted: bool = False
 ) -> Preview:
-    """Plan the next request of a thread. decisions: decisions to try, in place of those in force. prompted: the user
+    """Plan the next request of a branch. decisions: decisions to try, in place of those in force. prompted: the user
     speaks next, even where results are awaited."""
     decisions = decisions if decisions is not None else selected.operator_decisions
     raws = _stand_ins(selected.request, prompted=prompted)
@@ -58,9 +58,9 @@ async def preview_prompt(
             count, partial(chain.compute_keys, selected.record.tenant, request.messages, selected.keys)
         )
     )
-    # Facts that were found for the thread's last request are not available here: to the planner the whole history is
+    # Facts that were found for the branch's last request are not available here: to the planner the whole history is
     # new.
-    thread = replace(
+    branch = replace(
         selected.branch,
         live_session=replace(selected.branch.live_session, stored_decisions=decisions),
         body_sizes=(0, 0),
@@ -71,7 +71,7 @@ async def preview_prompt(
     turn = Turn(
         id="",
         tenant=selected.record.tenant,
-        located=Located(thread, "continuation", len(selected.keys) - 1, selected.record.explicit),
+        located=Located(branch, "continuation", len(selected.keys) - 1, selected.record.explicit),
         request=request,
         keys=keys,
         model=model,
@@ -84,7 +84,7 @@ async def preview_prompt(
     if count >= find_session.OFF_LOOP_MESSAGES or any(not turn.weigh.has_count(m) for m in request.messages):
         await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
     await lookups.search_store(services, turn)
-    if thread.tool_offer is not None:
+    if branch.tool_offer is not None:
         turn = await splice_rounds.add_rounds_and_tools(services, turn, first=False)
     await lookups.load_notes(services, turn, "")
     turn = await plan_request.plan_request(services, turn)

@@ -1,4 +1,4 @@
-"""Chart of a thread's next prompt: each group is a bar of its messages, with the tokens and the edit of each."""
+"""Chart of a branch's next prompt: each group is a bar of its messages, with the tokens and the edit of each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PromptChart(Struct, frozen=True):
     waits for results, not for the user."""
 
     session: str
-    thread: str
+    branch: str
     policy: str
     model: str
     limit: int | None
@@ -75,10 +75,10 @@ class PromptChart(Struct, frozen=True):
     waits: bool
 
 
-async def build_chart(services: Services, tenant: str, session: str, *, thread: str | None = None) -> PromptChart:
+async def build_chart(services: Services, tenant: str, session: str, *, branch: str | None = None) -> PromptChart:
     """Return the chart of the prompt that would go out if the client sent its history now. Raises NotFound;
     StoreUnavailable passes through."""
-    here = await find_branch(services, tenant, session, thread)
+    here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
     reported = await show.read_reported_tokens(services, here)
     return await run_off_loop(len(here.keys), lambda: _draw_chart(here, seen, reported))
@@ -109,7 +109,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
     ]
     return PromptChart(
         session=selected.record.session,
-        thread=selected.branch.name,
+        branch=selected.branch.name,
         policy=turn.enriched.policy.name,
         model=turn.request.model,
         limit=turn.enriched.policy.find_window(turn.model),

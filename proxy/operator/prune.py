@@ -29,7 +29,7 @@ async def prune_next_prompt(services: Services, tenant: str, session: str) -> Se
         leaving = _leaving(here, plain, await preview_pruned_prompt(services, here))
         if leaving:
             try:
-                await edit_messages.drop(services, tenant, session, leaving, thread=here.branch.name, id_kind="message")
+                await edit_messages.drop(services, tenant, session, leaving, branch=here.branch.name, id_kind="message")
             except Conflict:  # without the plan's other changes the drop would leave turns out of order
                 return await session_settings.request_prune(services, tenant, session)
             return await session_settings.load_settings(services, tenant, session)
@@ -46,11 +46,11 @@ def _leaving(selected: SelectedBranch, plain: Preview, pruned: Preview) -> list[
     ]
 
 
-# Preview of a thread's next prompt after pruning, for comparison with the prompt that would go out.
+# Preview of a branch's next prompt after pruning, for comparison with the prompt that would go out.
 
 
 async def preview_pruned_prompt(services: Services, selected: SelectedBranch) -> Preview:
-    """The next request of a thread, planned with the budget of a pruned one."""
+    """The next request of a branch, planned with the budget of a pruned one."""
     settings = msgspec.structs.replace(selected.operator_decisions.settings, force="prune")
     return await preview_prompt(services, selected, replace(selected.operator_decisions, settings=settings))
 

@@ -27,9 +27,9 @@ CONVERSATION_CHARS = 200_000
 """Characters of the conversation in the question: the newest messages that fit."""
 
 
-async def rebuild(services: Services, tenant: str, session: str, *, thread: str | None = None) -> RebuildResult:
-    """Rebuild the state of a thread. Raises NotFound; StoreUnavailable passes through."""
-    here = await find_branch(services, tenant, session, thread)
+async def rebuild(services: Services, tenant: str, session: str, *, branch: str | None = None) -> RebuildResult:
+    """Rebuild the state of a branch. Raises NotFound; StoreUnavailable passes through."""
+    here = await find_branch(services, tenant, session, branch)
     name = here.branch.name
     found = _asker(services, here)
     outcome = "no helper, and no key of the upstream's own"

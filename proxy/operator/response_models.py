@@ -61,7 +61,7 @@ class PromptDetails(Struct, frozen=True):
     original: the body as the client sent it. refused: why the original went out instead."""
 
     session: str
-    thread: str
+    branch: str
     exchange: str
     policy: str
     model: str
@@ -95,7 +95,7 @@ class DecisionResult(Struct, frozen=True):
     the messages as they came."""
 
     session: str
-    thread: str
+    branch: str
     action: str
     messages: list[str]
     groups: list[str]
@@ -104,9 +104,9 @@ class DecisionResult(Struct, frozen=True):
 
 
 class StateDetails(Struct, frozen=True):
-    """The state that a thread's prompts are given. by: the model, or the operator (set or rebuilt)."""
+    """The state that a branch's prompts are given. by: the model, or the operator (set or rebuilt)."""
 
-    thread: str
+    branch: str
     text: str | None
     by: StateAuthor
     versions: int
@@ -115,7 +115,7 @@ class StateDetails(Struct, frozen=True):
 class RebuildResult(Struct, frozen=True):
     """Result of a rebuild of a state. how: by the helper, by the upstream, or with the next request."""
 
-    thread: str
+    branch: str
     how: RebuildMethod
     text: str | None
     outcome: str
@@ -192,7 +192,7 @@ class SessionStats(Struct, frozen=True):
     """
 
     session: str
-    thread: str
+    branch: str
     policy: str
     model: str
     items: int

@@ -62,10 +62,10 @@ class SessionTotals:
         self.exchanges += 1
         self.tokens_before += exchange.tokens_before
         self.tokens_after += sent
-        previous = self._last.get(exchange.thread)
+        previous = self._last.get(exchange.branch)
         if exchange.edits > (previous.edits if previous is not None else 0):
             self.last_compression = exchange.started_at
-        self._last[exchange.thread] = exchange
+        self._last[exchange.branch] = exchange
         if b'"refetched"' in exchange.inserts:
             self.refetched.update(msgspec.json.decode(exchange.inserts, type=SentTexts).refetched)
         if exchange.prompt_tokens is None:
@@ -117,10 +117,10 @@ def build_meter(exchange: ExchangeRecord, model: Model, sent: int, previous: Exc
     )
 
 
-async def compute_stats(services: Services, tenant: str, session: str, *, thread: str | None = None) -> SessionStats:
-    """Return the statistics of a session, with the next prompt of one of its threads. Raises NotFound; StoreUnavailable
-    passes through."""
-    here = await find_branch(services, tenant, session, thread)
+async def compute_stats(services: Services, tenant: str, session: str, *, branch: str | None = None) -> SessionStats:
+    """Return the statistics of a session, with the next prompt of one of its branches. Raises NotFound;
+    StoreUnavailable passes through."""
+    here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
     exchanges = await _exchanges(services, here)
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
@@ -173,7 +173,7 @@ def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums:
     budgets = next((note.figures for note in plan.notes if note.kind == "level_budgets"), {})
     return SessionStats(
         session=selected.record.session,
-        thread=selected.branch.name,
+        branch=selected.branch.name,
         policy=turn.enriched.policy.name,
         model=turn.request.model,
         items=len(selected.keys),

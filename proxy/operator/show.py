@@ -54,7 +54,7 @@ async def read_past_prompt(services: Services, tenant: str, session: str, exchan
     row = found.exchange
     request = await find_session.parse_request(services, found.original_body)
     weigh = services.find_token_counter(plan_request.look_up_model(services, row.model))
-    since = {edit.key: edit for edit, _ in await services.store.read_edits(tenant, session, row.thread, row.edits)}
+    since = {edit.key: edit for edit, _ in await services.store.read_edits(tenant, session, row.branch, row.edits)}
     known = await read_decisions(services.store, tenant, session)
     sent = msgspec.json.decode(row.inserts, type=SentTexts)
     went_as_it_came = sent.original or row.fallback == "upstream_reject"
@@ -66,7 +66,7 @@ async def read_past_prompt(services: Services, tenant: str, session: str, exchan
     messages = await _messages(request, found.keys, edits, weigh, known, since, services.policies.get(row.policy))
     return PromptDetails(
         session=session,
-        thread=row.thread,
+        branch=row.branch,
         exchange=exchange,
         policy=row.policy,
         model=row.model,
@@ -81,11 +81,11 @@ async def read_past_prompt(services: Services, tenant: str, session: str, exchan
 
 
 async def preview_next_prompt(
-    services: Services, tenant: str, session: str, *, thread: str | None = None
+    services: Services, tenant: str, session: str, *, branch: str | None = None
 ) -> PromptDetails:
     """Return the prompt that would go out if the client sent its history now. The client's next messages are not known:
     messages of source `next` stand for them."""
-    here = await find_branch(services, tenant, session, thread)
+    here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
     turn, plan = seen.turn, seen.turn.prompt.plan
     edits = {} if turn.prompt.observed else seen.edits
@@ -97,7 +97,7 @@ async def preview_next_prompt(
     messages[first:] = [msgspec.structs.replace(m, id="", source="next") for m in messages[first:]]
     return PromptDetails(
         session=session,
-        thread=here.branch.name,
+        branch=here.branch.name,
         exchange="",
         policy=turn.enriched.policy.name,
         model=turn.request.model,
@@ -128,46 +128,46 @@ async def list_groups(
     tenant: str,
     session: str,
     *,
-    thread: str | None = None,
+    branch: str | None = None,
     status: PromptStatus | Literal[""] = "",
     last: int | None = None,
 ) -> list[GroupListItem]:
-    """Return the groups of a thread, oldest first, as they stand in the next prompt. last: so many of the newest."""
-    here = await find_branch(services, tenant, session, thread)
+    """Return the groups of a branch, oldest first, as they stand in the next prompt. last: so many of the newest."""
+    here = await find_branch(services, tenant, session, branch)
     seen, reported = await preview_prompt(services, here), await read_reported_tokens(services, here)
     found = await find_session.run_off_loop(len(here.keys), lambda: build_group_items(here, seen, reported))
     return [one for one in found if not status or one.status == status][-last if last else 0 :]
 
 
 async def read_group(
-    services: Services, tenant: str, session: str, group: str, *, thread: str | None = None
+    services: Services, tenant: str, session: str, group: str, *, branch: str | None = None
 ) -> list[PromptMessage]:
     """Return a group's messages in full. Raises NotFound."""
-    here = await find_branch(services, tenant, session, thread)
+    here = await find_branch(services, tenant, session, branch)
     found = next((one for one in here.groups if one.id == group), None)
     if found is None:
-        raise NotFound(f"this thread has no group {group!r}", hint="List its groups.")
+        raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
     return await _between(services, here, found.start, found.end)
 
 
 async def read_message(
-    services: Services, tenant: str, session: str, name: str, *, thread: str | None = None
+    services: Services, tenant: str, session: str, name: str, *, branch: str | None = None
 ) -> PromptMessage:
     """Return a message in full. Raises NotFound."""
-    here = await find_branch(services, tenant, session, thread)
+    here = await find_branch(services, tenant, session, branch)
     index = here.find_index(name)
     if index is None:
-        raise NotFound(f"this thread has no message {name!r}", hint="List its groups.")
+        raise NotFound(f"this branch has no message {name!r}", hint="List its groups.")
     return (await _between(services, here, index, index + 1))[0]
 
 
 async def list_iterations(
-    services: Services, tenant: str, session: str, *, thread: str | None = None
+    services: Services, tenant: str, session: str, *, branch: str | None = None
 ) -> list[IterationReport]:
-    """Return the records of a thread's iterations, oldest first."""
+    """Return the records of a branch's iterations, oldest first."""
     record = await find_session.read_session(services, tenant, session)
-    exchange = await find_session.find_last_exchange(services, record, thread)
-    return await iteration_records.read_iterations(services.store, (tenant, session, exchange.thread))
+    exchange = await find_session.find_last_exchange(services, record, branch)
+    return await iteration_records.read_iterations(services.store, (tenant, session, exchange.branch))
 
 
 async def _between(services: Services, selected: SelectedBranch, start: int, end: int) -> list[PromptMessage]:
@@ -308,7 +308,7 @@ async def read_reported_tokens(services: Services, selected: SelectedBranch) -> 
 
 
 def build_group_items(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> list[GroupListItem]:
-    """Return the groups of a thread as they stand in a planned prompt."""
+    """Return the groups of a branch as they stand in a planned prompt."""
     turn = preview.turn
     edits = {} if turn.prompt.observed else preview.edits
     return [_build_group_item(selected, one, edits, turn.weigh, reported) for one in selected.groups]

@@ -41,7 +41,7 @@ class ExchangePoint(Struct, frozen=True):
     with a new edit."""
 
     exchange: str
-    thread: str
+    branch: str
     started_at: float
     status: str
     policy: str
@@ -180,9 +180,9 @@ class TimelineCache:
             self._known.move_to_end(name)
             return found[1]
         exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
-        several = len({one.thread for one in exchanges}) > 1
+        several = len({one.branch for one in exchanges}) > 1
         kinds = await services.store.read_branch_kinds(*name) if several else []
-        side_calls = {one.thread for one in kinds if one.kind == "side"}
+        side_calls = {one.branch for one in kinds if one.kind == "side"}
         work = partial(build_timeline, services, exchanges, side_calls)
         made = await find_session.run_off_loop(len(exchanges), work) if exchanges else None
         if not exchanges or exchanges[-1].status != "open":
@@ -215,7 +215,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
         made.append(
             ExchangePoint(
                 exchange=one.exchange,
-                thread=one.thread,
+                branch=one.branch,
                 started_at=one.started_at,
                 status=one.status,
                 policy=one.policy,
@@ -230,7 +230,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
                 cost_planned=paid.planned if paid is not None else None,
                 fallback=one.fallback,
                 loop=any(source == LOOP_SOURCE for _, source, _ in went.inserts),
-                edited=one.edits > edits.get(one.thread, 0),
+                edited=one.edits > edits.get(one.branch, 0),
                 over_budget=max(0, sent - went.limit) if went.limit else 0,
                 model=one.model,
                 messages=one.messages,
@@ -238,7 +238,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
                 total_ms=1000 * (one.ended_at - one.started_at) if one.ended_at is not None else None,
             )
         )
-        edits[one.thread] = one.edits
+        edits[one.branch] = one.edits
     return made, sums
 
 
@@ -246,13 +246,13 @@ def build_timeline(
     services: Services, exchanges: list[ExchangeRecord], side_calls: AbstractSet[str] = frozenset()
 ) -> SessionTimeline:
     """Return the figures of a session with these exchanges, oldest first; there is at least one. side_calls: names of
-    its threads that are side calls."""
+    its branches that are side calls."""
     made, sums = build_points(services, exchanges)
     periods: dict[tuple[int, str, str], PeriodFigures] = {}
     for point in made:
         at = int(point.started_at // PERIOD_S) * PERIOD_S
         periods.setdefault((at, point.policy, point.model), PeriodFigures(at)).add(point)
-    last = next((one for one in reversed(exchanges) if one.thread not in side_calls), exchanges[-1])
+    last = next((one for one in reversed(exchanges) if one.branch not in side_calls), exchanges[-1])
     sent = count_sent_tokens(last)
     policy = services.policies.get(last.policy)
     model = plan_request.look_up_model(services, last.model)

@@ -49,7 +49,7 @@ class RecordedConversation:
     times: tuple[float, ...] = ()
     """The time at which each message was first seen, in seconds; empty if not known."""
     shared_messages: int = 0
-    """Number of messages at the front that belong to another thread. Their requests are played, so that the policy
+    """Number of messages at the front that belong to another branch. Their requests are played, so that the policy
     remembers what it should, but not counted."""
     tenant: str = ""
     """The tenant whose conversation it was."""

@@ -108,7 +108,7 @@ class PromptScorer:
         is_counted: bool,
     ) -> None:
         """Judge a request. prompt: the messages that were sent, None for the history as it was. is_counted: False if
-        the request belongs to another thread. Then only the fetched messages are remembered."""
+        the request belongs to another branch. Then only the fetched messages are remembered."""
         tally = self.totals
         missing: set[int] = set()
         kept_atoms: Sequence[Reference] = request.atoms

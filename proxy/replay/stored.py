@@ -1,8 +1,8 @@
-"""Recorded conversations from the proxy's own store: every thread is a conversation, as its client sent it.
+"""Recorded conversations from the proxy's own store: every branch is a conversation, as its client sent it.
 
-A thread is its last request, built again as the client sent it, with the answer that followed. A fork shares the
-beginning of another thread. The requests of that beginning are played, since policies must remember them, but counted
-only in the thread that made them. Times are those at which messages were first stored, so an idle hour makes a cold
+A branch is its last request, built again as the client sent it, with the answer that followed. A fork shares the
+beginning of another branch. The requests of that beginning are played, since policies must remember them, but counted
+only in the branch that made them. Times are those at which messages were first stored, so an idle hour makes a cold
 cache here too.
 """
 
@@ -20,7 +20,7 @@ from proxy.replay.read import RecordedConversation
 from proxy.store.base import BranchRow, ExchangeRecord, Store
 
 PAGE_SIZE = 200
-"""Exchanges read at once in the search for a thread's newest one."""
+"""Exchanges read at once in the search for a branch's newest one."""
 
 StoredSession = tuple[str, str]
 """(tenant, session)"""
@@ -40,27 +40,27 @@ async def find_sessions(store: Store, session_names: Collection[str]) -> list[St
 
 
 async def read_branches(store: Store, session: StoredSession, source: str) -> AsyncIterator[RecordedConversation]:
-    """Yield every thread of a session, oldest first. A thread with a part missing in the store is skipped."""
+    """Yield every branch of a session, oldest first. A branch with a part missing in the store is skipped."""
     record = await store.read_session(*session)
     newest = await _newest(store, session)
-    for thread in record.threads if record else ():
-        last = newest.get(thread.thread)
+    for branch in record.branches if record else ():
+        last = newest.get(branch.branch)
         if last is None:
             continue
         try:
-            yield await _conversation(store, thread, last, source)
+            yield await _conversation(store, branch, last, source)
         except (NotManaged, StoreUnavailable):
             continue  # a gap in what was stored: the others can still be played
 
 
 async def _newest(store: Store, place: StoredSession) -> dict[str, ExchangeRecord]:
-    """Return the newest exchange of each thread."""
+    """Return the newest exchange of each branch."""
     found: dict[str, ExchangeRecord] = {}
     before = None
     while True:
         page = await store.read_exchanges(*place, PAGE_SIZE, before)
         for exchange in page:
-            found.setdefault(exchange.thread, exchange)
+            found.setdefault(exchange.branch, exchange)
         if len(page) < PAGE_SIZE:
             return found
         before = page[-1].started_at
@@ -71,31 +71,31 @@ def _read(tenant: str, body: bytes) -> tuple[Request, Sequence[bytes]]:
     return request, compute_keys(tenant, request.messages)
 
 
-async def _conversation(store: Store, thread: BranchRow, last: ExchangeRecord, source: str) -> RecordedConversation:
-    place = thread.tenant, thread.session
+async def _conversation(store: Store, branch: BranchRow, last: ExchangeRecord, source: str) -> RecordedConversation:
+    place = branch.tenant, branch.session
     built = await rebuild_prompt.rebuild_prompt(store, *place, last.exchange)
     if built is None:
         raise StoreUnavailable("an exchange has left the store")
-    request, keys = await asyncio.to_thread(_read, thread.tenant, built.original_body)
+    request, keys = await asyncio.to_thread(_read, branch.tenant, built.original_body)
     chain = await store.read_chain(*place, last.answer or last.head)
     seen = {stored.key: stored.created_at for stored in chain}
     raws = [message.raw for message in request.messages]
-    at = keys.index(thread.fork_key) + 1 if thread.fork_key in keys else 0
-    known = await store.read_branch(*place, thread.thread)
+    at = keys.index(branch.fork_key) + 1 if branch.fork_key in keys else 0
+    known = await store.read_branch(*place, branch.branch)
     answers = known.answers if known else {}
     times: list[float] = []
     for k in keys:  # a system message is not in the chain: it has the time of the message before it
-        times.append(seen.get(k, times[-1] if times else thread.created_at))
+        times.append(seen.get(k, times[-1] if times else branch.created_at))
     if last.answer and chain and chain[-1].key == last.answer:
         raws.append(chain[-1].body)
         times.append(chain[-1].created_at)
     return RecordedConversation(
-        id=f"{thread.session}/{thread.thread}",
+        id=f"{branch.session}/{branch.branch}",
         source=source,
         messages=tuple(raws),
         tools=request.tools,
         times=tuple(times),
         shared_messages=at,
-        tenant=thread.tenant,
+        tenant=branch.tenant,
         answers=tuple(answers.items()),
     )

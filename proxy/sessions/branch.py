@@ -26,10 +26,10 @@ from proxy.store.base import BranchRecord, BranchTipRow, EditRow, Store
 from proxy.store.branch_positions import BranchKind, BranchPosition
 
 BranchId = tuple[str, str, str]
-"""(tenant, session, thread)"""
+"""(tenant, session, branch)"""
 
 MAX_POSITIONS = 64
-"""Limit on the remembered moves of a thread, by which its own moves are told from those of another process."""
+"""Limit on the remembered moves of a branch, by which its own moves are told from those of another process."""
 
 NODE_BYTES = 250
 """Bytes of memory of a message: its keys, its node, its places in the dictionaries and in the marks of the last
@@ -41,7 +41,7 @@ EDIT_BYTES = 400
 class Node(msgspec.Struct, gc=False):
     """A chain key that is stored.
 
-    form: the first form it came in. branch: the thread that brought it. reached: an answer of ours stands at or before
+    form: the first form it came in. branch: the branch that brought it. reached: an answer of ours stands at or before
     it. strategy: the wire format that it was made for. seen_at: when it was first stored, in seconds. tokens: those of
     that form under the session's `token_counter`, 0 where they are not known.
 
@@ -59,7 +59,7 @@ class Node(msgspec.Struct, gc=False):
 
 @dataclass(slots=True, eq=False)
 class LiveSession:
-    """A session's stored nodes, and the forms and threads of it that are known to be stored.
+    """A session's stored nodes, and the forms and branches of it that are known to be stored.
 
     partial: the store may hold branches that are not here. The session was read back for the messages of one request,
     or other processes write to it too.
@@ -86,12 +86,12 @@ class LiveSession:
     """Number that tells this object from others of the same session: facts noted for one object do not hold for the
     next."""
     counted_size: int = 0
-    """Its `size` when the live threads were last counted."""
+    """Its `size` when the live branches were last counted."""
 
     @property
     def size(self) -> int:
         """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
-        return NODE_BYTES * len(self.nodes) + self.hidden_bytes + sum(thread.size for thread in self.branches.values())
+        return NODE_BYTES * len(self.nodes) + self.hidden_bytes + sum(branch.size for branch in self.branches.values())
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
         """Remember the hidden rounds behind the answers to a request."""
@@ -132,8 +132,8 @@ class Branch:
     that answer's calls. edit_versions: how often each edited message was edited. edit_number: of the newest stored
     edit. first_tip_key: where its first request ended. failed: the last attempt brought no answer. last_exchange: the
     last one that was recorded. other_forms: by position, the messages of that exchange in another form than the first
-    stored one. read_back: the thread comes from the store, and it is not known yet if the last attempt failed.
-    positions: positions at which this process has seen or left the thread in the store. is_confirmed: the thread is, or
+    stored one. read_back: the branch comes from the store, and it is not known yet if the last attempt failed.
+    positions: positions at which this process has seen or left the branch in the store. is_confirmed: the branch is, or
     was, stored."""
 
     tenant: str
@@ -160,7 +160,7 @@ class Branch:
     """True if its answers have called tools, or its client has continued after one (`side_calls`). False after it was
     read back, until its next request."""
     may_become_side_call: bool = False
-    """True if it began beside a thread that works: an answer without calls makes a side call of it."""
+    """True if it began beside a branch that works: an answer without calls makes a side call of it."""
     positions: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MAX_POSITIONS))
     is_confirmed: bool = False
     search_hits: tuple[bytes, tuple[RetrievedText, ...]] | None = None
@@ -189,7 +189,7 @@ class Branch:
 
     @property
     def id(self) -> BranchId:
-        """(tenant, session, thread)"""
+        """(tenant, session, branch)"""
         return self.tenant, self.session, self.name
 
     @property
@@ -219,14 +219,14 @@ class Branch:
         return BranchTipRow(*place, head, answer, now, self.state.stopped, self.state.last_state_request.serialize())
 
     def is_at(self, position: BranchPosition) -> bool:
-        """True if no other process has moved the thread, or if memory is ahead of the store."""
+        """True if no other process has moved the branch, or if memory is ahead of the store."""
         if position.edits > self.edit_number or position.states > len(self.state.states):
             return False
         return not position.head or (position.head, position.answer, position.last_at) in self.positions
 
 
 def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_edits: Mapping[bytes, Edit]) -> bool:
-    """Put the stored edits, with their numbers, into the thread. True if an edit that this process has made (by chain
+    """Put the stored edits, with their numbers, into the branch. True if an edit that this process has made (by chain
     key) is stored as another process made it, or not at all."""
     edits, branch.edit_versions, pins, branch.edit_number = _read_edits(rows)
     branch.refused_reasoning |= _read_refused(rows)
@@ -239,7 +239,7 @@ def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_
 def _read_edits(
     rows: Sequence[tuple[EditRow, int]],
 ) -> tuple[dict[bytes, Edit], dict[bytes, int], frozenset[bytes], int]:
-    """(edits, the newest version of each message, pins, the highest number) of a thread's stored rows."""
+    """(edits, the newest version of each message, pins, the highest number) of a branch's stored rows."""
     edits: dict[bytes, Edit] = {}
     versions: dict[bytes, int] = {}
     pins: set[bytes] = set()
@@ -259,7 +259,7 @@ def _read_refused(rows: Sequence[tuple[EditRow, int]]) -> frozenset[bytes]:
 
 
 def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolOffer | None = None) -> Branch:
-    """Return the thread as it was stored."""
+    """Return the branch as it was stored."""
     edits, versions, pins, number = _read_edits(record.edits)
     states = tuple((state.key, state.text) for state in record.states)
     lasting = None if record.lasting is None else _read_edits(record.lasting)[0]
@@ -270,7 +270,7 @@ def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolO
     return Branch(
         tenant=live_session.tenant,
         session=live_session.session,
-        name=record.thread,
+        name=record.branch,
         kind=record.kind,
         system=record.system,
         live_session=live_session,
@@ -301,12 +301,12 @@ def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolO
 
 # Operator's decisions for a session: read from the store, kept with the session's memory, put into its plans.
 #
-# Decisions are filed under the session and the chain keys of messages, not under a thread. So a branch that the
+# Decisions are filed under the session and the chain keys of messages, not under a branch. So a branch that the
 # client leaves later, or has left before, has the decisions on the messages that it shares.
 
 
 WHOLE_SESSION = ""
-"""Stands in the place of a thread's name for decisions on the whole session."""
+"""Stands in the place of a branch's name for decisions on the whole session."""
 REMOVED_STAGE = "removed"
 """The stage of messages that are removed for good."""
 RELEASED_STAGE = "released"
@@ -368,11 +368,11 @@ class StoredDecisions:
         return not (self.versions or self.notes) and self.settings == SessionSettings()
 
     def find_pins(self, client_pins: frozenset[bytes]) -> frozenset[bytes]:
-        """Return the messages that no policy edits. client_pins: those that the thread's client has pinned itself."""
+        """Return the messages that no policy edits. client_pins: those that the branch's client has pinned itself."""
         return ((client_pins - self.unpinned) | self.pinned | self.restored) - self.dropped.keys()
 
     def apply_to(self, state: BranchState, *, side: bool) -> BranchState:
-        """Return a thread's state with the decisions, for planning. side: a side call is no part of the conversation:
+        """Return a branch's state with the decisions, for planning. side: a side call is no part of the conversation:
         it gets no notes, and uses up no one-time setting."""
         if self.is_empty:
             return state

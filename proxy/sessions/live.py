@@ -1,8 +1,8 @@
-"""The live threads: the state of conversations in this process, read back from the store if it was dropped.
+"""The live branches: the state of conversations in this process, read back from the store if it was dropped.
 
 Memory is a cache, never the truth: everything here is written to the store before it matters, or can be derived again.
-The number of threads and their memory are bounded; the least recently used session leaves first. If other processes
-write to the same store, the memory of a thread counts as long as the store agrees.
+The number of branches and their memory are bounded; the least recently used session leaves first. If other processes
+write to the same store, the memory of a branch counts as long as the store agrees.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class LiveSessions:
-    """All live threads, bounded; and an index from nodes behind an answer of ours to their session."""
+    """All live branches, bounded; and an index from nodes behind an answer of ours to their session."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class LiveSessions:
         lookup_s: float = 0.25,
         on_lookup_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """max_branches: threads. max_bytes: bytes of memory that they may take, estimated. lookup_s: seconds that the
-        store may take to report the position of a thread; after that memory counts. on_lookup_failed: called then."""
+        """max_branches: branches. max_bytes: bytes of memory that they may take, estimated. lookup_s: seconds that the
+        store may take to report the position of a branch; after that memory counts. on_lookup_failed: called then."""
         self.max_branches = max_branches
         self.max_bytes = max_bytes
         self.size = 0
-        """Bytes of memory that all threads take, estimated."""
+        """Bytes of memory that all branches take, estimated."""
         self.store = store
         self.lookup_s = lookup_s
         self.on_lookup_failed = on_lookup_failed
@@ -67,7 +67,7 @@ class LiveSessions:
         return found
 
     def add_branch(self, branch: Branch) -> Branch:
-        """Remember a thread; the least recently used sessions leave when there are too many."""
+        """Remember a branch; the least recently used sessions leave when there are too many."""
         branch.live_session.branches[branch.name] = branch
         if self._is_live(branch.live_session):
             self._count += 1
@@ -99,11 +99,11 @@ class LiveSessions:
         return self._by_node.get((tenant, key), [])
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
-        """The threads whose first request ended with this node, newest last."""
+        """The branches whose first request ended with this node, newest last."""
         return self._by_first_tip.get((tenant, key), [])
 
     def record_first_tip(self, branch: Branch, key: bytes) -> None:
-        """Record that the thread's first request ended with this node."""
+        """Record that the branch's first request ended with this node."""
         if not self._is_live(branch.live_session):
             return
         branch.first_tip_key = key
@@ -123,7 +123,7 @@ class LiveSessions:
     def forget_idle(self, before: float) -> None:
         """Forget every session that was last used before this time: its stored rows may be removed."""
         for memory in list(self._sessions.values()):
-            moves = [thread.positions[-1][2] if thread.positions else before for thread in memory.branches.values()]
+            moves = [branch.positions[-1][2] if branch.positions else before for branch in memory.branches.values()]
             if moves and max(moves) < before:
                 self.forget_session(memory)
 
@@ -138,10 +138,10 @@ class LiveSessions:
         for key, node in live_session.nodes.items():
             if node.reached:
                 self._drop(self._by_node, (live_session.tenant, key), live_session.session)
-        for thread in live_session.branches.values():
-            if thread.first_tip_key is not None:
-                self._drop(self._by_first_tip, (live_session.tenant, thread.first_tip_key), thread)
-        # threads refer to the session: without this only a full collection would free them
+        for branch in live_session.branches.values():
+            if branch.first_tip_key is not None:
+                self._drop(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
+        # branches refer to the session: without this only a full collection would free them
         live_session.branches.clear()
 
     @staticmethod
@@ -153,32 +153,32 @@ class LiveSessions:
                 del index[at]
 
     async def refresh_branch(self, live_session: LiveSession, name: str) -> Branch | None:
-        """Return the thread as it is now, from memory where no other process can have moved it. None where there is
-        none, or not any more: then the session is forgotten. StoreUnavailable passes through where the thread is not in
+        """Return the branch as it is now, from memory where no other process can have moved it. None where there is
+        none, or not any more: then the session is forgotten. StoreUnavailable passes through where the branch is not in
         memory."""
-        thread = live_session.branches.get(name)
-        if thread is None or not thread.stored or not self.store.shared:
+        branch = live_session.branches.get(name)
+        if branch is None or not branch.stored or not self.store.shared:
             return await self.load_branch(live_session, name)
         try:
             async with asyncio.timeout(self.lookup_s):
-                found = await self.store.read_branch_position(*thread.id)
+                found = await self.store.read_branch_position(*branch.id)
         except (TimeoutError, StoreUnavailable):
             self.on_lookup_failed()
-            return thread
+            return branch
         if found is None:
-            if not thread.is_confirmed:
-                return thread  # its rows are on their way to the store
+            if not branch.is_confirmed:
+                return branch  # its rows are on their way to the store
             self.forget_session(live_session)
             return None
-        thread.is_confirmed = True
-        if thread.is_at(found):
-            return thread
-        if live_session.branches.get(name) is thread:
-            self._remove_branch(thread)
+        branch.is_confirmed = True
+        if branch.is_at(found):
+            return branch
+        if live_session.branches.get(name) is branch:
+            self._remove_branch(branch)
         again = await self.load_branch(live_session, name)
         if again is not None and not again.state.note_counts:
             # These values are not stored: those that this process has seen are better than nothing.
-            seen = thread.state
+            seen = branch.state
             asked = max(again.state.last_state_request, seen.last_state_request, key=lambda one: one.lossy_edits)
             again.state = replace(
                 again.state,
@@ -187,12 +187,12 @@ class LiveSessions:
                 cache_hit_seen=seen.cache_hit_seen,
                 last_state_request=asked,
             )
-            again.simulated_state = thread.simulated_state
+            again.simulated_state = branch.simulated_state
         return again
 
     async def is_gone(self, live_session: LiveSession) -> bool:
         """True if the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""
-        if not (self.store.shared and any(thread.is_confirmed for thread in live_session.branches.values())):
+        if not (self.store.shared and any(branch.is_confirmed for branch in live_session.branches.values())):
             return False
         if await self.store.read_branch_kinds(live_session.tenant, live_session.session):
             return False
@@ -209,7 +209,7 @@ class LiveSessions:
                 self._drop(self._by_first_tip, (memory.tenant, branch.first_tip_key), branch)
 
     async def load_branch(self, live_session: LiveSession, name: str) -> Branch | None:
-        """Return the thread from memory or from the store; None where there is none. StoreUnavailable passes
+        """Return the branch from memory or from the store; None where there is none. StoreUnavailable passes
         through."""
         found = live_session.branches.get(name)
         if found is not None:
@@ -222,12 +222,12 @@ class LiveSessions:
         return again or self.add_branch(restore_branch(live_session, record, offer))
 
     async def _load_offer(self, record: BranchRecord) -> ToolOffer | None:
-        """Return the tools that a stored thread offers. Raises StoreUnavailable if they are missing."""
+        """Return the tools that a stored branch offers. Raises StoreUnavailable if they are missing."""
         if not record.offer:
             return offers.NO_TOOLS if record.offer == "" else None
         array = await self.store.read_form(record.tenant, record.session, bytes.fromhex(record.offer))
         if array is None:
-            raise StoreUnavailable("the tools that a stored thread offers are missing")
+            raise StoreUnavailable("the tools that a stored branch offers are missing")
         return offers.decode_offer(array)
 
 

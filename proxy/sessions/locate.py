@@ -1,9 +1,9 @@
-"""Find the session and thread of a request, and the messages in it that are new.
+"""Find the session and branch of a request, and the messages in it that are new.
 
 The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
-it is found by the hash chain. The match is the newest stored thread whose chain, up to and including an answer of ours,
+it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of ours,
 is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never privacy
-(DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells threads apart: continuation, fork, retry, twin, side
+(DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells branches apart: continuation, fork, retry, twin, side
 call.
 """
 
@@ -38,7 +38,7 @@ class Located:
     """The place of a request. relation: main, continuation, fork, retry, twin or side. known_until: the index of the
     last message that was known before, -1 for none. system_digest: a digest of its system messages."""
 
-    thread: Branch
+    branch: Branch
     relation: Relation
     known_until: int
     explicit: bool
@@ -114,7 +114,7 @@ _SORTED_PAIRS = [one + other for one in _SORTED for other in _SORTED]
 
 
 def make_id() -> str:
-    """Return a name for a session, thread or exchange of ours: 40 bits of the time and 40 random bits, in base32.
+    """Return a name for a session, branch or exchange of ours: 40 bits of the time and 40 random bits, in base32.
 
     The time comes first, in milliseconds. Rows with names of one hour then lie side by side in the store's indexes, and
     writing them costs few pages.
@@ -132,16 +132,16 @@ async def locate_request(
     *,
     retry: bool,
 ) -> Located:
-    """Return the thread of this request, new or old. StoreUnavailable passes through.
+    """Return the branch of this request, new or old. StoreUnavailable passes through.
 
     retry: the client says that it sends the same request again.
     """
     messages, nodes = request.messages, chain.find_chained_indices(request)
-    memory, at, thread = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
-    if memory is not None and thread is None and (at >= 0 or await live_sessions.is_gone(memory)):
+    memory, at, branch = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
+    if memory is not None and branch is None and (at >= 0 or await live_sessions.is_gone(memory)):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
         live_sessions.forget_session(memory)
-        memory, at, thread = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
+        memory, at, branch = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
     system = chain.digest_system_messages([messages[n] for n in request.find_indices("system", lambda m: m.is_system)])
     if memory is None:
         memory = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
@@ -151,23 +151,23 @@ async def locate_request(
             )  # nobody can have decided anything for a name that is not known yet
         made = _make_branch(live_sessions, memory, "main", chain.digest_undated_system(messages))
         return Located(made, "main", -1, named_session is not None, system)
-    if thread is None:
+    if branch is None:
         like, short = chain.digest_undated_system(messages), len(nodes) <= MAX_MESSAGES
         others = await read_branch_traits(live_sessions.store, memory) if short else []
         kind, ends = classify_branch(like, others, short=short, tools=bool(request.tool_names))
         made = _make_branch(live_sessions, memory, kind, like)
         made.may_become_side_call = ends
         return Located(made, "side" if kind == "side" else "main", -1, named_session is not None, system)
-    if thread.read_back and not thread.failed and thread.tip_key == keys[at] != thread.answer_key:
-        status = await live_sessions.store.read_last_status(*thread.id, keys[at])
-        thread.failed, thread.read_back = status not in ("complete", "deferred", "open", ""), False
-    relation = _find_relation(thread, messages, keys, nodes, at, retry)
+    if branch.read_back and not branch.failed and branch.tip_key == keys[at] != branch.answer_key:
+        status = await live_sessions.store.read_last_status(*branch.id, keys[at])
+        branch.failed, branch.read_back = status not in ("complete", "deferred", "open", ""), False
+    relation = _find_relation(branch, messages, keys, nodes, at, retry)
     if relation in ("fork", "twin"):
         like = chain.digest_undated_system(messages)
-        thread = _fork_branch(
-            live_sessions, thread, "fork" if relation == "fork" else "twin", like, keys[: at + 1], len(messages)
+        branch = _fork_branch(
+            live_sessions, branch, "fork" if relation == "fork" else "twin", like, keys[: at + 1], len(messages)
         )
-    return Located(thread, relation, at, named_session is not None, system)
+    return Located(branch, relation, at, named_session is not None, system)
 
 
 async def _find_deepest(
@@ -178,21 +178,21 @@ async def _find_deepest(
     keys: Sequence[bytes],
     nodes: Sequence[int],
 ) -> tuple[LiveSession | None, int, Branch | None]:
-    """(the session, the index of the deepest message that it holds, the thread that brought that message). The index is
-    -1 and the thread None for new ones."""
+    """(the session, the index of the deepest message that it holds, the branch that brought that message). The index is
+    -1 and the branch None for new ones."""
     memory, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
     if memory is None:
         return None, -1, None
     asked = memory.partial and _has_answer_after(messages, nodes, at)
     if asked:  # the store may know an answer that is not in memory
         at = await _load_nodes(live_sessions, memory, tenant, memory.session, keys, nodes)
-    thread = await live_sessions.refresh_branch(memory, memory.nodes[keys[at]].branch) if at >= 0 else None
-    if memory.partial and not asked and not _is_continued(thread, messages, keys, nodes, at):
+    branch = await live_sessions.refresh_branch(memory, memory.nodes[keys[at]].branch) if at >= 0 else None
+    if memory.partial and not asked and not _is_continued(branch, messages, keys, nodes, at):
         deeper = await _load_nodes(live_sessions, memory, tenant, memory.session, keys, nodes)
         if deeper != at:
             at = deeper
-            thread = await live_sessions.refresh_branch(memory, memory.nodes[keys[at]].branch) if at >= 0 else None
-    return memory, at, thread
+            branch = await live_sessions.refresh_branch(memory, memory.nodes[keys[at]].branch) if at >= 0 else None
+    return memory, at, branch
 
 
 def find_live_session(
@@ -212,7 +212,7 @@ async def find_session_and_branch(
     messages: Sequence[Message],
     keys: Sequence[bytes],
 ) -> tuple[str, str | None] | None:
-    """(session, thread) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
+    """(session, branch) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
     passes through."""
     nodes = [n for n, m in enumerate(messages) if not m.is_system]
     memory, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
@@ -276,15 +276,15 @@ async def _search_store(
 def _find_reworded(
     live_sessions: LiveSessions, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
 ) -> tuple[LiveSession | None, int]:
-    """Find a thread whose first answer the client has reworded, by the ids of the answer's calls."""
+    """Find a branch whose first answer the client has reworded, by the ids of the answer's calls."""
     for at, n in enumerate(nodes[:-1]):
         after = messages[nodes[at + 1]]
         ids = frozenset(call.id for call in after.calls if len(call.id) >= 9)
         if not ids:
             continue
-        for thread in live_sessions.find_branches_by_tip(tenant, keys[n]):
-            if ids <= thread.answer_call_ids:
-                return thread.live_session, n
+        for branch in live_sessions.find_branches_by_tip(tenant, keys[n]):
+            if ids <= branch.answer_call_ids:
+                return branch.live_session, n
     return None, -1
 
 
@@ -305,7 +305,7 @@ async def _load_nodes(
         row = found.get(keys[n])
         if row is not None:
             live_sessions.add_node(
-                live_session, keys[n], Node(row.form, row.thread, row.reached, row.strategy, row.seen)
+                live_session, keys[n], Node(row.form, row.branch, row.reached, row.strategy, row.seen)
             )
             live_session.stored = True
     return next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
@@ -319,7 +319,7 @@ def _has_answer_after(messages: Sequence[Message], nodes: Sequence[int], index: 
 def _is_continued(
     branch: Branch | None, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int
 ) -> bool:
-    """True if the request plainly continues this thread. If False, and the session was read back for another branch,
+    """True if the request plainly continues this branch. If False, and the session was read back for another branch,
     the branch that the request continues may be in the store alone."""
     if branch is None:
         return False
@@ -329,7 +329,7 @@ def _is_continued(
 def _find_relation(
     branch: Branch, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int, retry: bool
 ) -> Relation:
-    """Return the relation of the request to the thread that brought its deepest known message."""
+    """Return the relation of the request to the branch that brought its deepest known message."""
     here = keys[at]
     if here == branch.answer_key or branch.tip_key is None:  # no head: the process was killed while it stored the first
         return "continuation"
@@ -353,7 +353,7 @@ def _make_branch(live_sessions: LiveSessions, live_session: LiveSession, kind: B
 def _fork_branch(
     live_sessions: LiveSessions, branch: Branch, kind: BranchKind, system: bytes, shared: Sequence[bytes], length: int
 ) -> Branch:
-    """Make a thread that branches off another: it inherits the edits on the messages that both share. length: messages
+    """Make a branch that branches off another: it inherits the edits on the messages that both share. length: messages
     of the request that begins it."""
     made = _make_branch(live_sessions, branch.live_session, kind, system)
     nodes = branch.live_session.nodes
@@ -375,9 +375,9 @@ def _fork_branch(
 #
 # An agent asks for a title, for tags or for a guess about the next question. It uses another system prompt and
 # often no tools, and sends the request under the session's name. Some agents send the title request before the
-# first request of the work. A side call is short and comes without tools, or with an answer that ends it. A thread
-# works once its answer calls tools or once its client continues after its first answer. A thread that works is no
-# side call. Threads beside it that never worked become side calls.
+# first request of the work. A side call is short and comes without tools, or with an answer that ends it. A branch
+# works once its answer calls tools or once its client continues after its first answer. A branch that works is no
+# side call. Branches beside it that never worked become side calls.
 
 
 MAX_MESSAGES = 3
@@ -385,7 +385,7 @@ MAX_MESSAGES = 3
 
 
 class BranchTraits(NamedTuple):
-    """Facts that tell a thread from a side call of its session. works: it has called tools, or continued after its
+    """Facts that tell a branch from a side call of its session. works: it has called tools, or continued after its
     first answer."""
 
     kind: BranchKind
@@ -396,8 +396,8 @@ class BranchTraits(NamedTuple):
 def classify_branch(
     system: bytes, others: Sequence[BranchTraits], *, short: bool, tools: bool
 ) -> tuple[BranchKind, bool]:
-    """(the kind of a new thread, True where an answer without calls makes a side call of it). others: the session's
-    threads."""
+    """(the kind of a new branch, True where an answer without calls makes a side call of it). others: the session's
+    branches."""
     beside = [one for one in others if one.kind != "side"]
     if not short or not beside or any(one.system == system for one in beside):
         return "main", False
@@ -407,29 +407,29 @@ def classify_branch(
 
 
 async def read_branch_traits(store: Store, live_session: LiveSession) -> list[BranchTraits]:
-    """Return the threads of a session, as they are in memory, else as they are stored. StoreUnavailable passes
+    """Return the branches of a session, as they are in memory, else as they are stored. StoreUnavailable passes
     through."""
     found: dict[str, BranchTraits] = {}
-    if live_session.partial:  # other threads of the session may be in the store alone
+    if live_session.partial:  # other branches of the session may be in the store alone
         rows = await store.read_branch_kinds(live_session.tenant, live_session.session)
-        found = {row.thread: BranchTraits(row.kind, row.system, row.works) for row in rows}
-    for name, thread in live_session.branches.items():
+        found = {row.branch: BranchTraits(row.kind, row.system, row.works) for row in rows}
+    for name, branch in live_session.branches.items():
         stored = found.get(name)
         found[name] = BranchTraits(
-            thread.kind, thread.system, thread.is_working or (stored is not None and stored.works)
+            branch.kind, branch.system, branch.is_working or (stored is not None and stored.works)
         )
     return list(found.values())
 
 
 def is_first_continuation(request: Request, branch: Branch) -> bool:
-    """True where this is the first request by which its thread continues after an answer."""
+    """True where this is the first request by which its branch continues after an answer."""
     if branch.is_working or branch.tip_key is None:
         return False
     return any(not m.is_system and m.role == "assistant" for m in request.messages)
 
 
 def mark_working(branch: Branch) -> list[Row]:
-    """Note that a thread works: return the rows that say so; memory is updated. Empty where it is known."""
+    """Note that a branch works: return the rows that say so; memory is updated. Empty where it is known."""
     if branch.is_working:
         return []
     memory, was, branch.is_working = branch.live_session, branch.kind, True
@@ -437,7 +437,7 @@ def mark_working(branch: Branch) -> list[Row]:
         branch.kind = "main"
     for other in memory.branches.values():
         if other is not branch and other.kind == "main" and not other.is_working and other.system != branch.system:
-            # A thread that was read back may have worked before; its next request makes it a conversation again.
+            # A branch that was read back may have worked before; its next request makes it a conversation again.
             other.kind = "side"
     if not memory.explicit or not (was == "side" or memory.partial or len(memory.branches) > 1):
         return []
@@ -445,7 +445,7 @@ def mark_working(branch: Branch) -> list[Row]:
 
 
 def mark_side_call(branch: Branch) -> list[Row]:
-    """Note that an answer without calls has come to a thread's first request: return the rows; memory is updated."""
+    """Note that an answer without calls has come to a branch's first request: return the rows; memory is updated."""
     if branch.is_working or not branch.may_become_side_call or branch.kind != "main":
         return []
     branch.kind, branch.may_become_side_call = "side", False

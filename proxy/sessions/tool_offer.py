@@ -1,4 +1,4 @@
-"""The proxy's own tools that a thread offers its model: decided once, and the same bytes from then on.
+"""The proxy's own tools that a branch offers its model: decided once, and the same bytes from then on.
 
 Tool definitions stand at the front of the provider's cached prefix, so a changed list invalidates the whole prompt.
 Tools are left out where they could not be used, or where a strict upstream would refuse them (WIRE.md 3.1).
@@ -43,7 +43,7 @@ class ToolOffer:
 
 
 NO_TOOLS = ToolOffer()
-"""The offer of a thread that never offers anything."""
+"""The offer of a branch that never offers anything."""
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -68,14 +68,14 @@ def decode_offer(array: bytes) -> ToolOffer:
 
 
 def find_offer_time(settings: Settings, policy: Policy) -> When:
-    """The time at which a thread's tools are offered; "never" for a policy that leaves requests as they are."""
+    """The time at which a branch's tools are offered; "never" for a policy that leaves requests as they are."""
     if policy.mode != "rewrite":
         return "never"
     return policy.offer if settings.tools.offer == "policy" else settings.tools.offer
 
 
 def choose_tools(settings: Settings, policy: Policy, request: Request, *, explicit: bool) -> ToolOffer:
-    """Choose the tools that a thread offers, by the request with which it decides. explicit: the client named the
+    """Choose the tools that a branch offers, by the request with which it decides. explicit: the client named the
     session."""
     if read_tool_choice(request) not in ("auto", "required") or not may_offer_tools(request):
         return NO_TOOLS
@@ -85,7 +85,7 @@ def choose_tools(settings: Settings, policy: Policy, request: Request, *, explic
 
 
 def select_present_tools(offer: ToolOffer, request: Request) -> ToolOffer:
-    """The part of a thread's offer that stands in this request."""
+    """The part of a branch's offer that stands in this request."""
     if not offer.names or not may_offer_tools(request):
         return NO_TOOLS
     return offer.without_tools(request.tool_names)

@@ -148,10 +148,10 @@ class LimitSettings(SettingsSection):
     """Memory for rows that wait to be stored, in MiB."""
     message_cache_mb: Count = 32
     """Memory for messages already read, in MiB."""
-    live_threads: Count = 1000
-    """Number of threads whose state is kept in memory. The state of another thread is read back from the store."""
+    live_branches: Count = 1000
+    """Number of branches whose state is kept in memory. The state of another branch is read back from the store."""
     live_mb: Count = 40
-    """Memory for the state of threads, in MiB. The thread unused for longest leaves first."""
+    """Memory for the state of branches, in MiB. The branch unused for longest leaves first."""
     capture_mb: Count = 8
     """Part of an answer that is remembered, in MiB. The whole answer is passed on."""
     requests: Count = 1000
@@ -256,7 +256,7 @@ class StoreSettings(SettingsSection):
     read_s: Seconds = 2.0
     """Time limit of one read, in seconds. A slower one is interrupted, and counts as a store that is away."""
     retention_days: Annotated[float, Field(ge=0, le=36_500)] = 0
-    """Days after which an unused session is removed, and an unused thread on which no other depends. 0: nothing is ever
+    """Days after which an unused session is removed, and an unused branch on which no other depends. 0: nothing is ever
     removed."""
 
 
@@ -318,8 +318,8 @@ class ToolSettings(SettingsSection):
     """The tools that are offered: `policy`, or a list of recall, query_db, describe_db, manage_scratchpad, save_memo,
     retrieve_memos."""
     offer: Literal["policy", "first_request", "first_edit", "when_needed", "never"] = "policy"
-    """The request from which tools are offered: a thread's first request, its first edit, or never. `when_needed`: the
-    first request if earlier threads with the same tools came to edits, else the first edit. `policy`: as the policy
+    """The request from which tools are offered: a branch's first request, its first edit, or never. `when_needed`: the
+    first request if earlier branches with the same tools came to edits, else the first edit. `policy`: as the policy
     says."""
     rounds: Annotated[int, Field(ge=1, le=64)] = 8
     """Largest number of successive answers with calls of the proxy's tools. After them the model has to answer without

@@ -61,7 +61,7 @@ class BranchRow(Struct, frozen=True, gc=False):
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     parent: str | None
     fork_key: bytes | None
     kind: BranchKind
@@ -70,16 +70,16 @@ class BranchRow(Struct, frozen=True, gc=False):
 
 
 class BranchTipRow(Struct, frozen=True, gc=False):
-    """The current position of a thread: updates the thread's row, and does nothing if there is none."""
+    """The current position of a branch: updates the branch's row, and does nothing if there is none."""
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     head: bytes
     answer: bytes | None
     last_at: float
     stopped: str | None
-    """The reason why rewriting stopped for this thread, or None."""
+    """The reason why rewriting stopped for this branch, or None."""
     asked: str | None = None
     """The last answered request that asked the model for its state; None if there was none. Text of: the number of
     edits that had removed something, the number of earlier states, and the request's head."""
@@ -94,7 +94,7 @@ class MessageRow(Struct, frozen=True, gc=False):
     """The chain key: identifies the message together with its parents."""
     parent: bytes
     position: int
-    thread: str
+    branch: str
     role: str
     group_id: str
     body: bytes
@@ -120,12 +120,12 @@ class FormRow(Struct, frozen=True, gc=False):
 
 
 class EditRow(Struct, frozen=True, gc=False):
-    """A decision about one message. The first row of a (thread, key, version) stands, also if another process decides
+    """A decision about one message. The first row of a (branch, key, version) stands, also if another process decides
     the same. Read back the stored row before using it."""
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     key: bytes
     version: int
     stage: str
@@ -140,11 +140,11 @@ class EditRow(Struct, frozen=True, gc=False):
 
 
 class StateRow(Struct, frozen=True, gc=False):
-    """A STATE block, filed under the answer that contained it. Inserted or ignored on (thread, key)."""
+    """A STATE block, filed under the answer that contained it. Inserted or ignored on (branch, key)."""
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     key: bytes
     text: str
     created_at: float
@@ -156,14 +156,14 @@ class ExchangeRow(Struct, frozen=True, gc=False):
     tenant: str
     session: str
     exchange: str
-    thread: str
+    branch: str
     head: bytes
     messages: int
     envelope: bytes
     forms: bytes
     """JSON: messages that came in another form than the one stored first."""
     edits: int
-    """The highest number of the thread's edits in force."""
+    """The highest number of the branch's edits in force."""
     inserts: bytes
     """JSON: the inserted texts and their places."""
     policy: str
@@ -219,7 +219,7 @@ Row = (
 
 
 class BranchRecord(BranchRow, frozen=True, kw_only=True):
-    """A thread with its position, and the edits and states in force on it."""
+    """A branch with its position, and the edits and states in force on it."""
 
     head: bytes
     answer: bytes | None
@@ -234,19 +234,19 @@ class BranchRecord(BranchRow, frozen=True, kw_only=True):
     asked: str | None = None
     """See `BranchTipRow`."""
     offer: str | None = None
-    """The proxy's tools that the thread is offered: see `ToolOfferRow`; None while that is undecided."""
+    """The proxy's tools that the branch is offered: see `ToolOfferRow`; None while that is undecided."""
     lasting: list[tuple[EditRow, int]] | None = None
     """The edits that no literal policy made, if the edits in force are a literal policy's. None: the edits in force are
     these edits."""
 
 
 class SessionRecord(SessionRow, frozen=True, kw_only=True):
-    """A session with its threads, oldest first, and its number of rows in each table."""
+    """A session with its branches, oldest first, and its number of rows in each table."""
 
     last_at: float
     policy: str
     """The policy of the newest request, "" before there is one."""
-    threads: list[BranchRow]
+    branches: list[BranchRow]
     counts: dict[str, int]
 
 
@@ -257,7 +257,7 @@ class MessageRecord(MessageRow, frozen=True, kw_only=True):
 
 
 class LeftOutMessage(MessageRecord, frozen=True, kw_only=True):
-    """A stored message that is left out of its thread's prompt: the stage, the reason, the exchange and the time of
+    """A stored message that is left out of its branch's prompt: the stage, the reason, the exchange and the time of
     that edit."""
 
     stage: str
@@ -340,17 +340,17 @@ class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Prot
 
     async def find_chain_hits(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[ChainHit]:
         """The stored nodes among `keys`, which are in chain order, root first. At most 32: deepest first, then of the
-        thread used last.
+        branch used last.
 
         `session` limits the search to one session. Without it only the proxy's answers are found, since thousands of
         sessions may share the first messages of others.
         """
         ...
 
-    async def read_branch(self, tenant: str, session: str, thread: str) -> BranchRecord | None: ...
+    async def read_branch(self, tenant: str, session: str, branch: str) -> BranchRecord | None: ...
 
     async def read_newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
-        """The newest states of the session's threads with this system prompt, side calls excluded; newest first."""
+        """The newest states of the session's branches with this system prompt, side calls excluded; newest first."""
         ...
 
     async def read_session(self, tenant: str, session: str) -> SessionRecord | None: ...
@@ -405,17 +405,17 @@ class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Prot
         ...
 
     async def read_edits(
-        self, tenant: str, session: str, thread: str, upto: int | None = None
+        self, tenant: str, session: str, branch: str, upto: int | None = None
     ) -> list[tuple[EditRow, int]]:
         """The latest version of each key's edit whose number is at most `upto`, in the order of the numbers."""
         ...
 
-    async def read_decisions(self, tenant: str, session: str, thread: str) -> DecisionRows:
-        """`settings` of the session, and `edits` and `notes` of the thread, all of one moment."""
+    async def read_decisions(self, tenant: str, session: str, branch: str) -> DecisionRows:
+        """`settings` of the session, and `edits` and `notes` of the branch, all of one moment."""
         ...
 
-    async def read_left_out(self, tenant: str, session: str, thread: str) -> list[LeftOutMessage]:
-        """The messages that are left out of the thread's prompt now, in the order in which they were stored."""
+    async def read_left_out(self, tenant: str, session: str, branch: str) -> list[LeftOutMessage]:
+        """The messages that are left out of the branch's prompt now, in the order in which they were stored."""
         ...
 
     async def read_form(self, tenant: str, session: str, form: bytes) -> bytes | None: ...
@@ -424,8 +424,8 @@ class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Prot
         """A helper's stored answer, or None."""
         ...
 
-    async def read_iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
-        """The records of a thread's iterations, oldest first, each with its reflection."""
+    async def read_iterations(self, tenant: str, session: str, branch: str) -> list[IterationRecord]:
+        """The records of a branch's iterations, oldest first, each with its reflection."""
         ...
 
     async def read_embeddings(

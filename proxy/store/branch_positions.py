@@ -1,8 +1,8 @@
-"""Positions of threads in the store, and facts about their messages: a cached thread is checked against them before it
+"""Positions of branches in the store, and facts about their messages: a cached branch is checked against them before it
 is used.
 
-Any number of processes may write to one session. Each process remembers threads. With every request it checks if
-another process has moved the thread on since. The check costs one row by its primary key, and two ends of an index.
+Any number of processes may write to one session. Each process remembers branches. With every request it checks if
+another process has moved the branch on since. The check costs one row by its primary key, and two ends of an index.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BranchKind = Literal["main", "fork", "twin", "side"]
 
 
 class BranchPosition(Struct, frozen=True, gc=False):
-    """A stored thread's position.
+    """A stored branch's position.
 
     `head` (empty before its first request is recorded), `answer` and `last_at` are those of `BranchTipRow`. `edits` is
     the number of its newest edit, `states` the number of its newest STATE block."""
@@ -35,41 +35,41 @@ class ChainHit(Struct, frozen=True, gc=False):
     """A stored node of the hash chain that a request reaches."""
 
     session: str
-    thread: str
-    """The thread that stored the node first; forks of that thread share the node."""
+    branch: str
+    """The branch that stored the node first; forks of that branch share the node."""
     key: bytes
     position: int
     reached: bool
     answer: bool
     last_at: float
-    """Unix time of the thread's last use."""
+    """Unix time of the branch's last use."""
 
 
 class BranchKindRow(Struct, frozen=True, gc=False):
-    """A thread's kind, once known: updates the thread's row if its kind is main or side."""
+    """A branch's kind, once known: updates the branch's row if its kind is main or side."""
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     kind: BranchKind
 
 
 class WorkingBranchRow(Struct, frozen=True, gc=False):
-    """Event: a thread has begun to work, so it is no side call any more. Other main threads of the session become side
+    """Event: a branch has begun to work, so it is no side call any more. Other main branches of the session become side
     calls if they have another system prompt, are short and never worked."""
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     system: bytes
     short: int
     """Maximum number of messages in a side call, its answer not counted."""
 
 
 class BranchKindRecord(Struct, frozen=True, gc=False):
-    """A stored thread's kind. works: its answers have called tools, or its client has continued after one of them."""
+    """A stored branch's kind. works: its answers have called tools, or its client has continued after one of them."""
 
-    thread: str
+    branch: str
     kind: BranchKind
     system: bytes
     works: bool
@@ -79,7 +79,7 @@ class KnownMessage(Struct, frozen=True, gc=False):
     """Facts about a stored message, without its body: see `MessageRow`."""
 
     form: bytes
-    thread: str
+    branch: str
     reached: bool
     strategy: str
     seen: float
@@ -88,67 +88,67 @@ class KnownMessage(Struct, frozen=True, gc=False):
 
 BRANCH_POSITION = """
 SELECT t.head, t.answer, t.last_at,
-    (SELECT coalesce(max(e.number), 0) FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3),
-    (SELECT coalesce(max(s.number), 0) FROM states s WHERE s.tenant = $4 AND s.session = $5 AND s.thread = $6)
-FROM threads t WHERE t.tenant = $7 AND t.session = $8 AND t.thread = $9"""
+    (SELECT coalesce(max(e.number), 0) FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.branch = $3),
+    (SELECT coalesce(max(s.number), 0) FROM states s WHERE s.tenant = $4 AND s.session = $5 AND s.branch = $6)
+FROM branches t WHERE t.tenant = $7 AND t.session = $8 AND t.branch = $9"""
 
 _WORKED = """EXISTS (
-    SELECT 1 FROM messages m WHERE m.tenant = t.tenant AND m.session = t.session AND m.thread = t.thread
+    SELECT 1 FROM messages m WHERE m.tenant = t.tenant AND m.session = t.session AND m.branch = t.branch
         AND m.reached AND (NOT m.answer OR m.status = 'tool_call'))"""
 
-THREAD_KINDS = f"""
-SELECT t.thread, t.kind, t.system, {_WORKED} FROM threads t
+BRANCH_KINDS = f"""
+SELECT t.branch, t.kind, t.system, {_WORKED} FROM branches t
 WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.last_at DESC LIMIT 100"""  # noqa: S608  put together from constants
 
 UPDATE_KIND = """
-UPDATE threads SET kind = $1 WHERE tenant = $2 AND session = $3 AND thread = $4 AND kind IN ('main', 'side')"""
+UPDATE branches SET kind = $1 WHERE tenant = $2 AND session = $3 AND branch = $4 AND kind IN ('main', 'side')"""
 
 MARK_SIDE_BRANCHES = f"""
-UPDATE threads AS t SET kind = 'side'
-WHERE t.tenant = $1 AND t.session = $2 AND t.thread <> $3 AND t.kind = 'main' AND t.system <> $4
+UPDATE branches AS t SET kind = 'side'
+WHERE t.tenant = $1 AND t.session = $2 AND t.branch <> $3 AND t.kind = 'main' AND t.system <> $4
     AND NOT EXISTS (
-        SELECT 1 FROM messages n WHERE n.tenant = t.tenant AND n.session = t.session AND n.thread = t.thread
+        SELECT 1 FROM messages n WHERE n.tenant = t.tenant AND n.session = t.session AND n.branch = t.branch
             AND n.position > $5)
     AND NOT {_WORKED}"""  # noqa: S608  put together from constants
 
 LAST_STATUS = """
-SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND thread = $3 AND head = $4
+SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND branch = $3 AND head = $4
 ORDER BY started_at DESC LIMIT 1"""
 
 
 def kind_args(row: BranchKindRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_KIND."""
-    return (row.kind, row.tenant, row.session, row.thread)
+    return (row.kind, row.tenant, row.session, row.branch)
 
 
 def working_branch_args(row: WorkingBranchRow) -> tuple[Any, ...]:
-    """The arguments of UPDATE_KIND for the thread that works."""
-    return ("main", row.tenant, row.session, row.thread)
+    """The arguments of UPDATE_KIND for the branch that works."""
+    return ("main", row.tenant, row.session, row.branch)
 
 
 def side_branches_args(row: WorkingBranchRow) -> tuple[Any, ...]:
     """The arguments of LEAVE_BESIDE. The first position is 0, and the answer follows the request."""
-    return (row.tenant, row.session, row.thread, row.system, row.short)
+    return (row.tenant, row.session, row.branch, row.system, row.short)
 
 
 class BranchStore(Protocol):
-    """The part of the `Store` protocol for threads."""
+    """The part of the `Store` protocol for branches."""
 
     @property
     def shared(self) -> bool:
         """True if other processes may write to the store too."""
         ...
 
-    async def read_branch_position(self, tenant: str, session: str, thread: str) -> BranchPosition | None:
-        """The position of a thread; None if there is no such thread, or no longer."""
+    async def read_branch_position(self, tenant: str, session: str, branch: str) -> BranchPosition | None:
+        """The position of a branch; None if there is no such branch, or no longer."""
         ...
 
     async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
-        """The kinds of the session's threads, last used first, 100 at most."""
+        """The kinds of the session's branches, last used first, 100 at most."""
         ...
 
-    async def read_last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
-        """The status of the thread's newest request that ended with this message: "open" while it has no outcome; "" if
+    async def read_last_status(self, tenant: str, session: str, branch: str, head: bytes) -> str:
+        """The status of the branch's newest request that ended with this message: "open" while it has no outcome; "" if
         there was none."""
         ...
 
@@ -168,14 +168,14 @@ class BranchReads(RowReader):
         """Always give True: no other process writes to this store."""
         yield True
 
-    async def read_branch_position(self, tenant: str, session: str, thread: str) -> BranchPosition | None:
-        rows = await self._fetch(BRANCH_POSITION, (tenant, session, thread) * 3)
+    async def read_branch_position(self, tenant: str, session: str, branch: str) -> BranchPosition | None:
+        rows = await self._fetch(BRANCH_POSITION, (tenant, session, branch) * 3)
         return BranchPosition(*rows[0]) if rows else None
 
     async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
-        rows = await self._fetch(THREAD_KINDS, (tenant, session))
-        return [BranchKindRecord(thread, kind, system, bool(works)) for thread, kind, system, works in rows]
+        rows = await self._fetch(BRANCH_KINDS, (tenant, session))
+        return [BranchKindRecord(branch, kind, system, bool(works)) for branch, kind, system, works in rows]
 
-    async def read_last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
-        rows = await self._fetch(LAST_STATUS, (tenant, session, thread, head))
+    async def read_last_status(self, tenant: str, session: str, branch: str, head: bytes) -> str:
+        rows = await self._fetch(LAST_STATUS, (tenant, session, branch, head))
         return str(rows[0][0]) if rows else ""

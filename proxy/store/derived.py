@@ -71,7 +71,7 @@ class IterationRow(Struct, frozen=True, gc=False):
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     key: bytes
     number: int
     ask: str

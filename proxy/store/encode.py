@@ -43,12 +43,12 @@ def _session(row: SessionRow) -> Args:
     return (*astuple(row), row.created_at)
 
 
-def _thread(row: BranchRow) -> Args:
+def _branch(row: BranchRow) -> Args:
     return (*astuple(row), b"", row.created_at)
 
 
 def _head(row: BranchTipRow) -> Args:
-    return (row.head, row.answer, row.last_at, row.stopped, row.asked, row.tenant, row.session, row.thread)
+    return (row.head, row.answer, row.last_at, row.stopped, row.asked, row.tenant, row.session, row.branch)
 
 
 def _touch(row: BranchTipRow) -> Args:
@@ -65,13 +65,13 @@ def _message(row: MessageRow) -> Args:
 def _edit(row: EditRow) -> Args:
     args = astuple(row)
     text = None if row.text is None else to_bytes(row.text)
-    return (*args[:6], sanitize_label(row.reason), args[7], text, *args[9:], row.tenant, row.session, row.thread)
+    return (*args[:6], sanitize_label(row.reason), args[7], text, *args[9:], row.tenant, row.session, row.branch)
 
 
 def _state(row: StateRow) -> Args:
     return (
-        *(row.tenant, row.session, row.thread, row.key, to_bytes(row.text), row.created_at),
-        *(row.tenant, row.session, row.thread),
+        *(row.tenant, row.session, row.branch, row.key, to_bytes(row.text), row.created_at),
+        *(row.tenant, row.session, row.branch),
     )
 
 
@@ -97,7 +97,7 @@ def _outcome(row: OutcomeRow) -> Args:
 
 _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     SessionRow: ((sql.INSERT_SESSION, _session),),
-    BranchRow: ((sql.INSERT_THREAD, _thread),),
+    BranchRow: ((sql.INSERT_BRANCH, _branch),),
     BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _head), (sql.TOUCH_SESSION, _touch)),
     MessageRow: ((sql.INSERT_MESSAGE, _message),),
     FormRow: ((sql.INSERT_FORM, astuple),),
@@ -154,20 +154,20 @@ def _rank(row: Row) -> int:
 
 
 BranchTips = dict[tuple[str, str, str], BranchTipRow]
-"""A thread's position at the end of a transaction, by (tenant, session, thread)."""
+"""A branch's position at the end of a transaction, by (tenant, session, branch)."""
 
 
 def build_statements(rows: Sequence[Row], tips: BranchTips | None = None) -> list[tuple[str, list[Args]]]:
     """Each statement with the arguments of consecutive rows. Raises KeyError for an unknown row type.
 
-    tips: HeadRows go there instead of into the result. Of a transaction's HeadRows only a thread's last one counts,
+    tips: HeadRows go there instead of into the result. Of a transaction's HeadRows only a branch's last one counts,
     and no other statement depends on them.
     """
     made: list[tuple[str, list[Args]]] = []
     for kind, alike in groupby(rows, type):
         if kind is BranchTipRow and tips is not None:
             for row in cast("Iterator[BranchTipRow]", alike):
-                place = (row.tenant, row.session, row.thread)
+                place = (row.tenant, row.session, row.branch)
                 if place in tips and tips[place].last_at > row.last_at:  # the clock was set back
                     made.append((sql.TOUCH_SESSION, [_touch(tips[place])]))
                 tips[place] = row

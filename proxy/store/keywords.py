@@ -142,30 +142,30 @@ INDEX_FORM = 2
 DROP_OLD_FORM = f"""
 DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < {INDEX_FORM} AND EXISTS (
     SELECT 1 FROM (
-        SELECT f.form FROM indexed f WHERE f.tenant = $3 AND f.session = $4 ORDER BY f.kind, f.thread, f.version LIMIT 1
+        SELECT f.form FROM indexed f WHERE f.tenant = $3 AND f.session = $4 ORDER BY f.kind, f.branch, f.version LIMIT 1
     ) oldest WHERE oldest.form < {INDEX_FORM})"""  # noqa: S608  put together from constants
 # Rows of the earlier form are removed all at once, before the first row of the new form. So the oldest row shows if
 # there are any.
 
 INDEX_SESSION = f"""
-INSERT INTO indexed (tenant, session, kind, thread, version, key, doc, scope, form, words)
-SELECT n.tenant, n.session, n.kind, n.thread, n.version, n.key,
-    (SELECT coalesce(max(d.doc), 0) FROM indexed d) + row_number() OVER (ORDER BY n.kind, n.thread, n.version), $1,
+INSERT INTO indexed (tenant, session, kind, branch, version, key, doc, scope, form, words)
+SELECT n.tenant, n.session, n.kind, n.branch, n.version, n.key,
+    (SELECT coalesce(max(d.doc), 0) FROM indexed d) + row_number() OVER (ORDER BY n.kind, n.branch, n.version), $1,
     {INDEX_FORM}, in_pairs(CAST(n.text AS BLOB))
 FROM (
-    SELECT m.tenant, m.session, 'message' AS kind, '' AS thread, m.seq AS version, m.key, CASE{_SAID} AS text
+    SELECT m.tenant, m.session, 'message' AS kind, '' AS branch, m.seq AS version, m.key, CASE{_SAID} AS text
     FROM messages m
     WHERE m.tenant = $2 AND m.session = $3 AND m.seq > (
         SELECT coalesce(max(i.version), 0) FROM indexed i
-        WHERE i.tenant = $4 AND i.session = $5 AND i.kind = 'message' AND i.thread = '')
+        WHERE i.tenant = $4 AND i.session = $5 AND i.kind = 'message' AND i.branch = '')
     UNION ALL
-    SELECT e.tenant, e.session, 'summary', e.thread, e.number, e.key, {_SUMMARY} FROM edits e
+    SELECT e.tenant, e.session, 'summary', e.branch, e.number, e.key, {_SUMMARY} FROM edits e
     WHERE e.tenant = $6 AND e.session = $7 AND e.stage IN ('compress_levels', 'summarize_old')
         AND e.action IN ('text', 'append') AND e.number > (
             SELECT coalesce(max(i.version), 0) FROM indexed i
-            WHERE i.tenant = e.tenant AND i.session = e.session AND i.kind = 'summary' AND i.thread = e.thread)
+            WHERE i.tenant = e.tenant AND i.session = e.session AND i.kind = 'summary' AND i.branch = e.branch)
 ) n WHERE true
-ON CONFLICT (tenant, session, kind, thread, version) DO NOTHING"""  # noqa: S608  put together from constants
+ON CONFLICT (tenant, session, kind, branch, version) DO NOTHING"""  # noqa: S608  put together from constants
 
 SEARCH = """
 SELECT i.kind, i.key, t.role, CAST(t.said AS BLOB), f.score

@@ -6,7 +6,7 @@ last. Each message refers only to earlier ones, so the stored rows are the begin
 told that they are stored.
 
 Rows that were decided together stay together. A new piece begins with a message or a form, so all edits are written
-with the last of those, and with the thread's position. Later puts for the same session come after all pieces.
+with the last of those, and with the branch's position. Later puts for the same session come after all pieces.
 """
 
 from __future__ import annotations

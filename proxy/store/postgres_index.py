@@ -54,19 +54,35 @@ END $$""",
 
 PAIRS_MIGRATION: tuple[str, ...] = ("ALTER TABLE indexed ADD COLUMN form BIGINT NOT NULL DEFAULT 1",)
 
+BRANCH_MIGRATION: tuple[str, ...] = (
+    """
+CREATE OR REPLACE FUNCTION context_proxy_messages_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    DELETE FROM indexed WHERE tenant = old.tenant AND session = old.session AND kind = 'message' AND branch = ''
+        AND version = old.seq;
+    RETURN NULL;
+END $$""",
+    """
+CREATE OR REPLACE FUNCTION context_proxy_edits_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    DELETE FROM indexed WHERE tenant = old.tenant AND session = old.session AND kind = 'summary'
+        AND branch = old.branch AND version = old.number;
+    RETURN NULL;
+END $$""",
+)
+"""The functions again, after the column that they name has another name. SQLite changes its triggers itself."""
+
 _DROP_EARLIER = "DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < $3"
 
 _NEW = """
 SELECT 'message', '', m.seq, m.key, m.body FROM messages m
 WHERE m.tenant = $1 AND m.session = $2 AND m.seq > (
     SELECT coalesce(max(i.version), 0) FROM indexed i
-    WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'message' AND i.thread = '')
+    WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'message' AND i.branch = '')
 UNION ALL
-SELECT 'summary', e.thread, e.number, e.key, coalesce(e.text, '') FROM edits e
+SELECT 'summary', e.branch, e.number, e.key, coalesce(e.text, '') FROM edits e
 WHERE e.tenant = $1 AND e.session = $2 AND e.stage IN ('compress_levels', 'summarize_old')
     AND e.action IN ('text', 'append') AND e.number > (
         SELECT coalesce(max(i.version), 0) FROM indexed i
-        WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'summary' AND i.thread = e.thread)
+        WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'summary' AND i.branch = e.branch)
 ORDER BY 1, 2, 3 LIMIT $3"""
 # In order, because the highest indexed number shows how far the index has come.
 
@@ -74,14 +90,14 @@ _PAGE = 500
 """Number of texts that are held in memory at a time while a session is indexed."""
 
 _INSERT = """
-INSERT INTO indexed (tenant, session, kind, thread, version, key, form, words)
+INSERT INTO indexed (tenant, session, kind, branch, version, key, form, words)
 VALUES ($1, $2, $3, $4, $5, $6, $7, to_tsvector('simple', $8))
-ON CONFLICT (tenant, session, kind, thread, version) DO NOTHING"""
+ON CONFLICT (tenant, session, kind, branch, version) DO NOTHING"""
 
 SEARCH = """
 SELECT i.kind, i.key, coalesce(m.role, ''), coalesce(m.body, e.text, ''), i.rank
 FROM (
-    SELECT n.tenant, n.session, n.kind, n.thread, n.version, n.key, -ts_rank(n.words, q, 1) AS rank
+    SELECT n.tenant, n.session, n.kind, n.branch, n.version, n.key, -ts_rank(n.words, q, 1) AS rank
     FROM to_tsquery('simple', $1) q, indexed n
     WHERE n.tenant = $2 AND n.session = $3 AND n.words @@ q
     ORDER BY 7, n.kind DESC, n.version DESC LIMIT $4
@@ -91,7 +107,7 @@ LEFT JOIN LATERAL (
     WHERE i.kind = 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.key = i.key OFFSET 0) m ON true
 LEFT JOIN LATERAL (
     SELECT s.text FROM edits s
-    WHERE i.kind <> 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.thread = i.thread
+    WHERE i.kind <> 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.branch = i.branch
         AND s.number = i.version OFFSET 0) e ON true
 ORDER BY i.rank, i.kind DESC, i.version DESC"""
 

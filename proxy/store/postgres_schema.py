@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy.errors import StoreRefused
 from proxy.store import journal, keywords, postgres_index
-from proxy.store.schema import MIGRATIONS, Migration
+from proxy.store.schema import BRANCH_MIGRATION, MIGRATIONS, Migration
 
 MIGRATION_LOCK = 0x63747870
 """The advisory lock of migrations ("ctxp"); those of sessions are hashes of 64 bits."""
@@ -44,6 +44,8 @@ def list_statements(migration: Migration) -> tuple[str, ...]:
         return postgres_index.PAIRS_MIGRATION
     if migration.statements is journal.MIGRATION:
         return ()  # PostgreSQL writes a few rows at a time by itself
+    if migration.statements is BRANCH_MIGRATION:
+        return (*migration.statements, *postgres_index.BRANCH_MIGRATION)
     return (*map(translate_statement, migration.statements), *(_LAST if migration.number == 1 else ()))
 
 

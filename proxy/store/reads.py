@@ -1,7 +1,7 @@
 """All reads of a store, on top of the one method that a backend must provide: the rows of a statement.
 
 So SQLite, PostgreSQL and memory read the same by construction. A read is one statement if possible, because with a
-thread or a network in between, the trip costs more than the work.
+branch or a network in between, the trip costs more than the work.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         rows = await self._fetch(sql.NEWEST_STATES, (tenant, session, system, most))
         return [StateRow(*(*row[:4], to_text(row[4]), row[5])) for row in rows]
 
-    async def read_branch(self, tenant: str, session: str, thread: str) -> BranchRecord | None:
-        place = (tenant, session, thread)
-        rows = await self._fetch(sql.THREAD, place)
+    async def read_branch(self, tenant: str, session: str, branch: str) -> BranchRecord | None:
+        place = (tenant, session, branch)
+        rows = await self._fetch(sql.BRANCH, place)
         if not rows:
             return None
         row = rows[0]
@@ -164,11 +164,11 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         if not rows:
             return None
         row = rows[0]
-        threads = [BranchRow(*t) for t in await self._fetch(sql.THREADS, place)]
+        branches = [BranchRow(*t) for t in await self._fetch(sql.BRANCHES, place)]
         (counted,) = await self._fetch(sql.SESSION_COUNTS, place * len(sql.COUNTED_TABLES))
         counts = dict(zip(sql.COUNTED_TABLES, counted, strict=True))
-        counts["threads"] = len(threads)
-        found = {"last_at": row[5], "policy": row[6], "threads": threads, "counts": counts}
+        counts["branches"] = len(branches)
+        found = {"last_at": row[5], "policy": row[6], "branches": branches, "counts": counts}
         return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], **found)
 
     async def read_session_names(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
@@ -209,9 +209,9 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         at = after or (_ALL if newest else 0)
         size = _LOOKED_THROUGH if passes.text else limit
         while True:
-            if passes.thread:
+            if passes.branch:
                 text = sql.NEWEST_BRANCH_MESSAGES if newest else sql.BRANCH_MESSAGES
-                args: tuple[Any, ...] = (*place, passes.thread, *place, *place, at, *wanted, size)
+                args: tuple[Any, ...] = (*place, passes.branch, *place, *place, at, *wanted, size)
             else:
                 text = sql.NEWEST_MESSAGES if newest else sql.MESSAGES
                 args = (*place, at, *wanted, size)
@@ -232,13 +232,13 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         return [_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
 
     async def read_edits(
-        self, tenant: str, session: str, thread: str, upto: int | None = None
+        self, tenant: str, session: str, branch: str, upto: int | None = None
     ) -> list[tuple[EditRow, int]]:
         most = _ALL if upto is None else upto
-        return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, thread, most))]
+        return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, branch, most))]
 
-    async def read_decisions(self, tenant: str, session: str, thread: str) -> DecisionRows:
-        place = (tenant, session, thread)
+    async def read_decisions(self, tenant: str, session: str, branch: str) -> DecisionRows:
+        place = (tenant, session, branch)
         rows = await self._fetch(sql.DECISIONS, (*place, _ALL, *place, tenant, session))
         edits = [_edit((*place, *row[2:])) for row in rows if row[0] == "edit"]
         notes = [NoteRow(*place, row[1], row[4], to_text(row[7]), row[11]) for row in rows if row[0] == "note"]
@@ -247,8 +247,8 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         notes.sort(key=lambda note: (note.created_at, note.note))
         return DecisionRows(settings, edits, notes)
 
-    async def read_left_out(self, tenant: str, session: str, thread: str) -> list[LeftOutMessage]:
-        rows = await self._fetch(sql.LEFT_OUT, (tenant, session, thread, _ALL))
+    async def read_left_out(self, tenant: str, session: str, branch: str) -> list[LeftOutMessage]:
+        rows = await self._fetch(sql.LEFT_OUT, (tenant, session, branch, _ALL))
         why = ("seq", "stage", "reason", "exchange", "edited_at")
         return [
             LeftOutMessage(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), **dict(zip(why, row[17:], strict=True)))
@@ -263,8 +263,8 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         rows = await self._fetch(sql.ANSWER, (tenant, session, ask))
         return to_text(rows[0][0]) if rows else None
 
-    async def read_iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
-        rows = await self._fetch(sql.ITERATIONS, (tenant, session, thread))
+    async def read_iterations(self, tenant: str, session: str, branch: str) -> list[IterationRecord]:
+        rows = await self._fetch(sql.ITERATIONS, (tenant, session, branch))
         return [IterationRecord(*row[:8], reflection=None if row[8] is None else to_text(row[8])) for row in rows]
 
     async def read_embeddings(

@@ -4,7 +4,7 @@ Each step is one put of a few hundred rows, so no request waits longer for its o
 session's own row goes last. So a removal that broke off is still found by its name, and the next attempt completes it.
 
 A session's messages share data (forms, envelopes) within the session only, so whole sessions can be removed without a
-check of others. Of a session that stays, no row is removed that a living thread depends on.
+check of others. Of a session that stays, no row is removed that a living branch depends on.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _ROUNDS = 20
 _KEYS = {
     "messages": "key",
     "forms": "form",
-    "edits": "thread, key, version",
-    "states": "thread, key",
+    "edits": "branch, key, version",
+    "states": "branch, key",
     "exchanges": "exchange",
     "gaps": "exchange, reason",
     "answers": "ask",
     "embeddings": "model, form",
-    "iterations": "thread, key",
+    "iterations": "branch, key",
     "rounds": "key",
     "scratchpads": "number",
-    "notes": "thread, note",
-    "indexed": "kind, thread, version",
+    "notes": "branch, note",
+    "indexed": "kind, branch, version",
     "memos": "memo",
-    "threads": "thread",
+    "branches": "branch",
     "sessions": "session",
 }
 """Each table's primary key after tenant and session, in the order in which the tables are emptied. Edits and messages
@@ -51,19 +51,19 @@ CLEAR_MEMO_SOURCES = "memos.source_session"
 """The name, used instead of a table's, of the step that clears a removed session's name in the tenant's memos."""
 
 
-_OF_THREAD = ("rounds", "notes", "iterations", "states", "edits", "exchanges", "messages", "threads")
-"""Tables from which a thread's rows are removed, its own row last. Forms may belong to another thread's messages too,
+_OF_BRANCH = ("rounds", "notes", "iterations", "states", "edits", "exchanges", "messages", "branches")
+"""Tables from which a branch's rows are removed, its own row last. Forms may belong to another branch's messages too,
 so they stay until the session is removed."""
 
 
 class RemovalStepRow(Struct, frozen=True, gc=False):
-    """One step: removes some rows of one table of a session, or of one thread of it. No data is lost if a step cannot
+    """One step: removes some rows of one table of a session, or of one branch of it. No data is lost if a step cannot
     be written."""
 
     tenant: str
     session: str
     table: str
-    thread: str | None = None
+    branch: str | None = None
     limit: int = STEP_ROWS
 
 
@@ -76,49 +76,49 @@ DELETE FROM {table} WHERE tenant = $1 AND session = $2 AND ({keys}) IN (
 REMOVE_ROWS[CLEAR_MEMO_SOURCES] = """
 UPDATE memos SET source_session = '' WHERE tenant = $1 AND session = '' AND source_session = $2"""
 
-_IN_THREAD = {
-    table: "key IN (SELECT m.key FROM messages m WHERE m.tenant = {} AND m.session = {} AND m.thread = {})"
+_IN_BRANCH = {
+    table: "key IN (SELECT m.key FROM messages m WHERE m.tenant = {} AND m.session = {} AND m.branch = {})"
     if table == "rounds"
-    else "thread = {}"
-    for table in _OF_THREAD
+    else "branch = {}"
+    for table in _OF_BRANCH
 }
-"""A round is filed under the answer that follows it; rows of other tables name their thread."""
+"""A round is filed under the answer that follows it; rows of other tables name their branch."""
 
 
-def _erase_thread(table: str) -> str:
-    count = _IN_THREAD[table].count("{}")
-    within = _IN_THREAD[table].format(*(f"${n}" for n in range(5, 5 + count)))
+def _erase_branch(table: str) -> str:
+    count = _IN_BRANCH[table].count("{}")
+    within = _IN_BRANCH[table].format(*(f"${n}" for n in range(5, 5 + count)))
     return REMOVE_ROWS[table].replace(" LIMIT $5", f" AND {within} LIMIT ${5 + count}")
 
 
-REMOVE_BRANCH_ROWS: dict[str, str] = {table: _erase_thread(table) for table in _OF_THREAD}
+REMOVE_BRANCH_ROWS: dict[str, str] = {table: _erase_branch(table) for table in _OF_BRANCH}
 
-THREAD_LEFT = {
+BRANCH_LEFT = {
     table: f"SELECT 1 FROM {table} WHERE tenant = $1 AND session = $2 AND "  # noqa: S608  names of ours
     + within.format(*(f"${n}" for n in range(3, 6)))
     + " LIMIT 1"
-    for table, within in _IN_THREAD.items()
+    for table, within in _IN_BRANCH.items()
 }
 
-IDLE_THREADS = """
-SELECT t.tenant, t.session, t.thread FROM threads t WHERE t.last_at < $1 AND NOT EXISTS (
-    SELECT 1 FROM threads c WHERE c.tenant = t.tenant AND c.session = t.session AND c.parent = t.thread)
+IDLE_BRANCHES = """
+SELECT t.tenant, t.session, t.branch FROM branches t WHERE t.last_at < $1 AND NOT EXISTS (
+    SELECT 1 FROM branches c WHERE c.tenant = t.tenant AND c.session = t.session AND c.parent = t.branch)
 ORDER BY t.last_at LIMIT $2 OFFSET $3"""
 
-THREAD_STILL_IDLE = """
-SELECT 1 FROM threads WHERE tenant = $1 AND session = $2 AND thread = $3 AND last_at < $4"""
+BRANCH_STILL_IDLE = """
+SELECT 1 FROM branches WHERE tenant = $1 AND session = $2 AND branch = $3 AND last_at < $4"""
 
-THREAD_NEEDED = """
+BRANCH_NEEDED = """
 SELECT 1 FROM (
-    SELECT m.key FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.thread = $3
+    SELECT m.key FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3
     INTERSECT
     SELECT needed.key FROM (
-        SELECT c.parent AS key FROM messages c WHERE c.tenant = $4 AND c.session = $5 AND c.thread <> $6
-        UNION ALL SELECT o.head FROM threads o WHERE o.tenant = $7 AND o.session = $8 AND o.thread <> $9
-        UNION ALL SELECT o.answer FROM threads o WHERE o.tenant = $10 AND o.session = $11 AND o.thread <> $12
+        SELECT c.parent AS key FROM messages c WHERE c.tenant = $4 AND c.session = $5 AND c.branch <> $6
+        UNION ALL SELECT o.head FROM branches o WHERE o.tenant = $7 AND o.session = $8 AND o.branch <> $9
+        UNION ALL SELECT o.answer FROM branches o WHERE o.tenant = $10 AND o.session = $11 AND o.branch <> $12
     ) needed
 ) shared LIMIT 1"""
-"""Finds out if another thread depends on a message that this thread stored first.
+"""Finds out if another branch depends on a message that this branch stored first.
 
 The query intersects two sets. A look from each row of one set at the other would become quadratic with a planner that
 has no statistics of a table.
@@ -139,20 +139,20 @@ STILL_IDLE = "SELECT 1 FROM sessions WHERE tenant = $1 AND session = $2 AND last
 
 
 def removal_args(row: RemovalStepRow) -> tuple[Any, ...]:
-    """The arguments of ERASE, or of ERASE_THREAD."""
+    """The arguments of ERASE, or of ERASE_BRANCH."""
     place = (row.tenant, row.session)
-    if row.thread is not None:
-        return (*place, *place, *_thread_args(row.table, *place, row.thread), row.limit)
+    if row.branch is not None:
+        return (*place, *place, *_branch_args(row.table, *place, row.branch), row.limit)
     return place if row.table == CLEAR_MEMO_SOURCES else (*place, *place, row.limit)
 
 
 def select_removal_statement(row: RemovalStepRow) -> str:
     """The statement that removes the rows."""
-    return REMOVE_ROWS[row.table] if row.thread is None else REMOVE_BRANCH_ROWS[row.table]
+    return REMOVE_ROWS[row.table] if row.branch is None else REMOVE_BRANCH_ROWS[row.table]
 
 
-def _thread_args(table: str, tenant: str, session: str, thread: str) -> tuple[str, ...]:
-    return (tenant, session, thread) if table == "rounds" else (thread,)
+def _branch_args(table: str, tenant: str, session: str, branch: str) -> tuple[str, ...]:
+    return (tenant, session, branch) if table == "rounds" else (branch,)
 
 
 class RemovalStore(Protocol):
@@ -168,8 +168,8 @@ class RemovalStore(Protocol):
         ...
 
     async def remove_expired(self, before: float, limit: int = 100) -> int:
-        """Remove sessions that were last used before `before`, the oldest first, and then idle threads of other
-        sessions that no other thread depends on. Return the number of both, `limit` at most. Call again until the
+        """Remove sessions that were last used before `before`, the oldest first, and then idle branches of other
+        sessions that no other branch depends on. Return the number of both, `limit` at most. Call again until the
         result is 0."""
         ...
 
@@ -218,23 +218,23 @@ class RemovalSteps(RowReader):
                 await self.delete_session(tenant, session)
                 removed += 1
         looked = 0
-        while removed < limit and (found := await self._fetch(IDLE_THREADS, (before, limit, looked))):
-            for tenant, session, thread in found:
-                if removed < limit and await self._may_go((tenant, session, thread), before):
-                    await self._erase_thread(tenant, session, thread)
+        while removed < limit and (found := await self._fetch(IDLE_BRANCHES, (before, limit, looked))):
+            for tenant, session, branch in found:
+                if removed < limit and await self._may_go((tenant, session, branch), before):
+                    await self._erase_branch(tenant, session, branch)
                     removed += 1
                 else:
                     looked += 1
         return removed
 
     async def _may_go(self, place: tuple[str, str, str], before: float) -> bool:
-        if await self._fetch(THREAD_NEEDED, place * 4):
+        if await self._fetch(BRANCH_NEEDED, place * 4):
             return False
-        return bool(await self._fetch(THREAD_STILL_IDLE, (*place, before)))
+        return bool(await self._fetch(BRANCH_STILL_IDLE, (*place, before)))
 
-    async def _erase_thread(self, tenant: str, session: str, thread: str) -> None:
-        for table in _OF_THREAD:
-            args = (tenant, session, *_thread_args(table, tenant, session, thread))
-            while await self._fetch(THREAD_LEFT[table], args):
-                await self.put([RemovalStepRow(tenant, session, table, thread)])
+    async def _erase_branch(self, tenant: str, session: str, branch: str) -> None:
+        for table in _OF_BRANCH:
+            args = (tenant, session, *_branch_args(table, tenant, session, branch))
+            while await self._fetch(BRANCH_LEFT[table], args):
+                await self.put([RemovalStepRow(tenant, session, table, branch)])
                 await asyncio.sleep(_PAUSE_S)

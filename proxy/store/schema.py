@@ -26,7 +26,7 @@ class Migration:
 
 
 TABLES = (
-    *("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps"),
+    *("sessions", "branches", "messages", "forms", "edits", "states", "exchanges", "gaps"),
     *("answers", "embeddings", "spending", "indexed", "iterations"),
     *session_notes.SESSION_NOTES_TABLES,
     "windows",
@@ -233,6 +233,16 @@ CREATE TABLE windows (
     PRIMARY KEY (tenant, session, upstream, model)
 )"""
 
+BRANCH_MIGRATION: tuple[str, ...] = (
+    "ALTER TABLE threads RENAME TO branches",
+    *(
+        f"ALTER TABLE {table} RENAME COLUMN thread TO branch"
+        for table in ("branches", "messages", "edits", "states", "exchanges", "iterations", "notes", "indexed")
+    ),
+    "DROP INDEX threads_by_time",
+    "CREATE INDEX branches_by_time ON branches (last_at)",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1,
@@ -318,6 +328,11 @@ MIGRATIONS: tuple[Migration, ...] = (
         11,
         "Small transactions are one record in a journal, a page each, and are written to the tables in batches.",
         journal.MIGRATION,
+    ),
+    Migration(
+        12,
+        "A line of a conversation is called a branch everywhere: a thread is one of the operating system's.",
+        BRANCH_MIGRATION,
     ),
 )
 

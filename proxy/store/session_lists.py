@@ -1,4 +1,4 @@
-"""Lists for people: sessions by their last activity, and the groups of a thread. Every list is paged by a cursor, so
+"""Lists for people: sessions by their last activity, and the groups of a branch. Every list is paged by a cursor, so
 that no read grows with the store.
 
 The number of messages in a session's line is read from the end of an index, not counted.
@@ -33,7 +33,7 @@ class SessionItem(Struct, frozen=True, gc=False):
     messages: int
     """Messages stored so far, those removed by retention included."""
     exchanges: int
-    threads: int
+    branches: int
 
     @property
     def cursor(self) -> SessionCursor:
@@ -42,11 +42,11 @@ class SessionItem(Struct, frozen=True, gc=False):
 
 
 class GroupItem(Struct, frozen=True, gc=False):
-    """A group: the messages of a thread's line that are only removed or kept together."""
+    """A group: the messages of a branch's line that are only removed or kept together."""
 
     group: str
     position: int
-    """Position of the group's first message in the thread."""
+    """Position of the group's first message in the branch."""
     seq: int
     """`seq` of the group's first message in the session."""
     messages: int
@@ -60,8 +60,8 @@ class MessageFilter(Struct, frozen=True, gc=False):
 
     role: str = ""
     group: str = ""
-    thread: str = ""
-    """Messages of this thread's whole line, including those that it shares with the thread that it forked from."""
+    branch: str = ""
+    """Messages of this branch's whole line, including those that it shares with the branch that it forked from."""
     text: str = ""
     """A part of the message's text, in any case."""
 
@@ -91,7 +91,7 @@ UPDATE sessions SET
     # alone.
     "CREATE INDEX sessions_by_use ON sessions (tenant, last_at, session, explicit, policy)",
     "CREATE INDEX sessions_by_time ON sessions (last_at, tenant, session, explicit, policy)",
-    # For retention: threads past their time.
+    # For retention: branches past their time.
     "CREATE INDEX threads_by_time ON threads (last_at)",
     "CREATE INDEX sessions_by_name ON sessions (session, tenant)",
 )
@@ -100,7 +100,7 @@ _SESSION = """
 SELECT s.tenant, s.session, s.explicit, s.created_at, s.last_at, s.policy, s.settings,
     (SELECT coalesce(max(m.seq), 0) FROM messages m WHERE m.tenant = s.tenant AND m.session = s.session),
     (SELECT count(*) FROM exchanges e WHERE e.tenant = s.tenant AND e.session = s.session),
-    (SELECT count(*) FROM threads t WHERE t.tenant = s.tenant AND t.session = s.session)
+    (SELECT count(*) FROM branches t WHERE t.tenant = s.tenant AND t.session = s.session)
 FROM sessions s
 """
 
@@ -133,9 +133,9 @@ SESSION_TENANTS = "SELECT DISTINCT tenant FROM sessions WHERE session = $1 ORDER
 GROUPS = """
 WITH RECURSIVE line (key, parent, position, seq, group_id, role, tokens, depth) AS (
     SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, 0
-    FROM threads t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
+    FROM branches t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
         AND m.key = coalesce(t.answer, t.head)
-    WHERE t.tenant = $1 AND t.session = $2 AND t.thread = $3
+    WHERE t.tenant = $1 AND t.session = $2 AND t.branch = $3
     UNION ALL
     SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, line.depth + 1
     FROM line JOIN messages m ON /* each */ (m.tenant = $4 AND m.session = $5 AND m.key = line.parent)
@@ -188,10 +188,10 @@ class SessionListStore(Protocol):
         ...
 
     async def read_groups(
-        self, tenant: str, session: str, thread: str, after: int = -1, limit: int = 100
+        self, tenant: str, session: str, branch: str, after: int = -1, limit: int = 100
     ) -> list[GroupItem]:
-        """The groups of a thread's whole line, in the order of the line. The line includes the messages shared with the
-        thread that this one forked from. `after`: the `position` of the last group seen."""
+        """The groups of a branch's whole line, in the order of the line. The line includes the messages shared with the
+        branch that this one forked from. `after`: the `position` of the last group seen."""
         ...
 
 
@@ -255,10 +255,10 @@ class SessionListReads(RowReader):
         return [row[0] for row in await self._fetch(SESSION_TENANTS, (session, limit))]
 
     async def read_groups(
-        self, tenant: str, session: str, thread: str, after: int = -1, limit: int = 100
+        self, tenant: str, session: str, branch: str, after: int = -1, limit: int = 100
     ) -> list[GroupItem]:
         place = (tenant, session)
-        rows = await self._fetch(GROUPS, (*place, thread, *place, after, limit))
+        rows = await self._fetch(GROUPS, (*place, branch, *place, after, limit))
         parts: dict[str, list[Sequence[Any]]] = {}
         for row in rows:
             parts.setdefault(row[0], []).append(row)

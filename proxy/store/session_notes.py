@@ -38,12 +38,12 @@ class HiddenRoundRow(Struct, frozen=True, gc=False):
 
 
 class ToolOfferRow(Struct, frozen=True, gc=False):
-    """The proxy's tools that a thread is offered: updates the thread's row if nothing is decided yet, otherwise does
+    """The proxy's tools that a branch is offered: updates the branch's row if nothing is decided yet, otherwise does
     nothing."""
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     offer: str
 
 
@@ -93,7 +93,7 @@ class NoteRow(Struct, frozen=True, gc=False):
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     note: str
     """The note's id."""
     kind: NoteKind
@@ -163,7 +163,7 @@ INSERT INTO rounds (tenant, session, key, head, exchange, body, created_at) VALU
 ON CONFLICT (tenant, session, key) DO NOTHING"""
 
 UPDATE_OFFER = """
-UPDATE threads SET offer = $1 WHERE tenant = $2 AND session = $3 AND thread = $4 AND offer IS NULL"""
+UPDATE branches SET offer = $1 WHERE tenant = $2 AND session = $3 AND branch = $4 AND offer IS NULL"""
 
 INSERT_SCRATCHPAD = """
 INSERT INTO scratchpads (tenant, session, number, text, author, created_at) VALUES ($1, $2, $3, $4, $5, $6)
@@ -182,8 +182,8 @@ UPDATE_SETTINGS = "UPDATE sessions SET settings = $1 WHERE tenant = $2 AND sessi
 SETTINGS = "SELECT settings FROM sessions WHERE tenant = $1 AND session = $2"
 
 UPSERT_NOTE = """
-INSERT INTO notes (tenant, session, thread, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
-ON CONFLICT (tenant, session, thread, note) DO UPDATE SET text = excluded.text"""
+INSERT INTO notes (tenant, session, branch, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (tenant, session, branch, note) DO UPDATE SET text = excluded.text"""
 
 _ROUND = "SELECT tenant, session, key, head, exchange, body, created_at FROM rounds "
 
@@ -213,13 +213,13 @@ PROJECT_MEMOS = (
 )
 
 NOTES = """
-SELECT tenant, session, thread, note, kind, text, created_at FROM notes
-WHERE tenant = $1 AND session = $2 AND thread = $3 AND length(text) > 0 ORDER BY created_at, note"""
+SELECT tenant, session, branch, note, kind, text, created_at FROM notes
+WHERE tenant = $1 AND session = $2 AND branch = $3 AND length(text) > 0 ORDER BY created_at, note"""
 
 
 def offer_args(row: ToolOfferRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_OFFER; the functions below are named after their statements too."""
-    return (row.offer, row.tenant, row.session, row.thread)
+    return (row.offer, row.tenant, row.session, row.branch)
 
 
 def scratchpad_args(row: ScratchpadRow) -> tuple[Any, ...]:
@@ -272,8 +272,8 @@ class SessionNotesStore(Protocol):
         page."""
         ...
 
-    async def read_notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
-        """Operators' texts on a thread that were not withdrawn, oldest first."""
+    async def read_notes(self, tenant: str, session: str, branch: str) -> list[NoteRow]:
+        """Operators' texts on a branch that were not withdrawn, oldest first."""
         ...
 
     async def read_settings(self, tenant: str, session: str) -> str:
@@ -327,6 +327,6 @@ class SessionNotesReads(RowReader):
         rows = await self._fetch(SETTINGS, (tenant, session))
         return str(rows[0][0]) if rows else "{}"
 
-    async def read_notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
-        rows = await self._fetch(NOTES, (tenant, session, thread))
+    async def read_notes(self, tenant: str, session: str, branch: str) -> list[NoteRow]:
+        rows = await self._fetch(NOTES, (tenant, session, branch))
         return [NoteRow(*(*row[:5], to_text(row[5]), row[6])) for row in rows]

@@ -27,14 +27,14 @@ INSERT INTO sessions (tenant, session, explicit, created_at, settings, last_at, 
 VALUES ($1, $2, $3, $4, $5, $6, '')
 ON CONFLICT (tenant, session) DO NOTHING"""
 
-INSERT_THREAD = """
-INSERT INTO threads (tenant, session, thread, parent, fork_key, kind, system, created_at, head, last_at)
+INSERT_BRANCH = """
+INSERT INTO branches (tenant, session, branch, parent, fork_key, kind, system, created_at, head, last_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (tenant, session, thread) DO NOTHING"""
+ON CONFLICT (tenant, session, branch) DO NOTHING"""
 
 UPDATE_BRANCH_TIP = """
-UPDATE threads SET head = $1, answer = $2, last_at = $3, stopped = $4, asked = $5
-WHERE tenant = $6 AND session = $7 AND thread = $8"""
+UPDATE branches SET head = $1, answer = $2, last_at = $3, stopped = $4, asked = $5
+WHERE tenant = $6 AND session = $7 AND branch = $8"""
 
 TOUCH_SESSION = """
 UPDATE sessions SET last_at = $1 WHERE tenant = $2 AND session = $3 AND last_at < $4"""
@@ -44,7 +44,7 @@ SESSION_POLICY = """
 UPDATE sessions SET policy = $1 WHERE tenant = $2 AND session = $3 AND policy <> $4"""
 
 INSERT_MESSAGE = """
-INSERT INTO messages (tenant, session, key, parent, position, thread, role, group_id, body, form, call_id, status,
+INSERT INTO messages (tenant, session, key, parent, position, branch, role, group_id, body, form, call_id, status,
     strategy, tokens, answer, reached, created_at, seq)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
     (SELECT coalesce(max(m.seq), 0) + 1 FROM messages m WHERE m.tenant = $18 AND m.session = $19))
@@ -55,20 +55,20 @@ INSERT INTO forms (tenant, session, form, body) VALUES ($1, $2, $3, $4)
 ON CONFLICT (tenant, session, form) DO NOTHING"""
 
 INSERT_EDIT = """
-INSERT INTO edits (tenant, session, thread, key, version, stage, reason, action, text, before, after, exchange,
+INSERT INTO edits (tenant, session, branch, key, version, stage, reason, action, text, before, after, exchange,
     created_at, number)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
-    (SELECT coalesce(max(e.number), 0) + 1 FROM edits e WHERE e.tenant = $14 AND e.session = $15 AND e.thread = $16))
-ON CONFLICT (tenant, session, thread, key, version) DO NOTHING"""
+    (SELECT coalesce(max(e.number), 0) + 1 FROM edits e WHERE e.tenant = $14 AND e.session = $15 AND e.branch = $16))
+ON CONFLICT (tenant, session, branch, key, version) DO NOTHING"""
 
 INSERT_STATE = """
-INSERT INTO states (tenant, session, thread, key, text, created_at, number)
+INSERT INTO states (tenant, session, branch, key, text, created_at, number)
 VALUES ($1, $2, $3, $4, $5, $6,
-    (SELECT coalesce(max(s.number), 0) + 1 FROM states s WHERE s.tenant = $7 AND s.session = $8 AND s.thread = $9))
-ON CONFLICT (tenant, session, thread, key) DO NOTHING"""
+    (SELECT coalesce(max(s.number), 0) + 1 FROM states s WHERE s.tenant = $7 AND s.session = $8 AND s.branch = $9))
+ON CONFLICT (tenant, session, branch, key) DO NOTHING"""
 
 INSERT_EXCHANGE = """
-INSERT INTO exchanges (tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy,
+INSERT INTO exchanges (tenant, session, exchange, branch, head, messages, envelope, forms, edits, inserts, policy,
     schedule, model, upstream, strategy, tokens_before, tokens_after, predicted, started_at, status)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, 'open')
 ON CONFLICT (tenant, session, exchange) DO NOTHING"""
@@ -89,9 +89,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant, session, ask) DO NOTHING"""
 
 INSERT_ITERATION = """
-INSERT INTO iterations (tenant, session, thread, key, number, ask, created_at, body)
+INSERT INTO iterations (tenant, session, branch, key, number, ask, created_at, body)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT (tenant, session, thread, key)
+ON CONFLICT (tenant, session, branch, key)
 DO UPDATE SET ask = CASE WHEN excluded.ask = '' THEN iterations.ask ELSE excluded.ask END"""
 
 INSERT_VECTOR = """
@@ -111,9 +111,9 @@ INSERT INTO windows (tenant, session, upstream, model, tokens, seen_at) VALUES (
 ON CONFLICT (tenant, session, upstream, model) DO UPDATE SET tokens = excluded.tokens, seen_at = excluded.seen_at"""
 
 _HIT = """
-SELECT m.session, m.thread, m.key, m.position, m.reached, m.answer, coalesce(t.last_at, m.created_at)
+SELECT m.session, m.branch, m.key, m.position, m.reached, m.answer, coalesce(t.last_at, m.created_at)
 FROM messages m
-LEFT JOIN threads t ON /* each */ (t.tenant = m.tenant AND t.session = m.session AND t.thread = m.thread)
+LEFT JOIN branches t ON /* each */ (t.tenant = m.tenant AND t.session = m.session AND t.branch = m.branch)
 """
 
 FIND_IN_SESSION = expand_per_chunk(_HIT + "WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})")
@@ -124,39 +124,39 @@ FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 AND m.answer ORDER BY m
 """Used for a key that more sessions share than `FIND` may return."""
 
 KNOWN = expand_per_chunk("""
-SELECT m.key, m.form, m.thread, m.reached, m.strategy, m.created_at FROM messages m
+SELECT m.key, m.form, m.branch, m.reached, m.strategy, m.created_at FROM messages m
 WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})""")
 
-THREAD = """
-SELECT tenant, session, thread, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped, offer,
+BRANCH = """
+SELECT tenant, session, branch, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped, offer,
     asked
-FROM threads WHERE tenant = $1 AND session = $2 AND thread = $3"""
+FROM branches WHERE tenant = $1 AND session = $2 AND branch = $3"""
 
-THREADS = """
-SELECT tenant, session, thread, parent, fork_key, kind, system, created_at
-FROM threads WHERE tenant = $1 AND session = $2 ORDER BY created_at, thread"""
+BRANCHES = """
+SELECT tenant, session, branch, parent, fork_key, kind, system, created_at
+FROM branches WHERE tenant = $1 AND session = $2 ORDER BY created_at, branch"""
 
 STATES = """
-SELECT tenant, session, thread, key, text, created_at
-FROM states WHERE tenant = $1 AND session = $2 AND thread = $3 ORDER BY number"""
+SELECT tenant, session, branch, key, text, created_at
+FROM states WHERE tenant = $1 AND session = $2 AND branch = $3 ORDER BY number"""
 
 NEWEST_STATES = """
-SELECT s.tenant, s.session, s.thread, s.key, s.text, s.created_at
+SELECT s.tenant, s.session, s.branch, s.key, s.text, s.created_at
 FROM states s
-JOIN threads t ON /* each */ (t.tenant = s.tenant AND t.session = s.session AND t.thread = s.thread)
+JOIN branches t ON /* each */ (t.tenant = s.tenant AND t.session = s.session AND t.branch = s.branch)
 WHERE s.tenant = $1 AND s.session = $2 AND t.kind <> 'side' AND t.system = $3
 ORDER BY s.created_at DESC, s.number DESC LIMIT $4"""
 
 _NEWEST_EDITS = """
-    SELECT e.tenant, e.session, e.thread, e.key, e.version, e.stage, e.reason, e.action, e.text, e.before, e.after,
+    SELECT e.tenant, e.session, e.branch, e.key, e.version, e.stage, e.reason, e.action, e.text, e.before, e.after,
         e.exchange, e.created_at, e.number, row_number() OVER (PARTITION BY {what} ORDER BY e.version DESC) AS newer
-    FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.number <= $4
+    FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.branch = $3 AND e.number <= $4
 """
 """A window function, because a look for newer versions from each edit can become quadratic. This happens in SQLite if
 it looks up by number, in PostgreSQL if it has no statistics."""
 
 EDITS = f"""
-SELECT tenant, session, thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
+SELECT tenant, session, branch, key, version, stage, reason, action, text, before, after, exchange, created_at, number
 FROM ({_NEWEST_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
 WHERE newer = 1 ORDER BY number"""  # noqa: S608  put together from constants
 
@@ -169,24 +169,24 @@ _LASTING_EDITS = f"""{_NEWEST_EDITS.rstrip()} AND NOT EXISTS (
         AND x.schedule = 'always')
 """  # noqa: S608  put together from constants
 NONLITERAL_EDITS = f"""
-SELECT tenant, session, thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
+SELECT tenant, session, branch, key, version, stage, reason, action, text, before, after, exchange, created_at, number
 FROM ({_LASTING_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
 WHERE newer = 1 ORDER BY number"""  # noqa: S608  put together from constants
 
 DECISIONS = f"""
-SELECT 'edit', thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
+SELECT 'edit', branch, key, version, stage, reason, action, text, before, after, exchange, created_at, number
 FROM ({_NEWEST_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
 WHERE newer = 1
 UNION ALL
 SELECT 'note', n.note, NULL, 0, n.kind, '', '', n.text, 0, 0, '', n.created_at, 0
-FROM notes n WHERE n.tenant = $5 AND n.session = $6 AND n.thread = $7 AND length(n.text) > 0
+FROM notes n WHERE n.tenant = $5 AND n.session = $6 AND n.branch = $7 AND length(n.text) > 0
 UNION ALL
 SELECT 'settings', s.settings, NULL, 0, '', '', '', NULL, 0, 0, '', 0.0, 0
 FROM sessions s WHERE s.tenant = $8 AND s.session = $9"""  # noqa: S608  put together from constants
 """EDITS, NOTES and SETTINGS in one round trip. The edits come first: PostgreSQL takes the columns' types from them."""
 
 LEFT_OUT = f"""
-SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
+SELECT m.tenant, m.session, m.key, m.parent, m.position, m.branch, m.role, m.group_id, m.body, m.form, m.call_id,
     m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq, newest.stage,
     newest.reason, newest.exchange, newest.created_at
 FROM ({_NEWEST_EDITS.format(what="e.key")}) newest
@@ -212,7 +212,7 @@ _COUNT_OF = "(SELECT count(*) FROM {} WHERE tenant = ${} AND session = ${})"
 SESSION_COUNTS = "SELECT " + ", ".join(_COUNT_OF.format(t, 2 * n + 1, 2 * n + 2) for n, t in enumerate(COUNTED_TABLES))
 
 _MESSAGE = """
-SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
+SELECT m.tenant, m.session, m.key, m.parent, m.position, m.branch, m.role, m.group_id, m.body, m.form, m.call_id,
     m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq
 """
 
@@ -255,9 +255,9 @@ NEWEST_MESSAGES = (
 _LINE = """
 WITH RECURSIVE up (key, parent, depth) AS (
     SELECT m.key, m.parent, 0
-    FROM threads t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
+    FROM branches t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
         AND m.key = coalesce(t.answer, t.head)
-    WHERE t.tenant = $1 AND t.session = $2 AND t.thread = $3
+    WHERE t.tenant = $1 AND t.session = $2 AND t.branch = $3
     UNION ALL
     SELECT m.key, m.parent, up.depth + 1 FROM up
     JOIN messages m ON /* each */ (m.tenant = $4 AND m.session = $5 AND m.key = up.parent)
@@ -270,12 +270,12 @@ BRANCH_MESSAGES = (
     + """FROM up JOIN messages m ON /* each */ (m.tenant = $6 AND m.session = $7 AND m.key = up.key) WHERE m.seq > $8
     AND ($9 = '' OR m.role = $10) AND ($11 = '' OR m.group_id = $12) ORDER BY m.seq LIMIT $13"""
 )
-"""Messages of a thread's whole line, including those that it shares with the thread that it forked from."""
+"""Messages of a branch's whole line, including those that it shares with the branch that it forked from."""
 
 NEWEST_BRANCH_MESSAGES = BRANCH_MESSAGES.replace("m.seq > $8", "m.seq < $8").replace("m.seq LIMIT", "m.seq DESC LIMIT")
 
 _EXCHANGE = """
-SELECT tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy, schedule, model,
+SELECT tenant, session, exchange, branch, head, messages, envelope, forms, edits, inserts, policy, schedule, model,
     upstream, strategy, tokens_before, tokens_after, predicted, started_at, status, http_status, finish,
     prompt_tokens, completion_tokens, cached_tokens, answer, fallback, first_byte_ms, ended_at, note, meter
 FROM exchanges
@@ -298,9 +298,9 @@ MAX_ANSWERS = 1000
 """Maximum number of a session's answers that are read back; prompts of that length ask for no earlier ones."""
 
 ITERATIONS = """
-SELECT i.tenant, i.session, i.thread, i.key, i.number, i.ask, i.created_at, i.body, a.text
+SELECT i.tenant, i.session, i.branch, i.key, i.number, i.ask, i.created_at, i.body, a.text
 FROM iterations i LEFT JOIN answers a ON /* each */ (a.tenant = i.tenant AND a.session = i.session AND a.ask = i.ask)
-WHERE i.tenant = $1 AND i.session = $2 AND i.thread = $3 ORDER BY i.created_at, i.number"""
+WHERE i.tenant = $1 AND i.session = $2 AND i.branch = $3 ORDER BY i.created_at, i.number"""
 
 VECTORS = expand_per_chunk(
     "SELECT form, vector FROM embeddings WHERE tenant = ? AND session = ? AND model = ? AND form IN ({keys})"
@@ -313,7 +313,7 @@ FROM windows WHERE tenant = $1 AND session = $2 AND seen_at > $3 ORDER BY seen_a
 SUM_SPENDING = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
 
 COUNT_ROWS = """
-SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT count(*) FROM messages),
+SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM branches), (SELECT count(*) FROM messages),
     (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
     (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM answers),
     (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed),

@@ -23,7 +23,7 @@ from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.tool_context import ToolContext
 
 SESSION_WIDE = ""
-"""The thread that stores the operator's decisions for a whole session."""
+"""The branch that stores the operator's decisions for a whole session."""
 PAGE = 200
 """Messages read from the store at a time, so that one list never blocks the event loop for long."""
 MAX_COPIED_BYTES = 64 << 20
@@ -166,7 +166,7 @@ UNKNOWN_MEMBERSHIP = PromptMembership()
 
 
 async def load_prompt_membership(context: ToolContext) -> PromptMembership:
-    """Return the status of a session's messages, as its thread has them."""
+    """Return the status of a session's messages, as its branch has them."""
     place = (context.tenant, context.session)
     left = await context.store.read_left_out(*place, context.branch)
     decided = await context.store.read_edits(*place, SESSION_WIDE)

@@ -142,16 +142,16 @@ def make_services(settings: Settings, store: Store) -> Services:
         return counters[name]
 
     client = UpstreamClient(settings, metrics)
-    threads = LiveSessions(
-        settings.limits.live_threads, store, max_bytes=settings.limits.live_mb << 20,
+    branches = LiveSessions(
+        settings.limits.live_branches, store, max_bytes=settings.limits.live_mb << 20,
         lookup_s=settings.limits.commit_wait_ms / 1000,
         on_lookup_failed=metrics.internal_errors_total.labels(where="standing").inc,
     )  # fmt: skip
     limits = settings.limits
     size_limits = SizeLimits(limits.managed_mb << 20, limits.messages, limits.parts, limits.calls, limits.values)
     messages = MessageCache(limits.message_cache_mb << 20, size_limits)
-    metrics.live_threads.set_function(lambda: len(threads))
-    metrics.live_bytes.set_function(lambda: threads.size)
+    metrics.live_branches.set_function(lambda: len(branches))
+    metrics.live_bytes.set_function(lambda: branches.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_queue.set_function(lambda: store.queued)
     metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has a log of its own
@@ -162,7 +162,7 @@ def make_services(settings: Settings, store: Store) -> Services:
         store=store,
         client=client,
         metrics=metrics,
-        live_sessions=threads,
+        live_sessions=branches,
         message_cache=messages,
         models=models,
         policies=make_policies(settings),
@@ -170,7 +170,7 @@ def make_services(settings: Settings, store: Store) -> Services:
         helper_budget=purse,
         event_bus=EventBus(settings.events, metrics),
         run_command=inband_commands.run_command,
-        helper_queue=make_helper_queue(settings, client, purse, threads, metrics, models),
+        helper_queue=make_helper_queue(settings, client, purse, branches, metrics, models),
     )
 
 

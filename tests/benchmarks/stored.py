@@ -44,7 +44,7 @@ class Place:
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     keys: list[bytes]
 
 
@@ -52,12 +52,12 @@ def places(db: Path, wanted: int) -> list[Place]:
     """Some conversations of a store, from all over it."""
     chance = random.Random(3)
     with closing(sqlite3.connect(db)) as connection:
-        all_ = connection.execute("SELECT tenant, session, thread FROM threads").fetchall()
+        all_ = connection.execute("SELECT tenant, session, branch FROM branches").fetchall()
         found = []
         keys = "SELECT key FROM messages WHERE tenant = ? AND session = ? ORDER BY position"
-        for tenant, session, thread in chance.choices(all_, k=wanted):
+        for tenant, session, branch in chance.choices(all_, k=wanted):
             rows = connection.execute(keys, (tenant, session)).fetchall()
-            found.append(Place(tenant, session, thread, [row[0] for row in rows]))
+            found.append(Place(tenant, session, branch, [row[0] for row in rows]))
         return found
 
 
@@ -111,8 +111,8 @@ async def alone(db: Path, rounds: int, count: int) -> dict[str, list[float]]:
     def missed(n: int) -> Awaitable[object]:
         return store.find_chain_hits(known[n].tenant, [os.urandom(len(key)) for key in known[n].keys], None)
 
-    def thread(n: int) -> Awaitable[object]:
-        return store.read_branch(known[n].tenant, known[n].session, known[n].thread)
+    def branch(n: int) -> Awaitable[object]:
+        return store.read_branch(known[n].tenant, known[n].session, known[n].branch)
 
     def page(n: int) -> Awaitable[object]:
         return store.read_messages(known[n].tenant, known[n].session)
@@ -132,7 +132,7 @@ async def alone(db: Path, rounds: int, count: int) -> dict[str, list[float]]:
                 f"{len(after)} rows written, next": gone_on,
                 "a conversation found": found,
                 "a conversation not found": missed,
-                "a thread read back": thread,
+                "a branch read back": branch,
                 "a page of messages read": page,
             }.items():
                 taken.setdefault(name, []).append(await timed(work, count))

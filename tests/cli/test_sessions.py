@@ -22,11 +22,11 @@ def test_whose_a_session_is_stands_there_where_there_are_several(shop: Shop) -> 
     assert "tenant" in shop.ok("sessions", "list", key="cp-all-read").out
 
 
-def test_a_session_is_shown_with_its_threads(shop: Shop) -> None:
+def test_a_session_is_shown_with_its_branches(shop: Shop) -> None:
     found = shop.json("sessions", "show", "talk")
     assert found["session"] == "talk"
     told = shop.ok("sessions", "show", "talk").out
-    assert found["threads"][0]["thread"] in told
+    assert found["branches"][0]["branch"] in told
     assert "as the policy says" in told
 
 
@@ -57,15 +57,15 @@ def test_a_session_is_deleted_when_one_says_so(shop: Shop) -> None:
     assert shop.run("sessions", "show", name).code == 1
 
 
-@pytest.mark.parametrize("what", ["threads", "requests", "iterations", "summaries"])
+@pytest.mark.parametrize("what", ["branches", "requests", "iterations", "summaries"])
 def test_what_was_recorded_of_a_session_is_listed(shop: Shop, what: str) -> None:
     found = shop.json("sessions", what, "talk")
     told = shop.ok("sessions", what, "talk").out
     assert isinstance(found, list)
     if what == "requests":
         assert found[0]["exchange"] in told
-    if what == "threads":
-        assert found[0]["thread"] in told
+    if what == "branches":
+        assert found[0]["branch"] in told
         assert "newest" in told
 
 

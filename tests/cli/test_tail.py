@@ -10,7 +10,7 @@ from proxy.cli.remote import RemoteUnreachable
 from proxy.cli.tail import read_events, render_event
 from tests.cli.conftest import Ran, Shop
 
-EVENT = {"id": 7, "kind": "context:pruned", "tenant": "t", "session": "s\x1b", "thread": "", "exchange": "", "at": 1.0,
+EVENT = {"id": 7, "kind": "context:pruned", "tenant": "t", "session": "s\x1b", "branch": "", "exchange": "", "at": 1.0,
          "data": {"original": 9, "removed_ids": ["a"] * 9}}  # fmt: skip
 
 

@@ -123,7 +123,7 @@ async def check_client(
     async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
         managed = await client(f"http://127.0.0.1:{proxy.port}", stream)
         outcomes = await proxy.outcomes()
-        sessions = await proxy.rows("SELECT count(DISTINCT session) FROM threads")
+        sessions = await proxy.rows("SELECT count(DISTINCT session) FROM branches")
     assert find_refusals(model) == []
     assert managed.final == direct.final == FINAL
     assert managed.desk.read_paths == direct.desk.read_paths == [f"file{n % 3}.py" for n in range(STEPS)]

@@ -71,14 +71,14 @@ async def test_it_does_its_task_through_the_proxy(tmp_path: Path, policy: str) -
     async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
         said = await solve(proxy.url, folder, trajectory)
         assert trajectory.exists(), said[-3000:]
-        threads = await proxy.rows("SELECT kind FROM threads")
+        branches = await proxy.rows("SELECT kind FROM branches")
         outcomes = {status for status, _, _ in await proxy.outcomes()}
         before, after = (await proxy.rows("SELECT sum(tokens_before), sum(tokens_after) FROM exchanges"))[0]
     done = json.loads(trajectory.read_text())
     assert done["info"]["exit_status"] == "Submitted", said[-3000:]
     assert "right" in (folder / "part3.txt").read_text()
     assert len(model.chats) == len(script), "every step is asked once"
-    assert threads == [("main",)], "one conversation, though it sends no header"
+    assert branches == [("main",)], "one conversation, though it sends no header"
     assert outcomes == {"complete"}
     assert after < before
     for body in model.chats:

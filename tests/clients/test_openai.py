@@ -145,7 +145,7 @@ async def test_a_whole_conversation_is_one_session(policy: str) -> None:
                 found = await client.chat.completions.create(model="demo", messages=messages)
                 answer = found.choices[0].message.content
             messages.append({"role": "assistant", "content": answer or ""})
-        assert await proxy.rows("SELECT kind FROM threads") == [("main",)]
+        assert await proxy.rows("SELECT kind FROM branches") == [("main",)]
         assert await proxy.rows("SELECT count(*) FROM messages") == [(12,)]
 
 
@@ -194,7 +194,7 @@ async def test_a_stream_that_breaks_raises_a_clean_error() -> None:
     assert came == ["I was"]
 
 
-async def test_a_lost_attempt_is_tried_again_and_is_the_same_thread(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_attempt_is_tried_again_and_is_the_same_branch(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "openai")
     model = Scripted(calls(("call_abcdef01", "get_weather"), city="Oslo"))
     tries = 0
@@ -210,7 +210,7 @@ async def test_a_lost_attempt_is_tried_again_and_is_the_same_thread(caplog: pyte
     async with faulty(once) as upstream, running(upstream.port, policy="thrifty") as proxy:
         found = await asked(proxy, extra_headers={"x-context-session": "s"})
         assert found.choices[0].message.tool_calls
-        assert await proxy.rows("SELECT kind FROM threads") == [("main",)]
+        assert await proxy.rows("SELECT kind FROM branches") == [("main",)]
         assert [row[0] for row in await proxy.outcomes()] == ["rejected", "complete"]
 
 

@@ -75,7 +75,7 @@ async def test_its_own_tools_are_called_and_ours_are_not_seen(stream: bool) -> N
         first, history = await run(agent, [{"role": "user", "content": ASKED}], heard, stream=stream)
         last, history = await run(agent, [*history, {"role": "user", "content": THANKS}], heard, stream=stream)
         assert {status for status, _, _ in await proxy.outcomes()} == {"complete"}
-        assert await proxy.rows("SELECT kind FROM threads") == [("main",)]
+        assert await proxy.rows("SELECT kind FROM branches") == [("main",)]
     model.assert_told()
     assert (first, last) == (FIRST[1], "".join(LAST))
     assert sorted(asked) == sorted(CITIES), "each call is made once"

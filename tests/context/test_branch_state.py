@@ -104,7 +104,7 @@ def test_where_hits_are_never_reported_there_is_no_cache_to_spoil() -> None:
     assert not drifted(BranchState(), 1, 0, 0, 0).is_never_cached
 
 
-def test_a_stopped_thread_makes_no_edits() -> None:
+def test_a_stopped_branch_makes_no_edits() -> None:
     assert not BranchState(stopped="upstream_reject").may_edit
 
 

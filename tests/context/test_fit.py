@@ -177,7 +177,7 @@ def test_where_no_hit_is_ever_reported_edits_cost_nothing_and_are_made_at_once()
     assert fitted(talk, 100_000, load("thrifty"), served)[0].new_edits == ()
 
 
-def test_a_stopped_thread_is_fitted_where_it_would_not_fit_its_window() -> None:
+def test_a_stopped_branch_is_fitted_where_it_would_not_fit_its_window() -> None:
     """I2: the stages of last resort act alone, with the window less the answer's room as the mark."""
     talk = [system(), user("u")]
     for n in range(30):

@@ -269,6 +269,6 @@ def test_the_note_never_holds_the_heading_that_asks_for_a_new_one() -> None:
     assert "### STATE" not in json.dumps(out)
 
 
-def test_a_stopped_thread_gets_nothing() -> None:
+def test_a_stopped_branch_gets_nothing() -> None:
     made, out = plan(TALK, THRIFTY, BranchState(stopped="upstream_reject", states=KNOWN.states))
     assert (out, made.messages, made.asks_for_state) == (TALK, None, False)

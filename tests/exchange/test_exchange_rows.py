@@ -16,7 +16,7 @@ SYSTEM = {"role": "system", "content": "Be."}
 
 
 async def counts(proxy: Running) -> dict[str, int]:
-    tables = ("sessions", "threads", "messages", "forms", "edits", "exchanges")
+    tables = ("sessions", "branches", "messages", "forms", "edits", "exchanges")
     found = await proxy.rows("SELECT " + ", ".join(f"(SELECT count(*) FROM {table})" for table in tables))
     return dict(zip(tables, found[0], strict=True))
 
@@ -83,7 +83,7 @@ async def test_a_fork_shares_its_rows(tmp_path: Path) -> None:
         await branch.say("Something else")
         after = await counts(proxy)
     assert after["messages"] == before["messages"] + 2
-    assert after["threads"] == before["threads"] + 1
+    assert after["branches"] == before["branches"] + 1
 
 
 async def test_a_request_sent_again_stores_no_message_again() -> None:
@@ -94,7 +94,7 @@ async def test_a_request_sent_again_stores_no_message_again() -> None:
         for _ in range(5):
             await agent.send(b"x-stainless-retry-count: 1")
         found = await counts(proxy)
-    assert (found["messages"], found["exchanges"], found["threads"]) == (2, 6, 1)
+    assert (found["messages"], found["exchanges"], found["branches"]) == (2, 6, 1)
 
 
 async def worked(folder: Path, steps: int, *, stream: bool, policy: str) -> tuple[int, int]:
@@ -143,11 +143,11 @@ async def test_what_the_store_has_lost_is_stored_again_though_the_history_is_kno
         await agent.say("Look at this: " + "word " * 4000, name)
         await agent.say("And this", name)
         tenant = (await proxy.rows("SELECT tenant FROM sessions"))[0][0]
-        threads = proxy.app.services.live_sessions
-        memory = threads.find_session(tenant, "mine")
+        branches = proxy.app.services.live_sessions
+        memory = branches.find_session(tenant, "mine")
         assert memory is not None
         await proxy.app.store.delete_session(tenant, "mine")
-        threads.forget_session(memory)
+        branches.forget_session(memory)
         await agent.say("Go on", name)
         told = [text for (text,) in await proxy.rows("SELECT body FROM messages ORDER BY seq")]
     assert [json.loads(raw)["role"] for raw in told] == ["user", "assistant"] * 3

@@ -82,7 +82,7 @@ async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_it_came()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_rewriting_stops_for_a_thread_whose_original_was_taken(stream: bool) -> None:
+async def test_rewriting_stops_for_a_branch_whose_original_was_taken(stream: bool) -> None:
     model = Scripted("Well.")
 
     async def script(request: Request, there: Connection) -> None:
@@ -100,8 +100,8 @@ async def test_rewriting_stops_for_a_thread_whose_original_was_taken(stream: boo
         await agent.say("Three")
         other = Agent(proxy, (b"x-context-session: b",), stream=stream, messages=[{"role": "system", "content": "Be."}])
         await other.say("One")
-        stopped = await proxy.rows("SELECT session, stopped FROM threads ORDER BY created_at")
-    assert len(model.received) == 2 + 1 + 1 + 2, "only the first request of each thread is tried twice"
+        stopped = await proxy.rows("SELECT session, stopped FROM branches ORDER BY created_at")
+    assert len(model.received) == 2 + 1 + 1 + 2, "only the first request of each branch is tried twice"
     assert stopped == [("a", "upstream_reject"), ("b", "upstream_reject")]
 
 
@@ -113,7 +113,7 @@ async def test_rewriting_goes_on_where_the_original_is_refused_too() -> None:
     ):
         found = await proxy.post(HELLO, b"x-context-session: a")
         assert (found.status, found.body) == (400, b'{"error":{"message":"no"}}')
-        assert await proxy.rows("SELECT stopped FROM threads") == [(None,)]
+        assert await proxy.rows("SELECT stopped FROM branches") == [(None,)]
         assert await proxy.outcomes() == [("rejected", 400, "upstream_reject")]
         await proxy.post(HELLO, b"x-context-session: a")
     assert len(model.received) == 4

@@ -257,8 +257,8 @@ async def test_e7_a_fork_keeps_the_pins_of_what_it_shares(tmp_path: Path) -> Non
         agent.proxy = proxy
         await agent.say("on")
         assert model.texts()[2] == long
-        threads = await proxy.rows("SELECT DISTINCT thread FROM edits WHERE action = 'pin'")
-        assert len(threads) == 2
+        branches = await proxy.rows("SELECT DISTINCT branch FROM edits WHERE action = 'pin'")
+        assert len(branches) == 2
 
 
 async def test_e9_compression_is_measured_per_event_and_in_the_metrics(tmp_path: Path) -> None:

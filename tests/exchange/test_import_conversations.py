@@ -35,7 +35,7 @@ async def test_an_agent_without_a_session_id_goes_on_where_the_import_ended() ->
         assert [(row[0], bool(row[1])) for row in rows][:4] == [
             ("user", False), ("assistant", False), ("user", False), ("assistant", True)
         ]  # fmt: skip
-        assert len(await proxy.rows("SELECT thread FROM threads WHERE session = 'brought'")) == 1
+        assert len(await proxy.rows("SELECT branch FROM branches WHERE session = 'brought'")) == 1
     assert len(upstream.requests) == 2, "nobody was asked about what was imported"
 
 
@@ -47,7 +47,7 @@ async def test_what_is_there_is_not_imported_twice_and_a_branch_of_it_is() -> No
             await import_conversation(parts, "t", read_conversation("a", raws(*HISTORY)))
         branch = [*HISTORY[:2], {"role": "user", "content": "Else."}, {"role": "assistant", "content": "Other."}]
         await import_conversation(parts, "t", read_conversation("a", raws(*branch)))
-        kinds = await proxy.rows("SELECT kind FROM threads ORDER BY created_at")
+        kinds = await proxy.rows("SELECT kind FROM branches ORDER BY created_at")
         assert kinds == [("main",), ("fork",)]
         assert await proxy.rows("SELECT count(*) FROM messages") == [(6,)]
         await import_conversation(parts, "u", read_conversation("a", raws(*HISTORY)))

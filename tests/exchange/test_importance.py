@@ -53,9 +53,9 @@ async def ask(proxy: Running, talk: list[dict[str, Any]], *, stream: bool = Fals
 
 
 async def left_out(proxy: Running) -> list[Any]:
-    """What the store lists as out of the thread's prompt."""
-    ((tenant, session, thread),) = await proxy.rows("SELECT tenant, session, thread FROM threads")
-    return await proxy.app.store.read_left_out(tenant, session, thread)
+    """What the store lists as out of the branch's prompt."""
+    ((tenant, session, branch),) = await proxy.rows("SELECT tenant, session, branch FROM branches")
+    return await proxy.app.store.read_left_out(tenant, session, branch)
 
 
 @STREAMS

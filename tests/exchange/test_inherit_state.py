@@ -49,9 +49,9 @@ async def test_a_compacted_history_begins_with_the_newest_state(
         again.messages.append({"role": "assistant", "content": "Fine."})
         await again.say("And now?")
         assert shown(model)
-        found = await proxy.rows("SELECT thread, text FROM states ORDER BY created_at")
+        found = await proxy.rows("SELECT branch, text FROM states ORDER BY created_at")
         assert [text.decode() for _, text in found][-2:] == [NOTE, NOTE]
-        assert found[-1][0] != found[-2][0], "it is the new thread's own"
+        assert found[-1][0] != found[-2][0], "it is the new branch's own"
 
 
 async def test_it_is_shown_at_the_tail_though_nothing_has_left_the_new_prompt() -> None:
@@ -104,7 +104,7 @@ async def test_what_was_taken_back_is_not_begun_with() -> None:
         assert "Goal: old" in model.texts()[0]
 
 
-async def test_without_a_name_a_new_thread_begins_with_nothing() -> None:
+async def test_without_a_name_a_new_branch_begins_with_nothing() -> None:
     model = Scripted()
     async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
         await worked(proxy, model, ())

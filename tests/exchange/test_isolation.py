@@ -171,8 +171,8 @@ async def test_a_fork_inherits_the_edits_on_what_both_share_and_nothing_after_it
         await branch.say("Stop. Something else.")
         assert model.last["messages"][:at] == before["messages"][:at]
         assert "Goal: Seen" not in json.dumps(model.last), "the note was written after the fork"
-        assert [k for (k,) in await proxy.rows("SELECT kind FROM threads ORDER BY created_at")] == ["main", "fork"]
-        shared = await proxy.rows("SELECT count(DISTINCT key) FROM edits GROUP BY thread")
+        assert [k for (k,) in await proxy.rows("SELECT kind FROM branches ORDER BY created_at")] == ["main", "fork"]
+        shared = await proxy.rows("SELECT count(DISTINCT key) FROM edits GROUP BY branch")
         assert len(set(shared)) == 1
 
 

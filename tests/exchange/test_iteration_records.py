@@ -59,8 +59,8 @@ async def work(agent: Agent, times: int, *lines: bytes, tool: str = "result") ->
 
 async def records(proxy: Running) -> list[IterationReport]:
     await proxy.rows("SELECT 1")  # everything is written
-    ((tenant, session, thread),) = await proxy.rows("SELECT tenant, session, thread FROM threads")
-    found = await proxy.app.store.read_iterations(tenant, session, thread)
+    ((tenant, session, branch),) = await proxy.rows("SELECT tenant, session, branch FROM branches")
+    found = await proxy.app.store.read_iterations(tenant, session, branch)
     made = [(msgspec.json.decode(row.body, type=IterationReport), row.reflection) for row in found]
     return [add_reflection(one, text) if text is not None else one for one, text in made]
 
@@ -311,8 +311,8 @@ async def test_c1_feedback_of_the_user_goes_into_the_record_of_the_iteration_tha
         agent = Agent(proxy, (b"x-context-session: a",))
         await work(agent, 1)
         await proxy.rows("SELECT 1")
-        ((tenant, session, thread),) = await proxy.rows("SELECT tenant, session, thread FROM threads")
-        place, parts = (tenant, session, thread), proxy.app.services
+        ((tenant, session, branch),) = await proxy.rows("SELECT tenant, session, branch FROM branches")
+        place, parts = (tenant, session, branch), proxy.app.services
         await iteration_records.store_feedback(parts, place, "  not that topic  ")
         agent.brings("result 1")
         await agent.say(None, **TOOLS)

@@ -121,9 +121,9 @@ async def test_a_fork_under_a_literal_policy_inherits_what_it_left_out_and_what_
     model = model_that_looks()
     async with faulty(model) as upstream:
         async with edited(upstream.port, model, tree) as (agent, before):
-            for _ in range(2):  # the second one is a twin: a thread of its own
+            for _ in range(2):  # the second one is a twin: a branch of its own
                 await agent.send(PROGRESSIVE)
-            (count,) = await agent.proxy.rows("SELECT count(DISTINCT thread) FROM exchanges")
+            (count,) = await agent.proxy.rows("SELECT count(DISTINCT branch) FROM exchanges")
             assert count == (2,)
             await rebuilt(agent.proxy, [r.body for r in model.received])
         async with running(upstream.port, **tree) as proxy:

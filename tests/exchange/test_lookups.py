@@ -103,8 +103,8 @@ class Model:
 
 def near(proxy: Running) -> dict[bytes, float]:
     (memory,) = proxy.app.services.live_sessions._sessions.values()
-    (thread,) = memory.branches.values()
-    return thread.relevance[1] if thread.relevance is not None else {}
+    (branch,) = memory.branches.values()
+    return branch.relevance[1] if branch.relevance is not None else {}
 
 
 async def test_e3_vectors_are_made_beside_the_request_once_a_message_and_count_for_the_next() -> None:

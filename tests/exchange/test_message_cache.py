@@ -110,7 +110,7 @@ def test_histories_that_part_late_are_all_read_right() -> None:
     assert all(len(alike) <= ALIKE for alike in cache._fronts.values())
 
 
-def test_two_threads_may_read_at_once() -> None:
+def test_two_branches_may_read_at_once() -> None:
     """Large bodies are read in worker threads, small ones on the loop."""
     cache = MessageCache(300_000)
     wrong: list[BaseException] = []
@@ -121,7 +121,7 @@ def test_two_threads_may_read_at_once() -> None:
                 for count in (30, 31, 32):
                     request, _ = cache.get_request(body(count, f"{name if n % 3 else 'both'} {n % 7}"))
                     assert len(request.messages) == count
-        except BaseException as problem:  # noqa: BLE001 -- told by the assertion below, from the test's own thread
+        except BaseException as problem:  # noqa: BLE001 -- told by the assertion below, from the test's own branch
             wrong.append(problem)
 
     workers = [threading.Thread(target=work, args=(name,)) for name in "abcd"]

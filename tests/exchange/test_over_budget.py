@@ -1,4 +1,4 @@
-"""B1, B4 and I2 through the running proxy: the budget of threads that drift, that were refused, and what is said."""
+"""B1, B4 and I2 through the running proxy: the budget of branches that drift, that were refused, and what is said."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def refusing(model: Scripted, most: int) -> Any:
     return script
 
 
-async def test_a_thread_that_was_refused_once_still_keeps_to_its_window() -> None:
+async def test_a_branch_that_was_refused_once_still_keeps_to_its_window() -> None:
     """I2."""
     model = Scripted(calls(("c1", "run"), n=1))
     async with faulty(refusing(model, 200_000)) as upstream, running(upstream.port, policy="rolling") as proxy:
         narrow(proxy, 40_000)
         agent = Agent(proxy, (NAMED,), messages=[{"role": "system", "content": "Be."}])
         sent = await work(agent, 9)
-        stopped = await proxy.rows("SELECT stopped FROM threads")
+        stopped = await proxy.rows("SELECT stopped FROM branches")
         edits = await proxy.rows("SELECT DISTINCT stage FROM edits WHERE action <> 'withdrawn'")
     assert stopped == [("upstream_reject",)]
     assert max(sent) <= 40_000 - 4_096
@@ -134,20 +134,20 @@ async def test_once_the_client_has_compacted_it_is_tried_again() -> None:
         agent.messages[2:] = [{"role": "user", "content": "What we have done so far: one, two, three. Go on."}]
         await agent.say()
         assert len(model.received) == 6, "the rewritten one was tried"
-        rows = await proxy.rows("SELECT stopped FROM threads")
+        rows = await proxy.rows("SELECT stopped FROM branches")
         agent.messages[-1] = {"role": "user", "content": "Say it again."}
         await agent.send()
     assert rows == [("upstream_reject",)] * 2
 
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
-async def test_the_edits_of_a_thread_that_was_refused_are_taken_back(policy: str) -> None:
+async def test_the_edits_of_a_branch_that_was_refused_are_taken_back(policy: str) -> None:
     model = Scripted(calls(("c1", "run"), n=1))
     async with faulty(refusing(model, 10**6)) as upstream, running(upstream.port, policy=policy) as proxy:
         agent = Agent(proxy, (NAMED,))
         await work(agent, 9, "a line of output\n" * 300)
         rows = await proxy.rows("SELECT key, action FROM edits ORDER BY number")
-        stopped = await proxy.rows("SELECT stopped FROM threads")
+        stopped = await proxy.rows("SELECT stopped FROM branches")
     assert stopped == [("upstream_reject",)]
     assert set(dict(rows).values()) <= {"withdrawn"}
     assert model.last["messages"] == agent.messages[:-1]

@@ -51,9 +51,9 @@ async def test_d6_pruned_has_what_left_the_prompt_and_comes_once(tmp_path: Path)
         assert sorted(told["removed_ids"]) == sorted(public_id(k) for (k,) in rows)
         assert told["removed"] == len(rows) > 3
         assert told["tokenReduction"] == told["original"] - told["final"] > 0
-        ((exchange, thread),) = await proxy.rows("SELECT exchange, thread FROM exchanges ORDER BY started_at LIMIT 1")
+        ((exchange, branch),) = await proxy.rows("SELECT exchange, branch FROM exchanges ORDER BY started_at LIMIT 1")
         _, _, whole = stream.told[0]
-        assert (whole["session"], whole["thread"], whole["exchange"]) == ("a", thread, exchange)
+        assert (whole["session"], whole["branch"], whole["exchange"]) == ("a", branch, exchange)
 
 
 async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Path) -> None:

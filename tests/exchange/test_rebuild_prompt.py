@@ -80,7 +80,7 @@ async def test_after_a_restart_and_in_every_branch_too(tmp_path: Path) -> None:
             await say(agent, LONG)
             agent.messages = [*kept, *agent.messages[len(kept) + 1 :]]
             await say(agent, LONG)
-            assert await proxy.rows("SELECT count(*) FROM threads") == [(2,)]
+            assert await proxy.rows("SELECT count(*) FROM branches") == [(2,)]
             await assert_all_rebuilt(proxy, came, [r.body for r in model.received])
 
 

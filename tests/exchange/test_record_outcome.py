@@ -46,7 +46,7 @@ async def test_what_upstream_says_of_an_answer_is_on_record() -> None:
             await proxy.post(HELLO | {"stream": stream})
         rows = await proxy.rows(asked)
         keys = await proxy.rows("SELECT e.answer = m.key FROM exchanges e JOIN messages m ON m.key = e.answer")
-        heads = await proxy.rows("SELECT t.answer = e.answer FROM threads t JOIN exchanges e ON e.thread = t.thread")
+        heads = await proxy.rows("SELECT t.answer = e.answer FROM branches t JOIN exchanges e ON e.branch = t.branch")
         times = await proxy.rows("SELECT started_at, ended_at, first_byte_ms FROM exchanges")
         assert proxy.count("prompt_tokens_total") == 100
         assert proxy.count("cached_tokens_total", kind="reported") == 64
@@ -82,7 +82,7 @@ async def test_the_numbers_of_a_request_are_in_the_metrics() -> None:
         assert proxy.count("tokens_before_count") == proxy.count("tokens_after_count") == 1
         assert proxy.count("request_seconds_count", route="chat") == 1
         assert proxy.count("first_token_seconds_count", upstream="default") == 1
-        assert proxy.count("live_threads") == 1
+        assert proxy.count("live_branches") == 1
         assert proxy.count("message_cache_bytes") > 0
 
 
@@ -143,7 +143,7 @@ async def test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_o
         again = Agent(proxy, messages=list(HELLO["messages"]))
         on = Agent(proxy, messages=[*HELLO["messages"], {"role": "assistant", "content": "I was about"}])
         assert (await on.say("Go on")).session == session
-        assert [k for (k,) in await proxy.rows("SELECT kind FROM threads")] == ["main"]
+        assert [k for (k,) in await proxy.rows("SELECT kind FROM branches")] == ["main"]
         assert (await again.send()).session != session, "without a name, and without an answer of ours in it"
 
 

@@ -44,7 +44,7 @@ async def test_every_tool_works_whichever_process_is_asked(nursery: Nursery, dat
                 heard.append(await agent.say())
             agent.proxy = proxies[len(heard) % 2]
         assert await execute(database, "SELECT count(*) FROM memos") == [(1,)]
-        assert await execute(database, "SELECT kind FROM threads") == [("main",)]
+        assert await execute(database, "SELECT kind FROM branches") == [("main",)]
     model.assert_told()
     assert_hidden(heard)
     said = [m["content"] for m in agent.messages if m["role"] == "assistant" and m["content"]]

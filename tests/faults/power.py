@@ -72,10 +72,10 @@ def events(trace: Path) -> Iterator[Event]:  # noqa: C901  a case a system call
         line = _LINE.match(raw)
         if line is None:
             continue
-        thread, text = line[1], line[2]
+        branch, text = line[1], line[2]
         resumed = _RESUMED.match(text)
         if resumed:
-            name, arguments = begun.pop(thread)
+            name, arguments = begun.pop(branch)
             if name in ("fsync", "fdatasync") and resumed[2] == "0":
                 yield Sync(paths.get(int(arguments), "?"))
             elif name == "openat" and int(resumed[2]) >= 0:
@@ -86,7 +86,7 @@ def events(trace: Path) -> Iterator[Event]:  # noqa: C901  a case a system call
             continue
         name, arguments, result = call[1], call[2], call[4]
         if result is None:
-            begun[thread] = (name, arguments)
+            begun[branch] = (name, arguments)
             if name in ("fsync", "fdatasync", "openat"):
                 continue
         if name == "openat" and result is not None and int(result) >= 0:

@@ -117,7 +117,7 @@ async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
     """Drives a proxy of its own; after the first tenth nothing may grow. growth: of memory, as a share."""
     async with faulty(model) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
-        limits = {"live_threads": 100, "message_cache_mb": 1}
+        limits = {"live_branches": 100, "message_cache_mb": 1}
         pid, port = await nursery.started(upstream=url, db=db, log_level="error", limits=limits)
         process = psutil.Process(pid)
         driver = Soak(port, random.Random(1), requests // 10)
@@ -140,7 +140,7 @@ async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
         assert late[0] < early[0] * (1 + growth), "memory grows"
         assert late[1] <= early[1] + WORKERS, "descriptors grow"
         assert late[2] <= early[2] + 2, "tasks grow"
-        assert late[3] <= early[3] + 2, "threads grow"
+        assert late[3] <= early[3] + 2, "branches grow"
         await asyncio.to_thread(nursery.kill, pid)
         return driver
 

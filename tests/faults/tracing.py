@@ -41,7 +41,7 @@ async def injected(pid: int, calls: str, what: str) -> AsyncIterator[None]:
 
 
 async def attached(pid: int) -> None:
-    """Until each of its threads is traced."""
+    """Until each of its branches is traced."""
     async with asyncio.timeout(20):
         while not all(
             "TracerPid:\t0" not in (task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()

@@ -1,4 +1,4 @@
-"""Which threads have an answer: all of the session that asked, however they came into memory, and asked once."""
+"""Which branches have an answer: all of the session that asked, however they came into memory, and asked once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def test_the_same_question_is_asked_once_at_a_time_and_every_branch_has_th
         release.set()
         await idle(there.proxy)
         assert len(there.helper.received) == 1
-        for thread in there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a").branches.values():  # type: ignore[union-attr]
-            assert list(thread.state.helper_answers.values()) == ["Read it."]
+        for branch in there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a").branches.values():  # type: ignore[union-attr]
+            assert list(branch.state.helper_answers.values()) == ["Read it."]
 
 
 def first(text: str) -> dict[str, Any]:
@@ -42,15 +42,15 @@ def tenant_of(there: Three) -> str:
 
 
 def forget_answers(there: Three) -> None:
-    """As if the session's threads had been loaded before the answer was stored."""
+    """As if the session's branches had been loaded before the answer was stored."""
     memory = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
     assert memory is not None
-    for thread in memory.branches.values():
-        assert list(thread.state.helper_answers.values()) == ["Read it."]
-        thread.state = replace(thread.state, helper_answers={})
+    for branch in memory.branches.values():
+        assert list(branch.state.helper_answers.values()) == ["Read it."]
+        branch.state = replace(branch.state, helper_answers={})
 
 
-async def test_a_thread_that_was_read_back_meanwhile_has_the_answer_too(tmp_path: Path) -> None:
+async def test_a_branch_that_was_read_back_meanwhile_has_the_answer_too(tmp_path: Path) -> None:
     release = asyncio.Event()
 
     async def held(request: Request, connection: Connection) -> None:
@@ -60,11 +60,11 @@ async def test_a_thread_that_was_read_back_meanwhile_has_the_answer_too(tmp_path
     async with three(tmp_path, held) as there:
         agent = Agent(there.proxy, (SESSION,))
         await agent.say(LONG)
-        threads = there.proxy.app.services.live_sessions
-        memory = threads.find_session(tenant_of(there), "a")
+        branches = there.proxy.app.services.live_sessions
+        memory = branches.find_session(tenant_of(there), "a")
         assert memory is not None
         await there.proxy.rows("SELECT 1")
-        threads.forget_session(memory)
+        branches.forget_session(memory)
         await agent.say("And now?", b"x-context-policy: passthrough")
         release.set()
         await idle(there.proxy)
@@ -93,7 +93,7 @@ async def test_an_answer_on_its_way_to_the_disk_is_given_at_once(tmp_path: Path)
         await agent.say(LONG)
         memory = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
         assert memory is not None
-        await until(lambda: all(thread.state.helper_answers for thread in memory.branches.values()))
+        await until(lambda: all(branch.state.helper_answers for branch in memory.branches.values()))
         forget_answers(there)
         await agent.say("And now?")
         await agent.say("And then?")

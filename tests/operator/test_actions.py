@@ -14,8 +14,8 @@ from proxy.operator.actions import (
     ACTIONS_BY_NAME,
     REQUIRED,
     Action,
+    BranchBody,
     InbandForm,
-    ThreadBody,
     make_signature,
 )
 from proxy.operator.inband_commands import HELP, REPLIES
@@ -26,17 +26,17 @@ from tests.operator.agent import talking
 INBAND = [action for action in ACTIONS if action.inband is not None]
 
 
-async def wind_back(services: object, tenant: str, session: str, *, thread: str | None = None) -> DecisionResult:
+async def wind_back(services: object, tenant: str, session: str, *, branch: str | None = None) -> DecisionResult:
     """A function as an action has it."""
-    return DecisionResult(session, thread or "", "undo", [], [], 0)
+    return DecisionResult(session, branch or "", "undo", [], [], 0)
 
 
 def planted(**changes: Any) -> Action:
     """An action in which all is well, but for the fields given."""
     fields: dict[str, Any] = {
-        "name": "wind_back", "function": wind_back, "arguments": ("thread",), "planes": frozenset({"admin"}),
+        "name": "wind_back", "function": wind_back, "arguments": ("branch",), "planes": frozenset({"admin"}),
         "method": "POST", "path": "/wind-back", "tag": "steering", "summary": "Wind the session back.",
-        "commands": ("context wind-back",), "body": ThreadBody,
+        "commands": ("context wind-back",), "body": BranchBody,
     }  # fmt: skip
     return Action(**{**fields, **changes})
 
@@ -64,8 +64,8 @@ def test_an_action_in_which_all_is_well_is_taken() -> None:
         ({"method": "GET", "body": None}, "a read key opens views"),
         ({"planes": frozenset({"admin", "data"})}, "an in-band command is open"),
         ({"inband": InbandForm("/context wind", "wind it back")}, "an in-band command is open"),
-        ({"arguments": ("thread", "speed")}, "its function takes no speed"),
-        ({"arguments": ()}, "arguments are missing: thread"),
+        ({"arguments": ("branch", "speed")}, "its function takes no speed"),
+        ({"arguments": ()}, "arguments are missing: branch"),
         ({"path": "/wind-back/{hours}"}, "arguments are missing: hours"),
     ],
 )
@@ -113,5 +113,5 @@ async def test_the_action_of_the_page_on_architecture_works() -> None:
 
 
 def test_a_signature_has_every_argument_by_its_name() -> None:
-    made = make_signature({"thread": (str, None), "text": (str, REQUIRED)})
-    assert str(made) == "(*, thread: str = None, text: str)"
+    made = make_signature({"branch": (str, None), "text": (str, REQUIRED)})
+    assert str(made) == "(*, branch: str = None, text: str)"

@@ -148,17 +148,17 @@ async def test_what_is_not_there_is_said_so() -> None:
         with pytest.raises(NotFound):
             await edit_messages.drop(parts, tenant, "s", ["abcdefghij"])
         with pytest.raises(NotFound):
-            await edit_messages.drop(parts, tenant, "s", await talk.groups(), thread="none")
+            await edit_messages.drop(parts, tenant, "s", await talk.groups(), branch="none")
         with pytest.raises(Unprocessable):
             await edit_messages.drop(parts, tenant, "s", [])
 
 
-async def test_a_thread_that_goes_out_as_it_comes_takes_no_decisions() -> None:
+async def test_a_branch_that_goes_out_as_it_comes_takes_no_decisions() -> None:
     async with talking("thrifty") as talk:
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
-        (thread,) = live.branches.values()
-        thread.state = replace(thread.state, stopped="upstream_reject")
+        (branch,) = live.branches.values()
+        branch.state = replace(branch.state, stopped="upstream_reject")
         with pytest.raises(Conflict, match="upstream_reject"):
             await edit_messages.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
 

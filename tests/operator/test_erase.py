@@ -59,5 +59,5 @@ async def test_the_conversation_goes_on_over_a_restart_of_memory() -> None:
         after = await talk.parts.store.read_session(talk.tenant, "s")
         assert before is not None
         assert after is not None
-        assert len(after.threads) == len(before.threads)
+        assert len(after.branches) == len(before.branches)
         assert not any(b"number 0" in bytes(row[0]) for row in await talk.proxy.rows("SELECT body FROM messages"))

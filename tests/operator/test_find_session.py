@@ -9,8 +9,8 @@ from tests.operator.agent import Talk, talking
 from tests.scripted import calls
 
 
-async def texts(talk: Talk, thread: str | None = None) -> list[str]:
-    return [m.text for m in (await find_session.find_branch(talk.parts, talk.tenant, "s", thread)).request.messages]
+async def texts(talk: Talk, branch: str | None = None) -> list[str]:
+    return [m.text for m in (await find_session.find_branch(talk.parts, talk.tenant, "s", branch)).request.messages]
 
 
 async def test_the_history_is_the_clients_with_our_last_answer() -> None:
@@ -24,7 +24,7 @@ async def test_the_history_is_the_clients_with_our_last_answer() -> None:
         assert here.find_index("none") is None
 
 
-async def test_the_newest_thread_is_meant_and_no_side_call() -> None:
+async def test_the_newest_branch_is_meant_and_no_side_call() -> None:
     async with talking("thrifty") as talk:
         await talk.proxy.post(
             {
@@ -35,8 +35,8 @@ async def test_the_newest_thread_is_meant_and_no_side_call() -> None:
         )
         assert (await texts(talk))[1] == "Prompt number 0?"
         (side,) = [
-            t.thread
-            for t in (await find_session.read_session(talk.parts, talk.tenant, "s")).threads
+            t.branch
+            for t in (await find_session.read_session(talk.parts, talk.tenant, "s")).branches
             if t.kind == "side"
         ]
         assert (await texts(talk, side))[1] == "A title?"
@@ -49,15 +49,15 @@ async def test_the_branch_that_was_last_spoken_in_is_meant() -> None:
         assert (await texts(talk))[-2:] == ["Another way.", "Well."]
 
 
-async def test_what_is_tried_on_a_copy_changes_no_live_thread() -> None:
+async def test_what_is_tried_on_a_copy_changes_no_live_branch() -> None:
     async with talking("thrifty") as talk:
         live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
         here = await find_session.find_branch(talk.parts, talk.tenant, "s")
-        (thread,) = live.branches.values()
-        assert here.branch is not thread
+        (branch,) = live.branches.values()
+        assert here.branch is not branch
         assert here.branch.live_session is not live
-        assert here.branch.state is thread.state
+        assert here.branch.state is branch.state
 
 
 async def test_a_session_in_which_nothing_was_said_has_no_history() -> None:

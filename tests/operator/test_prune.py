@@ -56,7 +56,7 @@ async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(m
         answer = next(public_id(here.keys[n]) for n in after if not messages[n].calls)
         monkeypatch.setattr(prune, "_leaving", lambda *_: [answer])
         with pytest.raises(Conflict):
-            await edit_messages.drop(talk.parts, talk.tenant, "s", [answer], thread=here.branch.name, id_kind="message")
+            await edit_messages.drop(talk.parts, talk.tenant, "s", [answer], branch=here.branch.name, id_kind="message")
         assert (await prune.prune_next_prompt(talk.parts, talk.tenant, "s")).force == "prune"
 
 

@@ -65,7 +65,7 @@ def test_what_is_carried_on_is_served_by_the_cache_and_what_is_gone_costs_nothin
     assert (tally.requests, tally.atoms, tally.atoms_kept, tally.in_place, tally.faults) == (5, 1, 1, 1, 0)
 
 
-def test_requests_of_another_thread_are_not_counted() -> None:
+def test_requests_of_another_branch_are_not_counted() -> None:
     assert of("results", shared_messages=7).requests == 2
     assert of("results", shared_messages=7).peak == of("results").peak
 

@@ -136,7 +136,7 @@ def test_the_played_model_writes_its_state_only_where_it_is_asked_to(policies: d
     assert played(conversation(*work(5)), Contender("t", policies["thrifty"]), state=True).totals[0].written == 0
 
 
-def test_requests_at_the_front_that_another_thread_made_are_played_and_not_counted(policies: dict[str, Policy]) -> None:
+def test_requests_at_the_front_that_another_branch_made_are_played_and_not_counted(policies: dict[str, Policy]) -> None:
     whole, thrifty = conversation(*work(30)), Contender("t", policies["thrifty"])
     found = played(replace(whole, shared_messages=40), thrifty)
     assert [t.requests for t in (*found.totals, *found.bounds.values())] == [13] * 4

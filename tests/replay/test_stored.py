@@ -42,7 +42,7 @@ def history(one: RecordedConversation) -> list[dict[str, Any]]:
     return [json.loads(raw) for raw in one.messages]
 
 
-async def test_a_thread_is_what_its_client_sent_and_the_answer_that_followed(tmp_path: Path) -> None:
+async def test_a_branch_is_what_its_client_sent_and_the_answer_that_followed(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
     model = Scripted(calls(("c1", "read"), path="src/a.py"), "It says 31337.", "You are welcome.")
     async with faulty(model) as upstream, running(upstream.port, db=str(file), policy="thrifty") as proxy:
@@ -109,7 +109,7 @@ async def test_an_empty_store_has_no_conversations() -> None:
     await store.close()
 
 
-async def test_a_thread_of_which_a_part_is_missing_is_left_out(tmp_path: Path) -> None:
+async def test_a_branch_of_which_a_part_is_missing_is_left_out(tmp_path: Path) -> None:
 
     file = tmp_path / "store.sqlite3"
     async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:

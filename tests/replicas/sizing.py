@@ -25,7 +25,7 @@ from tests.running import CHAT, heard
 TICK = os.sysconf("SC_CLK_TCK")
 WARM = 40
 COUNT = 400
-TABLES = ("sessions", "threads", "messages", "forms", "edits", "states", "exchanges")
+TABLES = ("sessions", "branches", "messages", "forms", "edits", "states", "exchanges")
 TOOLS = [
     {"type": "function", "function": {"name": f"tool_{n}", "description": "d" * 300, "parameters": {"type": "object"}}}
     for n in range(10)

@@ -52,10 +52,10 @@ async def test_replicas_that_come_and_go_cost_what_one_process_costs(
         told = f"{proxies.ended} ended, {proxies.killed} killed in {time.monotonic() - began:.0f} s"
     alone = await asyncio.to_thread(score, shared, tmp_path, "thrifty", names, "--stream")
     ratios = [rows["TOTAL"][f"cost@{price}"] / alone["TOTAL"][f"cost@{price}"] for price in PRICES]
-    kinds = await execute(database, "SELECT kind, count(*) FROM threads GROUP BY kind ORDER BY kind")
+    kinds = await execute(database, "SELECT kind, count(*) FROM branches GROUP BY kind ORDER BY kind")
     with capsys.disabled():
         costs = ", ".join(f"{price} {ratio:.4f}" for price, ratio in zip(PRICES, ratios, strict=True))
-        print(f"\n{rows['TOTAL']['steps']} requests, {told}; cost of one process: {costs}; threads {kinds}")
+        print(f"\n{rows['TOTAL']['steps']} requests, {told}; cost of one process: {costs}; branches {kinds}")
         print({key: rows["TOTAL"][key] for key in ("invalid", "altered", "errors")})
     assert_sound(rows)
     assert max(ratios) <= 1 + NEAR

@@ -56,8 +56,8 @@ async def test_three_replicas_send_what_one_process_sends(database: str, policy:
                         await proxies.kill()
             assert all(replica.served for replica in proxies.replicas)
     assert all(len(client.sessions) == 1 for client in played)
-    threads = await execute(database, "SELECT kind, count(*) FROM threads GROUP BY kind")
-    assert threads == [("main", 2)], "no fork, no twin"
+    branches = await execute(database, "SELECT kind, count(*) FROM branches GROUP BY kind")
+    assert branches == [("main", 2)], "no fork, no twin"
     held = {"edits", "rounds"} | ({"states"} if policy == "rolling" else set())
     for table in held:
         assert (await execute(database, f"SELECT count(*) FROM {table}"))[0][0], table
@@ -79,9 +79,9 @@ async def test_requests_that_several_replicas_answer_at_once_agree_on_their_edit
                 again = b"x-stainless-retry-count: 1"
                 await asyncio.gather(*(client.again(proxies.port, again) for _ in range(3)))
                 client.messages.append(answer)
-    assert await execute(database, "SELECT kind, count(*) FROM threads GROUP BY kind") == [("main", 1)]
+    assert await execute(database, "SELECT kind, count(*) FROM branches GROUP BY kind") == [("main", 1)]
     assert (await execute(database, "SELECT count(*) FROM edits"))[0][0]
-    twice = "SELECT 1 FROM edits GROUP BY thread, key HAVING count(*) > 1"
+    twice = "SELECT 1 FROM edits GROUP BY branch, key HAVING count(*) > 1"
     assert await execute(database, twice) == [], "nothing was decided again"
     forms: dict[str, set[str]] = {}
     for body in model.received:

@@ -12,7 +12,7 @@ from proxy.store.branch_positions import BranchPosition
 from tests.conversations import message, user
 
 
-def thread() -> Branch:
+def branch() -> Branch:
     memory = LiveSession("me", "s", False)
     made = memory.branches["t"] = Branch("me", "s", "t", "main", b"", memory)
     return made
@@ -23,7 +23,7 @@ def row(key: bytes, version: int, text: str, action: str = "text") -> EditRow:
 
 
 def test_it_is_where_it_moved_itself_and_nowhere_else() -> None:
-    one = thread()
+    one = branch()
     first, second = one.record_position(b"h1", None, 1.0), one.record_position(b"h1", b"a1", 2.0)
     for head in (first, second):
         assert one.is_at(BranchPosition(head.head, head.answer, head.last_at, 0, 0))
@@ -34,7 +34,7 @@ def test_it_is_where_it_moved_itself_and_nowhere_else() -> None:
 
 
 def test_it_goes_by_the_stored_edits_where_they_are_others() -> None:
-    one = thread()
+    one = branch()
     mine = {b"k": Edit(b"k", "text", "mine", "mask", "old", 100, 10)}
     one.state = replace(one.state, edits=mine)
     assert not adopt_stored_edits(one, [(row(b"k", 1, "mine"), 4)], mine)
@@ -45,7 +45,7 @@ def test_it_goes_by_the_stored_edits_where_they_are_others() -> None:
 
 
 def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
-    one = thread()
+    one = branch()
     assert one.live_session.size == 0
     one.live_session.nodes.update((bytes([n]), Node(b"form", "t", True, "openai")) for n in range(10))
     assert one.live_session.size == 10 * NODE_BYTES
@@ -66,7 +66,7 @@ def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
 
 
 def test_hidden_rounds_count_as_long_as_they_are_remembered() -> None:
-    memory = thread().live_session
+    memory = branch().live_session
     first, more = HiddenRound(b"a", b"h", (b"x" * 500,), (b"y" * 50,)), HiddenRound(b"b", b"h", (b"z" * 1000,))
     memory.put_rounds(b"h", (first,))
     memory.put_rounds(b"g", ())

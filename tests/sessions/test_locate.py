@@ -111,9 +111,9 @@ def test_ids_sort_by_the_time_at_which_they_were_made(monkeypatch: pytest.Monkey
     assert all(re.fullmatch("[a-z2-7]{16}", one) for one in made)
 
 
-async def threads(proxy: Running) -> list[tuple[str, str]]:
-    """(session, kind) of each thread, oldest first."""
-    return [(s, k) for s, k in await proxy.rows("SELECT session, kind FROM threads ORDER BY created_at, rowid")]
+async def branches(proxy: Running) -> list[tuple[str, str]]:
+    """(session, kind) of each branch, oldest first."""
+    return [(s, k) for s, k in await proxy.rows("SELECT session, kind FROM branches ORDER BY created_at, rowid")]
 
 
 async def test_without_a_name_a_conversation_is_known_by_an_answer_of_ours() -> None:
@@ -122,7 +122,7 @@ async def test_without_a_name_a_conversation_is_known_by_an_answer_of_ours() -> 
             agent = Agent(proxy, stream=stream, messages=[SYSTEM])
             found = [await agent.say(text) for text in ("Hello", "Go on", "And?")]
             assert len({f.session for f in found}) == 1
-        assert [kind for _, kind in await threads(proxy)] == ["main", "main"]
+        assert [kind for _, kind in await branches(proxy)] == ["main", "main"]
 
 
 async def test_two_first_requests_that_are_alike_are_two_sessions() -> None:
@@ -149,7 +149,7 @@ async def test_the_same_name_under_two_credentials_is_two_sessions() -> None:
         await mine.say("Hello")
         await theirs.say("Hello")
         await mine.say("Go on")
-        assert await threads(proxy) == [("shared", "main"), ("shared", "main")]
+        assert await branches(proxy) == [("shared", "main"), ("shared", "main")]
         assert len(await proxy.rows("SELECT DISTINCT tenant FROM messages")) == 2
 
 
@@ -169,9 +169,9 @@ async def test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin(line: t
         agent.messages.append({"role": "user", "content": "Go on"})
         await agent.send()
         await agent.send(b"x-stainless-retry-count: 1")
-        assert [kind for _, kind in await threads(proxy)] == ["main"]
+        assert [kind for _, kind in await branches(proxy)] == ["main"]
         await agent.send(b"x-stainless-retry-count: 0")
-        assert [kind for _, kind in await threads(proxy)] == ["main", "twin"]
+        assert [kind for _, kind in await branches(proxy)] == ["main", "twin"]
 
 
 async def test_after_a_failed_attempt_the_same_again_is_a_retry() -> None:
@@ -187,7 +187,7 @@ async def test_after_a_failed_attempt_the_same_again_is_a_retry() -> None:
         assert (await agent.send()).status == 503
         upstream.script = Scripted("Two.")
         assert (await agent.send()).status == 200
-        assert [kind for _, kind in await threads(proxy)] == ["main"]
+        assert [kind for _, kind in await branches(proxy)] == ["main"]
 
 
 async def test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is_a_twin() -> None:
@@ -214,7 +214,7 @@ async def test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is
         assert (await beside.send()).message["content"] == "Three."
         go.set()
         assert (await retry).message["content"] == "Two."
-        assert [kind for _, kind in await threads(proxy)] == ["main", "twin"]
+        assert [kind for _, kind in await branches(proxy)] == ["main", "twin"]
 
 
 async def test_an_answer_asked_for_again_leaves_both_to_go_on_from() -> None:
@@ -225,7 +225,7 @@ async def test_an_answer_asked_for_again_leaves_both_to_go_on_from() -> None:
         for answer in (first, second):
             branch = Agent(proxy, agent.lines, messages=[*agent.messages, answer])  # type: ignore[list-item]
             await branch.say("Go on")
-        assert [kind for _, kind in await threads(proxy)] == ["main", "twin"]
+        assert [kind for _, kind in await branches(proxy)] == ["main", "twin"]
 
 
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
@@ -239,10 +239,10 @@ async def test_an_edit_of_an_earlier_message_forks_and_the_old_branch_stays(line
         await agent.say("Go on")
         branch = Agent(proxy, line, messages=agent.messages[:2])
         assert (await branch.say("Go back")).session == session
-        assert [kind for _, kind in await threads(proxy)] == ["main", "fork"]
+        assert [kind for _, kind in await branches(proxy)] == ["main", "fork"]
         await branch.say("And now?")
         await agent.say("And here?")
-        assert [kind for _, kind in await threads(proxy)] == ["main", "fork"], "both go on where they were"
+        assert [kind for _, kind in await branches(proxy)] == ["main", "fork"], "both go on where they were"
         rows = await proxy.rows("SELECT count(*), count(DISTINCT key) FROM messages")
         assert rows == [(10, 10)], "the two messages before the fork are stored once"
 
@@ -255,7 +255,7 @@ async def test_a_title_made_under_the_same_name_is_a_side_call() -> None:
         await agent.say("Hello")
         await Agent(proxy, line, messages=title).send()
         await agent.say("Go on")
-        assert await threads(proxy) == [("ses_1", "main"), ("ses_1", "side")]
+        assert await branches(proxy) == [("ses_1", "main"), ("ses_1", "side")]
 
 
 async def test_a_system_prompt_that_changes_does_not_part_a_conversation() -> None:
@@ -264,7 +264,7 @@ async def test_a_system_prompt_that_changes_does_not_part_a_conversation() -> No
         session = (await agent.say("Hello")).session
         agent.messages[0] = {"role": "system", "content": "It is Tuesday."}
         assert (await agent.say("Go on")).session == session
-        assert [kind for _, kind in await threads(proxy)] == ["main"]
+        assert [kind for _, kind in await branches(proxy)] == ["main"]
 
 
 REWRITES: dict[str, Any] = {
@@ -297,7 +297,7 @@ async def test_an_answer_that_the_client_writes_in_its_own_way_is_still_ours(how
         agent.messages[1] = REWRITES[how](agent.messages[1])
         assert (await agent.say()).session == session
         assert (await agent.say("Thanks")).session == session
-        assert [kind for _, kind in await threads(proxy)] == ["main"]
+        assert [kind for _, kind in await branches(proxy)] == ["main"]
 
 
 async def test_without_a_name_an_answer_in_other_words_and_without_calls_is_not_ours() -> None:
@@ -321,28 +321,28 @@ async def test_after_a_restart_every_branch_goes_on_where_it_was(tmp_path: Path,
             await branch.say("Go back")
             other = Agent(proxy, line, messages=[SYSTEM | {"content": "You explore."}])
             explored = (await other.say("Explore")).session
-            kinds = await threads(proxy)
+            kinds = await branches(proxy)
         async with running(upstream.port, db=db) as proxy:
             for one in (branch, agent, other, agent, branch):
                 one.proxy = proxy
                 assert (await one.say("And?")).session == (explored if one is other else session)
-            assert len(await threads(proxy)) == len(kinds), "no thread was begun anew"
+            assert len(await branches(proxy)) == len(kinds), "no branch was begun anew"
 
 
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
 async def test_after_leaving_memory_a_conversation_is_read_back(line: tuple[bytes, ...]) -> None:
     model = Scripted(*(f"Answer {n}." for n in range(50)))
-    async with faulty(model) as upstream, running(upstream.port, limits={"live_threads": 1}) as proxy:
+    async with faulty(model) as upstream, running(upstream.port, limits={"live_branches": 1}) as proxy:
         agents = [Agent(proxy, tuple(b"%b%d" % (one, n) for one in line)) for n in range(3)]
         sessions = [(await agent.say("Hello")).session for agent in agents]
         for _ in range(2):
             assert [(await agent.say("Go on")).session for agent in agents] == sessions
         assert len(proxy.app.services.live_sessions) <= 1
-        assert [kind for _, kind in await threads(proxy)] == ["main"] * 3
+        assert [kind for _, kind in await branches(proxy)] == ["main"] * 3
 
 
 async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tmp_path: Path) -> None:
-    """Of a long request the first rows may be on disk, and not where its thread stands."""
+    """Of a long request the first rows may be on disk, and not where its branch stands."""
     db, model = f"{tmp_path}/a.sqlite3", Scripted("Yes.", "Well.")
     said = [("user", "One"), ("assistant", "So"), ("user", "Two"), ("assistant", "And"), ("user", "Three")]
     async with faulty(model) as upstream:
@@ -353,14 +353,14 @@ async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tm
         with closing(sqlite3.connect(db)) as there, there:
             there.execute("DELETE FROM exchanges")
             there.execute("DELETE FROM messages WHERE position > 2")
-            there.execute("UPDATE threads SET head = x'', answer = NULL")
+            there.execute("UPDATE branches SET head = x'', answer = NULL")
         async with running(upstream.port, db=db) as agent.proxy:
             await agent.say()
             await agent.say("Four")
-            rows = await agent.proxy.rows("SELECT position, role, thread FROM messages ORDER BY seq")
-            assert [kind for _, kind in await threads(agent.proxy)] == ["main"]
+            rows = await agent.proxy.rows("SELECT position, role, branch FROM messages ORDER BY seq")
+            assert [kind for _, kind in await branches(agent.proxy)] == ["main"]
     assert [(position, role) for position, role, _ in rows] == list(enumerate(("user", "assistant") * 4))
-    assert len({thread for *_, thread in rows}) == 1
+    assert len({branch for *_, branch in rows}) == 1
 
 
 async def test_mistral_vibe_names_its_session_by_x_affinity() -> None:

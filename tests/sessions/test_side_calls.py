@@ -17,7 +17,7 @@ from tests.scripted import Scripted, calls
 
 LINE = (b"x-session-id: ses_1",)
 TITLE = [
-    {"role": "system", "content": "You are a title generator. You output ONLY a thread title."},
+    {"role": "system", "content": "You are a title generator. You output ONLY a branch title."},
     {"role": "user", "content": "Generate a title for this conversation:\nMend the parser"},
 ]
 CODER = {"role": "system", "content": "You are a coding agent. Today's date: Sat Nov 21 2026."}
@@ -52,8 +52,8 @@ def worker(proxy: Running, system: dict[str, Any] = CODER) -> Agent:
 
 
 async def kinds(proxy: Running) -> list[str]:
-    """Of the session's threads as the API shows them, oldest first."""
-    return [line["kind"] for line in (await shown(proxy, ""))["threads"]]
+    """Of the session's branches as the API shows them, oldest first."""
+    return [line["kind"] for line in (await shown(proxy, ""))["branches"]]
 
 
 async def shown(proxy: Running, path: str) -> Any:
@@ -69,10 +69,10 @@ async def shown(proxy: Running, path: str) -> Any:
 
 
 async def page(proxy: Running) -> str:
-    """The system prompt that the session's page shows; its parts agree on the thread."""
-    prompt, threads = await shown(proxy, "/prompt"), (await shown(proxy, "/threads"))["items"]
-    assert [one["thread"] for one in threads if one["is_newest"]] == [prompt["thread"]]
-    assert (await shown(proxy, "/picture"))["thread"] == prompt["thread"]
+    """The system prompt that the session's page shows; its parts agree on the branch."""
+    prompt, branches = await shown(proxy, "/prompt"), (await shown(proxy, "/branches"))["items"]
+    assert [one["branch"] for one in branches if one["is_newest"]] == [prompt["branch"]]
+    assert (await shown(proxy, "/picture"))["branch"] == prompt["branch"]
     (line,) = (await shown(proxy, "live"))["items"]
     assert line["figures"]["model"] == "m", "the list of sessions shows the work"
     return json.dumps(prompt["messages"][0]["content"])
@@ -243,5 +243,5 @@ async def test_an_operators_note_reaches_the_work_after_a_title_request() -> Non
         (False, False, [BranchTraits("main", b"other", works=True)], "main", False),
     ],
 )
-def test_a_thread_begins_as(short: bool, tools: bool, others: list[BranchTraits], kind: str, beside: bool) -> None:
+def test_a_branch_begins_as(short: bool, tools: bool, others: list[BranchTraits], kind: str, beside: bool) -> None:
     assert classify_branch(b"mine", others, short=short, tools=tools) == (kind, beside)

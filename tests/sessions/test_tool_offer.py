@@ -141,7 +141,7 @@ async def test_from_the_first_request_on_the_tools_are_the_same_bytes(policy: st
     assert offered(model) == [*CLIENTS, *(OURS if policy == "rolling" else OURS[:1])]
 
 
-async def test_a_thread_that_began_without_tools_of_ours_never_gets_any() -> None:
+async def test_a_branch_that_began_without_tools_of_ours_never_gets_any() -> None:
     model = Scripted("Well.")
     async with faulty(model) as upstream, offering(upstream.port) as proxy:
         for first in ({"tools": None}, {"tool_choice": "none"}):
@@ -170,13 +170,13 @@ async def test_forks_and_twins_offer_what_they_left_with_and_side_calls_nothing(
         await played.agent.send(named)  # a fork
         await played.agent.send(named)  # and its twin
         assert [offered(model, at) for at in range(4)] == [[*CLIENTS, "recall"]] * 4
-        kinds = await proxy.rows("SELECT kind, offer IS NULL FROM threads ORDER BY created_at")
+        kinds = await proxy.rows("SELECT kind, offer IS NULL FROM branches ORDER BY created_at")
         assert kinds == [("main", 0), ("fork", 0), ("twin", 0)]
         played.agent.messages = [{"role": "system", "content": "Make a title."}, {"role": "user", "content": "Title?"}]
         played.agent.more = {}
         await played.agent.send(named)
         assert model.last.get("tools") is None
-        kinds = await proxy.rows("SELECT kind, offer IS NULL FROM threads ORDER BY created_at")
+        kinds = await proxy.rows("SELECT kind, offer IS NULL FROM branches ORDER BY created_at")
         assert kinds[3:] == [("side", 1)]
 
 

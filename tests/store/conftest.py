@@ -57,16 +57,16 @@ class Make:
         self.tenant = tenant
         self.session = session
 
-    def begin(self, at: float = 1.0, thread: str = "main") -> list[SessionRow | BranchRow]:
-        return [SessionRow(self.tenant, self.session, True, at), self.thread(thread, at)]
+    def begin(self, at: float = 1.0, branch: str = "main") -> list[SessionRow | BranchRow]:
+        return [SessionRow(self.tenant, self.session, True, at), self.branch(branch, at)]
 
-    def thread(self, thread: str = "main", at: float = 1.0, parent: str | None = None) -> BranchRow:
+    def branch(self, branch: str = "main", at: float = 1.0, parent: str | None = None) -> BranchRow:
         kind = "main" if parent is None else "fork"
         fork_key = None if parent is None else b"fork"
-        return BranchRow(self.tenant, self.session, thread, parent, fork_key, kind, b"system", at)  # type: ignore[arg-type]
+        return BranchRow(self.tenant, self.session, branch, parent, fork_key, kind, b"system", at)  # type: ignore[arg-type]
 
-    def head(self, head: bytes, at: float, thread: str = "main", stopped: str | None = None) -> BranchTipRow:
-        return BranchTipRow(self.tenant, self.session, thread, head, b"answer", at, stopped)
+    def head(self, head: bytes, at: float, branch: str = "main", stopped: str | None = None) -> BranchTipRow:
+        return BranchTipRow(self.tenant, self.session, branch, head, b"answer", at, stopped)
 
     def message(
         self,
@@ -75,7 +75,7 @@ class Make:
         position: int = 0,
         *,
         body: bytes = b'{"role":"user","content":"hi"}',
-        thread: str = "main",
+        branch: str = "main",
         at: float = 1.0,
         answer: bool = False,
         reached: bool = True,
@@ -86,7 +86,7 @@ class Make:
             key,
             parent,
             position,
-            thread,
+            branch,
             "user",
             "g1",
             body,
@@ -112,12 +112,12 @@ class Make:
         return FormRow(self.tenant, self.session, digest(body), body)
 
     def edit(
-        self, key: bytes, version: int = 1, text: str | None = "short", thread: str = "main", stage: str = "mask"
+        self, key: bytes, version: int = 1, text: str | None = "short", branch: str = "main", stage: str = "mask"
     ) -> EditRow:
-        return EditRow(self.tenant, self.session, thread, key, version, stage, "old", "text", text, 100, 10, "x1", 2.0)
+        return EditRow(self.tenant, self.session, branch, key, version, stage, "old", "text", text, 100, 10, "x1", 2.0)
 
-    def state(self, key: bytes, text: str, thread: str = "main", at: float = 3.0) -> StateRow:
-        return StateRow(self.tenant, self.session, thread, key, text, at)
+    def state(self, key: bytes, text: str, branch: str = "main", at: float = 3.0) -> StateRow:
+        return StateRow(self.tenant, self.session, branch, key, text, at)
 
     def exchange(self, exchange: str, at: float = 4.0, model: str = "gpt-5") -> ExchangeRow:
         return ExchangeRow(

@@ -14,9 +14,9 @@ def test_only_a_server_is_shared() -> None:
     assert create_store("postgresql://nobody@127.0.0.1:1/none").shared
 
 
-async def test_where_a_thread_stands_is_what_was_stored_last(store: Store, make: Make) -> None:
+async def test_where_a_branch_stands_is_what_was_stored_last(store: Store, make: Make) -> None:
     await store.put([*make.begin(), make.edit(b"k1"), make.edit(b"k2"), make.state(b"k3", "text")])
-    await store.put([make.thread("other"), make.edit(b"k1", thread="other")])
+    await store.put([make.branch("other"), make.edit(b"k1", branch="other")])
     assert await store.read_branch_position("t1", "s1", "main") == BranchPosition(b"", None, 1.0, 2, 1)
     await store.put([make.head(b"head", 2.25)])
     assert await store.read_branch_position("t1", "s1", "main") == BranchPosition(b"head", b"answer", 2.25, 2, 1)
@@ -25,36 +25,36 @@ async def test_where_a_thread_stands_is_what_was_stored_last(store: Store, make:
         assert await store.read_branch_position(*place) is None
 
 
-async def test_the_threads_of_a_session_and_what_they_are(store: Store, make: Make) -> None:
-    await store.put([*make.begin(), make.thread("other", at=2.0)])
+async def test_the_branches_of_a_session_and_what_they_are(store: Store, make: Make) -> None:
+    await store.put([*make.begin(), make.branch("other", at=2.0)])
     assert await store.read_branch_kinds("t1", "s1") == [
         BranchKindRecord(name, "main", b"system", works=False) for name in ("other", "main")
     ]
     assert await store.read_branch_kinds("t1", "s2") == await store.read_branch_kinds("t2", "s1") == []
 
 
-def thread(make: Make, name: str, system: bytes, kind: BranchKind = "main") -> BranchRow:
-    return msgspec.structs.replace(make.thread(name), system=system, kind=kind)
+def branch(make: Make, name: str, system: bytes, kind: BranchKind = "main") -> BranchRow:
+    return msgspec.structs.replace(make.branch(name), system=system, kind=kind)
 
 
 async def kinds(store: Store) -> dict[str, tuple[str, bool]]:
-    return {row.thread: (row.kind, row.works) for row in await store.read_branch_kinds("t1", "s1")}
+    return {row.branch: (row.kind, row.works) for row in await store.read_branch_kinds("t1", "s1")}
 
 
-async def test_a_thread_that_works_leaves_those_beside_it_that_never_did(store: Store, make: Make) -> None:
+async def test_a_branch_that_works_leaves_those_beside_it_that_never_did(store: Store, make: Make) -> None:
     def said(name: str, *positions: int, answer: int) -> list[Row]:
         return [
-            make.message(f"{name} {n}".encode(), position=n, thread=name, answer=n == answer, reached=n >= answer)
+            make.message(f"{name} {n}".encode(), position=n, branch=name, answer=n == answer, reached=n >= answer)
             for n in positions
         ]
 
     await store.put([
-        *make.begin(), thread(make, "title", b"t"), thread(make, "same", b"w"), thread(make, "long", b"l"),
-        thread(make, "grown", b"g"), thread(make, "called", b"c"), thread(make, "work", b"w", "side"),
-        thread(make, "twin", b"x", "twin"),
+        *make.begin(), branch(make, "title", b"t"), branch(make, "same", b"w"), branch(make, "long", b"l"),
+        branch(make, "grown", b"g"), branch(make, "called", b"c"), branch(make, "work", b"w", "side"),
+        branch(make, "twin", b"x", "twin"),
         *said("title", 0, 1, 2, 3, answer=3), *said("same", 0, 1, answer=1), *said("long", 0, 1, 2, 3, 4, answer=4),
         *said("grown", 0, 1, 2, answer=1), *said("called", 0, answer=1), *said("work", 0, answer=1),
-        msgspec.structs.replace(make.message(b"call", position=1, thread="called", answer=True), status="tool_call"),
+        msgspec.structs.replace(make.message(b"call", position=1, branch="called", answer=True), status="tool_call"),
     ])  # fmt: skip
     await store.put([WorkingBranchRow("t1", "s1", "work", b"w", 3), WorkingBranchRow("t1", "s2", "work", b"w", 3)])
     assert await kinds(store) == {
@@ -63,8 +63,8 @@ async def test_a_thread_that_works_leaves_those_beside_it_that_never_did(store: 
     }  # fmt: skip
 
 
-async def test_a_thread_turns_out_to_be_a_side_call_and_a_fork_never(store: Store, make: Make) -> None:
-    await store.put([*make.begin(), make.thread("fork", parent="main")])
+async def test_a_branch_turns_out_to_be_a_side_call_and_a_fork_never(store: Store, make: Make) -> None:
+    await store.put([*make.begin(), make.branch("fork", parent="main")])
     await store.put([BranchKindRow("t1", "s1", "main", "side"), BranchKindRow("t1", "s1", "fork", "side")])
     assert await kinds(store) == {"main": ("side", False), "fork": ("fork", False)}
     await store.put([BranchKindRow("t1", "s1", "main", "main"), BranchKindRow("t1", "s2", "main", "side")])

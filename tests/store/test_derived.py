@@ -53,7 +53,7 @@ async def test_answers_never_cross_a_session_or_a_tenant(store: Store, make: Mak
     assert record.answers == {}
 
 
-async def test_a_thread_comes_back_with_the_newest_answers_of_its_session(store: Store, make: Make) -> None:
+async def test_a_branch_comes_back_with_the_newest_answers_of_its_session(store: Store, make: Make) -> None:
     count = sql.MAX_ANSWERS + 5
     await store.put([*make.begin(), *(answer(f"a{n}", f"text {n}", at=float(n)) for n in range(count))])
     record = await store.read_branch("t1", "s1", "main")

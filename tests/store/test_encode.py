@@ -15,7 +15,7 @@ def test_rows_of_a_type_that_follow_each_other_are_one_statement() -> None:
     made = encode.build_statements(rows)
     assert [(text, len(args)) for text, args in made] == [
         (sql.INSERT_SESSION, 1),
-        (sql.INSERT_THREAD, 1),
+        (sql.INSERT_BRANCH, 1),
         (sql.INSERT_MESSAGE, 3),
         (sql.INSERT_FORM, 2),
         (sql.INSERT_MESSAGE, 1),
@@ -90,7 +90,7 @@ async def test_labels_of_clients_and_upstreams_lose_only_what_no_text_column_tak
     assert edit.reason == plain
 
 
-def test_of_the_heads_of_a_transaction_a_threads_last_one_counts() -> None:
+def test_of_the_heads_of_a_transaction_a_branches_last_one_counts() -> None:
     make = Make()
     heads: encode.BranchTips = {}
     first = encode.build_statements([make.head(b"1", 1.0), make.head(b"fork", 2.0, "fork"), make.form(b"x")], heads)

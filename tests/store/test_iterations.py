@@ -24,7 +24,7 @@ def test_the_row_fills_the_placeholders_of_its_statement() -> None:
 
 async def test_c1_an_iteration_is_stored_once_and_read_in_order(store: Store, make: Make) -> None:
     second = replace(ROW, key=b"k2", number=2, created_at=2.0)
-    await store.put([*make.begin(), second, ROW, replace(ROW, body=b"other"), replace(ROW, thread="fork")])
+    await store.put([*make.begin(), second, ROW, replace(ROW, body=b"other"), replace(ROW, branch="fork")])
     found = await store.read_iterations("t1", "s1", "main")
     assert [(one.key, one.number, one.body, one.reflection) for one in found] == [
         (b"k1", 1, b"{}", None),

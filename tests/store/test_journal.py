@@ -302,7 +302,7 @@ async def test_a_snapshot_has_what_is_durable(tmp_path: Path, make: Make) -> Non
     store = await opened(tmp_path / "db")
     await store.put([*make.begin(), make.head(b"tip", 7.0)])
     with closing(snapshot(tmp_path / "db")) as found:
-        assert found.execute("SELECT head, last_at FROM threads").fetchall() == [(b"tip", 7.0)]
+        assert found.execute("SELECT head, last_at FROM branches").fetchall() == [(b"tip", 7.0)]
     stored = await store.read_branch("t1", "s1", "main")
     assert stored is not None
     assert stored.head == b"tip"

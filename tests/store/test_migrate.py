@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 from pathlib import Path
@@ -14,6 +15,9 @@ from proxy.store.keywords import make_scope_word
 from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
 from proxy.store.sqlite import SqliteStore
+from tests.faulty import faulty
+from tests.running import running
+from tests.scripted import Scripted
 from tests.store.conftest import Make, digest
 
 make = Make()
@@ -144,6 +148,38 @@ async def test_a_store_of_version_8_is_searched_as_it_is_where_it_cannot_be_writ
     monkeypatch.setattr(store, "put", lambda _rows: refused())
     assert len(await store.search("t1", "s0", "parser")) == 3
     await store.close()
+
+
+async def test_a_store_that_1a07500_wrote_is_migrated_and_served(tmp_path: Path) -> None:
+    """The proxy of that commit wrote the file: an agent with a fork beside it, edits, a search, notes, a memo."""
+    file, model = tmp_path / "old.sqlite3", Scripted("The tests pass.")
+    file.write_bytes(gzip.decompress((Path(__file__).parent / "written_by_1a07500.sqlite3.gz").read_bytes()))
+    assert ask(file, "PRAGMA user_version") == [(6,)]
+    before = {table: ask(file, f"SELECT count(*) FROM {table}")[0][0] for table in ("threads", "messages", "exchanges")}
+    texts = {str(text) for (text,) in ask(file, "SELECT CAST(text AS TEXT) FROM edits")}
+    assert len(texts) == 2
+    place = "/api/sessions/fix-the-build"
+    async with faulty(model) as upstream, running(upstream.port, db=str(file), policy="thrifty") as proxy:
+        counted = await proxy.app.store.count_rows()
+        assert (counted["branches"], counted["messages"], counted["exchanges"]) == tuple(before.values())
+        exported = [json.loads(line) for line in (await proxy.get(f"{place}/export")).body.splitlines()]
+        longest = max(exported, key=lambda one: len(one["messages"]))["messages"]
+        assert [message["role"] for message in longest] == ["system", "user", *["assistant", "tool"] * 3, "assistant"]
+        assert len((await proxy.get(f"{place}/branches")).json()["items"]) == 2
+        assert len((await proxy.get(f"{place}/search?q=listing")).json()) == 3
+        assert (await proxy.get(f"{place}/scratchpad")).json()["text"] == "Look at the linker."
+        assert [one["text"] for one in (await proxy.get(f"{place}/notes")).json()] == ["Use the old compiler."]
+        assert "linker" in (await proxy.get("/api/memos")).json()["items"][0]["content"]
+        sent = {"model": "gpt-4o", "messages": [*longest, {"role": "user", "content": "And the tests?"}]}
+        answer = await proxy.post(sent)
+        assert (answer.session, answer.header("x-context-fallback")) == ("fix-the-build", None)
+        assert texts < set(model.texts()), "the edits of then are repeated"
+        assert any("Use the old compiler." in (text or "") for text in model.texts())
+        assert (await proxy.app.store.count_rows())["branches"] == before["threads"]
+        ((tenant,),) = await proxy.rows("SELECT DISTINCT tenant FROM messages WHERE session = 'fix-the-build'")
+        await proxy.app.store.delete_session(tenant, "fix-the-build")
+        assert await proxy.rows("SELECT count(*) FROM indexed") == [(0,)]
+        assert await proxy.rows("SELECT count(*) FROM messages WHERE session = 'fix-the-build'") == [(0,)]
 
 
 async def test_a_migration_touches_no_row_of_a_large_index(path: Path) -> None:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Place = tuple[str, str]
 PLACES: list[Place] = [("t1", "s1"), ("t1", "s2"), ("t2", "s1")]
 places = st.sampled_from(PLACES)
-threads = st.sampled_from(["main", "fork"])
+branches = st.sampled_from(["main", "fork"])
 picks = st.integers(0, 1 << 16)
 
 
@@ -65,10 +65,10 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         for tenant, session in PLACES:
             one = Make(tenant, session)
-            self.put([*one.begin(), one.thread("fork", 2.0, "main")])
+            self.put([*one.begin(), one.branch("fork", 2.0, "main")])
 
-    @rule(place=places, pick=picks, count=st.integers(1, 4), thread=threads)
-    def grow(self, place: Place, pick: int, count: int, thread: str) -> None:
+    @rule(place=places, pick=picks, count=st.integers(1, 4), branch=branches)
+    def grow(self, place: Place, pick: int, count: int, branch: str) -> None:
         """A branch of new messages from any node, or from the root."""
         known = self.messages[place]
         nodes = [b"root", *known]
@@ -79,34 +79,34 @@ class StoreMachine(RuleBasedStateMachine):
             at = self.tick()
             key = digest(parent, at % 7)
             row = Make(*place).message(
-                key, parent, position, body=b"%f" % at, thread=thread, at=at, answer=position % 2 == 1
+                key, parent, position, body=b"%f" % at, branch=branch, at=at, answer=position % 2 == 1
             )
             rows.append(row)
             known.setdefault(key, row)
             parent = key
         self.put(rows)
 
-    @rule(place=places, pick=picks, version=st.integers(1, 3), thread=threads, text=st.none() | st.text(max_size=5))
-    def edit(self, place: Place, pick: int, version: int, thread: str, text: str | None) -> None:
-        row = Make(*place).edit(digest("edited", pick % 5), version, text, thread)
+    @rule(place=places, pick=picks, version=st.integers(1, 3), branch=branches, text=st.none() | st.text(max_size=5))
+    def edit(self, place: Place, pick: int, version: int, branch: str, text: str | None) -> None:
+        row = Make(*place).edit(digest("edited", pick % 5), version, text, branch)
         self.put([row])
-        rows = self.edits.setdefault((place, thread), [])
+        rows = self.edits.setdefault((place, branch), [])
         if all((row.key, row.version) != (old.key, old.version) for old in rows):
             rows.append(row)
 
-    @rule(place=places, pick=picks, thread=threads, text=st.text(max_size=5))
-    def state(self, place: Place, pick: int, thread: str, text: str) -> None:
-        row = Make(*place).state(digest("answer", pick % 5), text, thread)
+    @rule(place=places, pick=picks, branch=branches, text=st.text(max_size=5))
+    def state(self, place: Place, pick: int, branch: str, text: str) -> None:
+        row = Make(*place).state(digest("answer", pick % 5), text, branch)
         self.put([row])
-        rows = self.states.setdefault((place, thread), [])
+        rows = self.states.setdefault((place, branch), [])
         if all(row.key != old.key for old in rows):
             rows.append(row)
 
-    @rule(place=places, pick=picks, thread=threads)
-    def move(self, place: Place, pick: int, thread: str) -> None:
-        row = Make(*place).head(digest("head", pick), self.tick(), thread)
+    @rule(place=places, pick=picks, branch=branches)
+    def move(self, place: Place, pick: int, branch: str) -> None:
+        row = Make(*place).head(digest("head", pick), self.tick(), branch)
         self.put([row])
-        self.heads[place, thread] = row
+        self.heads[place, branch] = row
 
     @rule(place=places)
     def fail(self, place: Place) -> None:
@@ -141,7 +141,7 @@ class StoreMachine(RuleBasedStateMachine):
         pool = sorted({key for p in PLACES for key in self.messages[p]}) or [digest("none")]
         keys = list(dict.fromkeys(pool[pick % len(pool)] for pick in wanted))
         expected = [
-            (-row.position, -self.last_at(p, row.thread), p[1], key)
+            (-row.position, -self.last_at(p, row.branch), p[1], key)
             for p in within
             for key, row in self.messages[p].items()
             if key in keys and (named or row.answer)
@@ -154,23 +154,23 @@ class StoreMachine(RuleBasedStateMachine):
             key for key in keys if key in self.messages[place]
         }
 
-    def last_at(self, place: Place, thread: str) -> float:
-        head = self.heads.get((place, thread))
-        return head.last_at if head else 1.0 if thread == "main" else 2.0
+    def last_at(self, place: Place, branch: str) -> float:
+        head = self.heads.get((place, branch))
+        return head.last_at if head else 1.0 if branch == "main" else 2.0
 
-    @rule(place=places, thread=threads)
-    def thread(self, place: Place, thread: str) -> None:
-        record = self.do(self.store.read_branch(*place, thread))
+    @rule(place=places, branch=branches)
+    def branch(self, place: Place, branch: str) -> None:
+        record = self.do(self.store.read_branch(*place, branch))
         assert record is not None
-        head = self.heads.get((place, thread))
+        head = self.heads.get((place, branch))
         assert record.head == (head.head if head else b"")
-        assert record.last_at == self.last_at(place, thread)
-        rows = self.edits.get((place, thread), [])
+        assert record.last_at == self.last_at(place, branch)
+        rows = self.edits.get((place, branch), [])
         newest = {row.key: max(r.version for r in rows if r.key == row.key) for row in rows}
         in_force = [(row, number) for number, row in enumerate(rows, 1) if row.version == newest[row.key]]
         assert record.edits == in_force
-        assert self.do(self.store.read_decisions(*place, thread)).edits == in_force
-        assert record.states == self.states.get((place, thread), [])
+        assert self.do(self.store.read_decisions(*place, branch)).edits == in_force
+        assert record.states == self.states.get((place, branch), [])
 
     @invariant()
     def counts_agree(self) -> None:

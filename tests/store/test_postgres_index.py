@@ -81,7 +81,7 @@ async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_i
         for n in range(3):  # as the code of schema 8 did
             await execute(
                 database,
-                "INSERT INTO indexed (tenant, session, kind, thread, version, key, words)"
+                "INSERT INTO indexed (tenant, session, kind, branch, version, key, words)"
                 " VALUES ($1, $2, 'message', '', $3, $4, to_tsvector('simple', $5))",
                 *(place.tenant, place.session, n + 1, digest("m", n), text),
             )

@@ -127,13 +127,13 @@ async def test_a_process_that_dies_loses_what_nobody_was_told_of_and_no_more(tmp
     await store.close()
 
 
-async def test_of_many_moves_of_a_thread_in_one_transaction_the_last_one_stands(spooled: Either) -> None:
-    """Also where the thread begins, or ends, in the same transaction."""
+async def test_of_many_moves_of_a_branch_in_one_transaction_the_last_one_stands(spooled: Either) -> None:
+    """Also where the branch begins, or ends, in the same transaction."""
     spooled.put_deferred(make.begin())
     for number in range(5):
         spooled.put_deferred([make.head(b"%d" % number, float(number)), make.head(b"fork", 9.0, "fork")])
-    spooled.put_deferred([make.thread("fork", 1.0, "main")])
-    await spooled.put([make.head(b"last", 7.0, stopped="why"), make.thread("gone", 1.0, "main")])
+    spooled.put_deferred([make.branch("fork", 1.0, "main")])
+    await spooled.put([make.head(b"last", 7.0, stopped="why"), make.branch("gone", 1.0, "main")])
     found = await spooled.read_branch("t1", "s1", "main")
     assert found is not None
     assert (found.head, found.last_at, found.stopped) == (b"last", 7.0, "why")
@@ -141,5 +141,5 @@ async def test_of_many_moves_of_a_thread_in_one_transaction_the_last_one_stands(
     assert session is not None
     assert session.last_at == 9.0
     spooled.put_deferred([make.head(b"late", 11.0, "gone")])
-    await spooled.put([RemovalStepRow("t1", "s1", "threads", "gone")])
+    await spooled.put([RemovalStepRow("t1", "s1", "branches", "gone")])
     assert await spooled.read_branch("t1", "s1", "gone") is None

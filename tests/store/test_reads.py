@@ -81,7 +81,7 @@ async def test_find_gives_the_deepest_stored_nodes_first(store: Store, make: Mak
         assert [(hit.position, hit.key, hit.answer) for hit in hits] == [
             (row.position, row.key, row.answer) for row in expected
         ]
-        assert {hit.thread for hit in hits} <= {"main"}
+        assert {hit.branch for hit in hits} <= {"main"}
 
 
 async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, make: Make) -> None:
@@ -93,7 +93,7 @@ async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, ma
     assert await store.find_chain_hits("t1", [], None) == []
 
 
-async def test_find_prefers_the_thread_that_was_used_last(store: Store) -> None:
+async def test_find_prefers_the_branch_that_was_used_last(store: Store) -> None:
     key = digest("shared")
     for number, last in ((1, 30.0), (2, 50.0), (3, 40.0)):
         one = Make(session=f"s{number}")
@@ -126,10 +126,10 @@ async def test_find_and_known_never_cross_a_tenant_or_a_named_session(store: Sto
     assert await store.find_known_messages("t1", "s2", keys) == {}
     found = await store.find_known_messages("t1", "s1", [*keys, digest("new")])
     assert set(found) == set(keys)
-    assert all(one.form and one.thread and one.strategy for one in found.values())
+    assert all(one.form and one.branch and one.strategy for one in found.values())
 
 
-async def test_a_thread_comes_back_with_its_head_edits_and_states(store: Store, make: Make) -> None:
+async def test_a_branch_comes_back_with_its_head_edits_and_states(store: Store, make: Make) -> None:
     keys = [digest("k", n) for n in range(3)]
     await store.put(make.begin())
     fresh = await store.read_branch("t1", "s1", "main")
@@ -159,7 +159,7 @@ async def test_the_first_edit_of_a_version_stands(store: Store, make: Make) -> N
 
 async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: Make) -> None:
     a, b = digest("a"), digest("b")
-    await store.put([make.edit(a), make.edit(b), make.edit(a, 2, "shorter"), make.edit(a, thread="other")])
+    await store.put([make.edit(a), make.edit(b), make.edit(a, 2, "shorter"), make.edit(a, branch="other")])
     assert [e.text for e, _ in await store.read_edits("t1", "s1", "main", 1)] == ["short"]
     assert [(e.key, e.version) for e, _ in await store.read_edits("t1", "s1", "main", 2)] == [(a, 1), (b, 1)]
     assert [(e.key, e.version) for e, _ in await store.read_edits("t1", "s1", "main", 3)] == [(b, 1), (a, 2)]
@@ -169,7 +169,7 @@ async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: M
 
 async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store: Store, make: Make) -> None:
     odd = "a\ud800b\x00c\U0001f600"
-    await store.put([make.thread(), make.edit(digest("k"), text=odd), make.state(digest("k"), odd)])
+    await store.put([make.branch(), make.edit(digest("k"), text=odd), make.state(digest("k"), odd)])
     record = await store.read_branch("t1", "s1", "main")
     assert record is not None
     assert record.edits[0][0].text == odd
@@ -201,19 +201,19 @@ async def test_exchanges_are_listed_newest_first_and_by_pages(store: Store, make
     assert await store.read_exchanges("t2", "s1") == []
 
 
-async def test_a_session_comes_back_with_its_threads_and_counts(store: Store, make: Make) -> None:
-    await store.put([*make.begin(), make.thread("fork", 2.0, "main"), *make.line(3), make.exchange("x1")])
+async def test_a_session_comes_back_with_its_branches_and_counts(store: Store, make: Make) -> None:
+    await store.put([*make.begin(), make.branch("fork", 2.0, "main"), *make.line(3), make.exchange("x1")])
     await store.put([SessionRow("t1", "s1", False, 99.0, '{"later":1}')])
     record = await store.read_session("t1", "s1")
     assert record is not None
     assert (record.explicit, record.created_at, record.settings) == (True, 1.0, "{}")
-    assert [(thread.thread, thread.parent, thread.kind) for thread in record.threads] == [
+    assert [(branch.branch, branch.parent, branch.kind) for branch in record.branches] == [
         ("main", None, "main"),
         ("fork", "main", "fork"),
     ]
     assert record.counts["messages"] == 3
     assert record.counts["exchanges"] == 1
-    assert record.counts["threads"] == 2
+    assert record.counts["branches"] == 2
     assert await store.read_session("t2", "s1") is None
 
 
@@ -292,11 +292,11 @@ async def test_what_cannot_be_asked_is_unavailable_and_not_a_fault(store: Store,
     assert store.healthy
 
 
-async def test_d7_what_is_out_of_a_threads_prompt_is_listed_with_stage_and_reason(store: Store, make: Make) -> None:
+async def test_d7_what_is_out_of_a_branches_prompt_is_listed_with_stage_and_reason(store: Store, make: Make) -> None:
     rows = make.line(4)
     gone = [replace(make.edit(row.key, text=None), action="gone", reason=f"r{n}") for n, row in enumerate(rows)]
     back = replace(make.edit(rows[1].key, 2, None), action="withdrawn")
-    other = replace(make.edit(rows[3].key, text=None, thread="other"), action="gone")
+    other = replace(make.edit(rows[3].key, text=None, branch="other"), action="gone")
     await store.put([*make.begin(), *rows, gone[2], gone[0], gone[1], back, make.edit(rows[3].key), other])
     found = await store.read_left_out("t1", "s1", "main")
     assert [(one.key, one.body, one.stage, one.reason) for one in found] == [
@@ -328,15 +328,15 @@ async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, ma
     assert await store.read_decisions("t2", "s1", "") == DecisionRows("{}", [], elsewhere[1:])
 
 
-async def test_the_newest_states_of_a_session_are_those_of_its_threads_with_one_system_prompt(
+async def test_the_newest_states_of_a_session_are_those_of_its_branches_with_one_system_prompt(
     store: Store, make: Make
 ) -> None:
-    other = replace(make.thread("other"), system=b"another")
-    side = replace(make.thread("side"), kind="side")
-    more = [make.thread("more"), other, side]
+    other = replace(make.branch("other"), system=b"another")
+    side = replace(make.branch("side"), kind="side")
+    more = [make.branch("more"), other, side]
     rows = [
-        make.state(key, text, thread, at)
-        for key, text, thread, at in (
+        make.state(key, text, branch, at)
+        for key, text, branch, at in (
             (b"a", "first", "main", 1.0),
             (b"b", "newest", "more", 3.0),
             (b"c", "second", "main", 2.0),
@@ -345,9 +345,9 @@ async def test_the_newest_states_of_a_session_are_those_of_its_threads_with_one_
         )
     ]
     await store.put([*make.begin(), *more, *rows])
-    system = make.thread("main").system
+    system = make.branch("main").system
     found = await store.read_newest_states("t1", "s1", system, 9)
-    assert [(row.thread, row.key, row.text) for row in found] == [
+    assert [(row.branch, row.key, row.text) for row in found] == [
         ("more", b"b", "newest"),
         ("main", b"c", "second"),
         ("main", b"a", "first"),

@@ -103,38 +103,38 @@ async def test_retention_takes_the_oldest_sessions_and_leaves_what_was_used_sinc
     assert await rows_of(store, *OTHER_TENANT) == kept
 
 
-async def of_thread(store: Store, thread: str) -> int:
-    """Rows of a session that name a thread, and rounds behind its answers."""
+async def of_branch(store: Store, branch: str) -> int:
+    """Rows of a session that name a branch, and rounds behind its answers."""
     count = 0
-    for table in ("messages", "edits", "states", "exchanges", "iterations", "notes", "threads"):
-        text = f"SELECT 1 FROM {table} WHERE tenant = 't1' AND session = 's1' AND thread = $1"
-        count += len(await store._fetch(text, (thread,)))  # type: ignore[attr-defined]
+    for table in ("messages", "edits", "states", "exchanges", "iterations", "notes", "branches"):
+        text = f"SELECT 1 FROM {table} WHERE tenant = 't1' AND session = 's1' AND branch = $1"
+        count += len(await store._fetch(text, (branch,)))  # type: ignore[attr-defined]
     return count
 
 
-def aside(thread: str, at: float, first: bytes = b"root", parent: str | None = None) -> list[Row]:
-    """A thread of 300 messages with some of everything, last used at a time."""
+def aside(branch: str, at: float, first: bytes = b"root", parent: str | None = None) -> list[Row]:
+    """A branch of 300 messages with some of everything, last used at a time."""
     make = Make()
-    keys = [digest(thread, n) for n in range(300)]
-    line = [make.message(key, keys[n - 1] if n else first, n, thread=thread) for n, key in enumerate(keys)]
+    keys = [digest(branch, n) for n in range(300)]
+    line = [make.message(key, keys[n - 1] if n else first, n, branch=branch) for n, key in enumerate(keys)]
     return [
-        make.thread(thread, 2.0, parent),
+        make.branch(branch, 2.0, parent),
         *line,
-        make.edit(keys[1], thread=thread),
-        make.state(keys[1], "state", thread),
-        replace(make.exchange(f"x-{thread}"), thread=thread),
-        IterationRow("t1", "s1", thread, keys[1], 1, "", 1.0, b"{}"),
-        HiddenRoundRow("t1", "s1", keys[1], b"head", f"x-{thread}", b"{}", 1.0),
-        NoteRow("t1", "s1", thread, "n", "note", "text", 1.0),
-        make.head(keys[-1], at, thread),
+        make.edit(keys[1], branch=branch),
+        make.state(keys[1], "state", branch),
+        replace(make.exchange(f"x-{branch}"), branch=branch),
+        IterationRow("t1", "s1", branch, keys[1], 1, "", 1.0, b"{}"),
+        HiddenRoundRow("t1", "s1", keys[1], b"head", f"x-{branch}", b"{}", 1.0),
+        NoteRow("t1", "s1", branch, "n", "note", "text", 1.0),
+        make.head(keys[-1], at, branch),
     ]
 
 
 @pytest.mark.slow
-async def test_retention_takes_threads_that_no_other_stands_on_out_of_sessions_that_live(store: Store) -> None:
+async def test_retention_takes_branches_that_no_other_stands_on_out_of_sessions_that_live(store: Store) -> None:
     main = digest("m", 449)
     await store.put(everything(*FIRST, at=100.0))
-    for thread, at, first, parent in (
+    for branch, at, first, parent in (
         ("side", 5.0, b"root", None),
         ("late", 50.0, b"root", None),
         ("parent", 6.0, b"root", None),
@@ -144,15 +144,15 @@ async def test_retention_takes_threads_that_no_other_stands_on_out_of_sessions_t
         ("old fork", 8.0, main, "main"),
         ("pointed at", 9.0, b"root", None),
     ):
-        await store.put(aside(thread, at, first, parent))
-    await store.put([Make().thread("pointer"), replace(Make().head(digest("pointed at", 5), 62.0, "pointer"))])
-    kept = {name: await of_thread(store, name) for name in ("main", "late", "parent", "fork", "base", "on top")}
+        await store.put(aside(branch, at, first, parent))
+    await store.put([Make().branch("pointer"), replace(Make().head(digest("pointed at", 5), 62.0, "pointer"))])
+    kept = {name: await of_branch(store, name) for name in ("main", "late", "parent", "fork", "base", "on top")}
     assert await store.remove_expired(20.0, limit=1) == 1
     assert await store.remove_expired(20.0) == 1
     assert await store.remove_expired(20.0) == 0
-    assert [await of_thread(store, name) for name in ("side", "old fork")] == [0, 0]
-    assert await of_thread(store, "pointed at") > 300
-    assert {name: await of_thread(store, name) for name in kept} == kept
+    assert [await of_branch(store, name) for name in ("side", "old fork")] == [0, 0]
+    assert await of_branch(store, "pointed at") > 300
+    assert {name: await of_branch(store, name) for name in kept} == kept
     left = {row.exchange for row in await store.read_hidden_rounds("t1", "s1")}
     assert left == {"x1", *(f"x-{name}" for name in (*kept, "pointed at") if name != "main")}
 

@@ -32,7 +32,7 @@ async def test_sessions_are_listed_by_their_last_use_and_by_pages(store: Store) 
     await fill(store)
     listed = await store.list_sessions("t1")
     assert [item.session for item in listed] == [f"Task_{n}%" for n in range(9, -1, -1)]
-    assert [(item.messages, item.exchanges, item.threads) for item in listed[:2]] == [(9, 1, 1), (8, 1, 1)]
+    assert [(item.messages, item.exchanges, item.branches) for item in listed[:2]] == [(9, 1, 1), (8, 1, 1)]
     assert (listed[0].last_at, listed[0].created_at, listed[0].policy) == (109.0, 1.0, "rolling")
     pages = await store.list_sessions("t1", limit=4)
     while len(page := await store.list_sessions("t1", pages[-1].cursor, 4)):
@@ -70,7 +70,7 @@ async def test_a_list_of_sessions_is_filtered(store: Store, only: SessionFilter,
         assert [item.session for item in listed if item.tenant == "t1"] == [f"Task_{n}%" for n in found]
 
 
-async def test_a_session_is_used_as_late_as_its_latest_thread(store: Store, make: Make) -> None:
+async def test_a_session_is_used_as_late_as_its_latest_branch(store: Store, make: Make) -> None:
     await store.put([*make.begin(), make.head(b"h", 50.0), make.head(b"h", 40.0)])
     (item,) = await store.list_sessions("t1")
     assert item.last_at == 50.0
@@ -80,15 +80,15 @@ async def test_a_session_is_used_as_late_as_its_latest_thread(store: Store, make
 
 
 async def branching(store: Store, make: Make) -> None:
-    """Two groups of three on the main thread; a fork at the second message with a group of its own."""
+    """Two groups of three on the main branch; a fork at the second message with a group of its own."""
     rows = [replace(row, group_id=f"g{row.position // 3}") for row in make.line(6)]
     rows[1:2] = [replace(rows[1], role="assistant", body=b'{"content":"Caf\\u00e9 \\"au\\" lait"}')]
     forked = [
         replace(make.message(digest("f", n), digest("f", n - 1) if n else rows[1].key, 2 + n), group_id="gf")
         for n in (0, 1)
     ]
-    forked = [replace(row, thread="fork") for row in forked]
-    await store.put([*make.begin(), make.thread("fork", 2.0, "main"), *rows, *forked])
+    forked = [replace(row, branch="fork") for row in forked]
+    await store.put([*make.begin(), make.branch("fork", 2.0, "main"), *rows, *forked])
     heads = [
         replace(make.head(rows[4].key, 3.0), answer=rows[5].key),
         replace(make.head(forked[1].key, 3.0, "fork"), answer=None),
@@ -96,7 +96,7 @@ async def branching(store: Store, make: Make) -> None:
     await store.put(heads)
 
 
-async def test_groups_follow_the_line_of_their_thread(store: Store, make: Make) -> None:
+async def test_groups_follow_the_line_of_their_branch(store: Store, make: Make) -> None:
     await branching(store, make)
     main = await store.read_groups("t1", "s1", "main")
     assert [(item.group, item.position, item.seq, item.messages, item.tokens) for item in main] == [
@@ -113,8 +113,8 @@ async def test_groups_follow_the_line_of_their_thread(store: Store, make: Make) 
 
 async def test_messages_are_listed_by_pages_either_way(store: Store, make: Make) -> None:
     await branching(store, make)
-    for only in (MessageFilter(), MessageFilter(thread="main")):
-        count = 6 if only.thread else 8
+    for only in (MessageFilter(), MessageFilter(branch="main")):
+        count = 6 if only.branch else 8
         assert [row.seq for row in await store.read_messages("t1", "s1", only=only)] == list(range(1, count + 1))
         assert [row.seq for row in await store.read_messages("t1", "s1", 2, 3, only)] == [3, 4, 5]
         assert [row.seq for row in await store.read_messages("t1", "s1", 0, 2, only, newest=True)] == [count, count - 1]
@@ -127,11 +127,11 @@ async def test_messages_are_listed_by_pages_either_way(store: Store, make: Make)
     [
         (MessageFilter(role="assistant"), [2]),
         (MessageFilter(group="g1"), [4, 5, 6]),
-        (MessageFilter(thread="fork"), [1, 2, 7, 8]),
-        (MessageFilter(thread="fork", role="user", group="g0"), [1]),
+        (MessageFilter(branch="fork"), [1, 2, 7, 8]),
+        (MessageFilter(branch="fork", role="user", group="g0"), [1]),
         (MessageFilter(text='CAFÉ "AU"'), [2]),
         (MessageFilter(text="body 4"), [5]),
-        (MessageFilter(text="café", thread="fork"), [2]),
+        (MessageFilter(text="café", branch="fork"), [2]),
         (MessageFilter(text="nothing"), []),
     ],
 )
@@ -162,7 +162,7 @@ def test_says(body: bytes, text: str, expected: bool) -> None:
     assert contains_text(body, text) is expected
 
 
-async def test_the_sessions_of_an_older_store_are_listed_by_what_their_threads_say(tmp_path: Path) -> None:
+async def test_the_sessions_of_an_older_store_are_listed_by_what_their_branches_say(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
     sqlite_files.prepare_files(path)
     await migrate(path, MIGRATIONS[:4])

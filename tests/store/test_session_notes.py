@@ -62,8 +62,8 @@ async def test_rounds_are_found_by_the_answer_or_by_what_it_answers(store: Store
     assert await store.read_hidden_rounds("t2", "s1", [digest("k", 3)]) == []
 
 
-async def test_what_a_thread_is_offered_is_decided_once(store: Store, make: Make) -> None:
-    await store.put([*make.begin(), make.thread("fork", 2.0, "main")])
+async def test_what_a_branch_is_offered_is_decided_once(store: Store, make: Make) -> None:
+    await store.put([*make.begin(), make.branch("fork", 2.0, "main")])
     record = await store.read_branch("t1", "s1", "main")
     assert record is not None
     assert record.offer is None
@@ -131,7 +131,7 @@ async def test_settings_of_a_session_are_kept_with_it(store: Store, make: Make) 
 async def test_notes_come_in_their_order_until_they_are_withdrawn(store: Store) -> None:
     first = NoteRow("t1", "s1", "main", "n1", "feedback", ODD, 1.0)
     second = NoteRow("t1", "s1", "main", "n2", "note", "two", 2.0)
-    await store.put([second, first, replace(first, thread="fork"), replace(first, tenant="t2")])
+    await store.put([second, first, replace(first, branch="fork"), replace(first, tenant="t2")])
     assert await store.read_notes("t1", "s1", "main") == [first, second]
     await store.put([replace(first, text=""), replace(second, text="changed")])
     assert await store.read_notes("t1", "s1", "main") == [replace(second, text="changed")]

@@ -102,11 +102,11 @@ def test_count_and_its_names_agree() -> None:
 
 
 @pytest.mark.parametrize("name", ["EDITS", "LEFT_OUT"])
-def test_the_edits_of_a_thread_are_read_once(name: str, database: sqlite3.Connection) -> None:
+def test_the_edits_of_a_branch_are_read_once(name: str, database: sqlite3.Connection) -> None:
     lines = [
         line for line in plan(database, ALL[name]).splitlines() if " edits " in line or line.startswith("SEARCH e ")
     ]
-    assert len(lines) == 1, "else each edit costs a look at others of its thread"
+    assert len(lines) == 1, "else each edit costs a look at others of its branch"
 
 
 def test_a_join_by_row_is_said_to_be_one_to_postgres() -> None:
@@ -119,6 +119,6 @@ def test_a_join_by_row_is_said_to_be_one_to_postgres() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_join_with_a_table_is_marked_as_one_by_row(name: str) -> None:
-    """But those that begin with a thread's own row."""
+    """But those that begin with a branch's own row."""
     joins = re.findall(rf"JOIN (?:{'|'.join(TABLES)}) \w+ ON (.*)", ALL[name])
     assert [join for join in joins if "/* each */" not in join and "t.tenant AND" not in join] == []

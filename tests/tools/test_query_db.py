@@ -103,7 +103,7 @@ async def test_what_has_left_is_found_by_the_question_of_the_source_and_what_was
     async with in_memory() as store:
         await put(store, TALK)
         first, _, _, answer, _ = rows_of(TALK)
-        taken = msgspec.structs.replace(gone(answer), thread="", stage="operator")
+        taken = msgspec.structs.replace(gone(answer), branch="", stage="operator")
         await store.put([gone(first), taken])
         sql = "SELECT content FROM messages WHERE status != 'dropped' AND content LIKE '%{}%' ORDER BY seq DESC LIMIT 1"
         desk = desk_on(store)

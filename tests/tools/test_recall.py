@@ -82,7 +82,7 @@ async def test_what_the_client_never_saw_is_found_by_its_id_too() -> None:
 
 
 def test_its_definition_is_short() -> None:
-    # Every request of a thread carries it: about 60 tokens.
+    # Every request of a branch carries it: about 60 tokens.
     assert len(RECALL.definition) < 360
 
 

@@ -59,7 +59,7 @@ async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -
     async with in_memory() as store:
         await put(store, TALK)
         stored = rows_of(TALK)
-        wide = [msgspec.structs.replace(gone(row), thread="", stage="operator") for row in stored]
+        wide = [msgspec.structs.replace(gone(row), branch="", stage="operator") for row in stored]
         back = msgspec.structs.replace(wide[3], version=2, action="withdrawn")
         await store.put([wide[1], wide[3], back])
         desk = desk_on(store)

@@ -84,7 +84,7 @@ async def test_a_loop_in_which_each_frame_has_only_what_is_new(policy: str, tmp_
             whole += new
             before = answer["id"]
         outcomes = await proxy.outcomes()
-        assert await proxy.rows("SELECT count(*) FROM threads") == [(1,)], "one conversation"
+        assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)], "one conversation"
     assert answer["output"][-1]["content"][0]["text"] == "All done."
     assert calls == [f"file{n % 3}.py" for n in range(12)]
     assert (model.refused, model.dropped) == ([], [])
@@ -168,7 +168,7 @@ async def test_a_session_in_the_path_and_headers_of_a_frame_count() -> None:
     ):
         lite = {"ws_request_header_x_openai_internal_codex_responses_lite": "true"}
         await ask(there, [HELLO], client_metadata=lite)
-        assert await proxy.rows("SELECT DISTINCT session FROM threads") == [("mine",)]
+        assert await proxy.rows("SELECT DISTINCT session FROM branches") == [("mine",)]
         (request,) = upstream.requests
         assert request.line == b"POST /v1/responses HTTP/1.1"
         assert request.all(b"x-openai-internal-codex-responses-lite") == [b"true"]

@@ -22,7 +22,7 @@ from proxy.web.auth import CALLER_KEY, Caller
 PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
 """Names that stand in a path unchanged."""
 MAX_SEARCHED_BRANCHES: Final = 16
-"""Threads, newest first, that are searched for the one used last."""
+"""Branches, newest first, that are searched for the one used last."""
 AFTER_EVERY_NAME: Final = chr(0x10FFFF)
 """Sorts behind the name of every session."""
 
@@ -134,16 +134,16 @@ async def _tenant_of(admin: AdminContext, session: str) -> str:
 
 
 async def find_newest_branch(context: SessionContext) -> BranchRecord:
-    """Return the thread that was used last; side calls count only if there is no other. Raises NotFound."""
-    known = context.record.threads
+    """Return the branch that was used last; side calls count only if there is no other. Raises NotFound."""
+    known = context.record.branches
     candidates = [row for row in known if row.kind != "side"] or known
     best: BranchRecord | None = None
     for row in candidates[-MAX_SEARCHED_BRANCHES:]:
-        found = await context.services.store.read_branch(context.tenant, context.session, row.thread)
+        found = await context.services.store.read_branch(context.tenant, context.session, row.branch)
         if found is not None and (best is None or found.last_at >= best.last_at):
             best = found
     if best is None:
-        raise NotFound("the session has no thread yet")
+        raise NotFound("the session has no branch yet")
     return best
 
 

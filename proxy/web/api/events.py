@@ -32,7 +32,7 @@ RETRY_MS: Final = 1000
 
 
 class EventDetails(BaseModel):
-    """One event: the JSON behind `data:`. id: rises, over restarts too; it is the `id:` of the stream. session, thread,
+    """One event: the JSON behind `data:`. id: rises, over restarts too; it is the `id:` of the stream. session, branch,
     exchange: empty if there is none. data: the details, by kind. Two kinds are about the stream itself and have the id
     0, and no `id:`. `lost` gives in `data.lost` the number of events for which the listener was too slow. `gap` reports
     that requested events are no longer here."""
@@ -42,7 +42,7 @@ class EventDetails(BaseModel):
             "examples": [
                 {
                     "id": 1767225600123456, "kind": "context:pruned", "tenant": "acme", "session": "fix-the-build",
-                    "thread": "k5xw2a", "exchange": "q7mz4c", "at": 1767225600.12,
+                    "branch": "k5xw2a", "exchange": "q7mz4c", "at": 1767225600.12,
                     "data": {"original": 91000, "final": 64000, "removed": 12, "tokenReduction": 27000,
                              "removed_ids": ["mfrggzdfmy"]},
                 }
@@ -54,7 +54,7 @@ class EventDetails(BaseModel):
     kind: str
     tenant: str
     session: str
-    thread: str
+    branch: str
     exchange: str
     at: float
     data: Annotated[dict[str, Any], Field(description="By kind.")]

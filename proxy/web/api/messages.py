@@ -32,7 +32,7 @@ class MessageListItem(BaseModel):
         json_schema_extra={
             "examples": [
                 {
-                    "id": "mfzwizltoq", "seq": 7, "position": 6, "group": "nbswy3dpeb", "thread": "krugs4zanfzsa43f",
+                    "id": "mfzwizltoq", "seq": 7, "position": 6, "group": "nbswy3dpeb", "branch": "krugs4zanfzsa43f",
                     "role": "tool", "status": "completed", "strategy": "openai", "tokens": 812, "snapshot": 14250,
                     "answer": False, "call_id": "call_1", "created_at": 1767225600.0, "text": "total 48 drwxr-xr-x",
                 }
@@ -44,7 +44,7 @@ class MessageListItem(BaseModel):
     seq: int
     position: int
     group: str
-    thread: str
+    branch: str
     role: str
     status: str
     strategy: str
@@ -60,7 +60,7 @@ class EditDetails(BaseModel):
     """A decision about a message that is in force: its stage, its reason, and the content that it left. action: text
     (shortened to `text`), gone, text_only (its calls left), append, pin."""
 
-    thread: str
+    branch: str
     stage: str
     reason: str
     action: str
@@ -98,7 +98,7 @@ async def list_messages(
     context: SessionContextDep,
     limit: Limit = 50,
     cursor: Cursor = None,
-    thread: Annotated[str, Query(max_length=64, description="Those of this thread's line.")] = "",
+    branch: Annotated[str, Query(max_length=64, description="Those of this branch's line.")] = "",
     group: Annotated[str, Query(max_length=64, description="Those of this group.")] = "",
     role: Annotated[str, Query(max_length=32, description="Those of this role.")] = "",
     q: Annotated[str, Query(max_length=256, description="Those that have this in their text.")] = "",
@@ -107,7 +107,7 @@ async def list_messages(
     """List messages in the order in which they were stored."""
     at = pagination.read_cursor(cursor, int)
     after = at[0] if at else (1 << 62 if newest else 0)
-    only = MessageFilter(role, group, thread, q)
+    only = MessageFilter(role, group, branch, q)
     rows = await context.services.store.read_messages(
         context.tenant, context.session, after, limit + 1, only, newest=newest
     )
@@ -123,7 +123,7 @@ async def _snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> 
 def _fields(row: MessageRecord, told: Mapping[bytes, int]) -> dict[str, Any]:
     return {
         "id": chain.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
-        "thread": row.thread, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
+        "branch": row.branch, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
         "snapshot": told.get(row.key), "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
         "text": pagination.cut_preview(pagination.render_text(row.body)),
     }  # fmt: skip
@@ -134,9 +134,9 @@ async def show_message(context: SessionContextDep, message: MessageId) -> Messag
     """Show one message, whole, with every decision about it that is in force."""
     row = await find_message(context, message)
     edits = []
-    # The operator's decisions hold in every thread, and are stored under none.
-    for thread in (WHOLE_SESSION, *(one.thread for one in context.record.threads)):
-        for edit, _ in await context.services.store.read_edits(context.tenant, context.session, thread):
+    # The operator's decisions hold in every branch, and are stored under none.
+    for branch in (WHOLE_SESSION, *(one.branch for one in context.record.branches)):
+        for edit, _ in await context.services.store.read_edits(context.tenant, context.session, branch):
             if edit.key == row.key and edit.action not in REVOKING_ACTIONS:
                 edits.append(describe_edit(edit))
     return MessageDetails(
@@ -155,7 +155,7 @@ async def find_message(context: SessionContext, message: str) -> MessageRecord:
 def describe_edit(edit: EditRow) -> EditDetails:
     """Return a decision as it is shown."""
     return EditDetails(
-        thread=edit.thread, stage=edit.stage, reason=edit.reason, action=edit.action, text=edit.text,
+        branch=edit.branch, stage=edit.stage, reason=edit.reason, action=edit.action, text=edit.text,
         before=edit.before, after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
     )  # fmt: skip
 
@@ -188,7 +188,7 @@ class ExchangeDetails(BaseModel):
         json_schema_extra={
             "examples": [
                 {
-                    "exchange": "ovzwk4tjmqxha3dp", "thread": "krugs4zanfzsa43f", "policy": "thrifty",
+                    "exchange": "ovzwk4tjmqxha3dp", "branch": "krugs4zanfzsa43f", "policy": "thrifty",
                     "schedule": "when_it_pays", "model": "gpt-5", "upstream": "main", "messages": 120,
                     "tokens_before": 61200, "tokens_after": 22800, "predicted": 22100, "started_at": 1767225600.0,
                     "status": "complete", "http_status": 200, "finish": "tool_calls", "prompt_tokens": 22910,
@@ -200,7 +200,7 @@ class ExchangeDetails(BaseModel):
     )  # fmt: skip
 
     exchange: str
-    thread: str
+    branch: str
     policy: str
     schedule: str
     model: str
@@ -230,7 +230,7 @@ async def list_exchanges(
     context: SessionContextDep,
     limit: Limit = 50,
     cursor: Cursor = None,
-    thread: Annotated[str, Query(max_length=64, description="Those of this thread.")] = "",
+    branch: Annotated[str, Query(max_length=64, description="Those of this branch.")] = "",
     status: Annotated[str, Query(max_length=32, description="Those that ended so.")] = "",
 ) -> Page[ExchangeDetails]:
     """List exchanges, newest first."""
@@ -240,7 +240,7 @@ async def list_exchanges(
     # Filtered rows are skipped a page at a time, so that no read grows with the session.
     for _ in range(20):
         rows = await context.services.store.read_exchanges(context.tenant, context.session, limit + 1, before)
-        found += [r for r in rows if (not thread or r.thread == thread) and (not status or r.status == status)]
+        found += [r for r in rows if (not branch or r.branch == branch) and (not status or r.status == status)]
         if len(found) > limit or len(rows) <= limit:
             return pagination.make_page(found, limit, describe_exchange, lambda row: [row.started_at])
         before = rows[-1].started_at
@@ -289,7 +289,7 @@ async def _found(context: SessionContext, exchange: str) -> ExchangeRecord:
 def describe_exchange(row: ExchangeRecord) -> ExchangeDetails:
     """Return a row as it is shown."""
     return ExchangeDetails(
-        exchange=row.exchange, thread=row.thread, policy=row.policy, schedule=row.schedule, model=row.model,
+        exchange=row.exchange, branch=row.branch, policy=row.policy, schedule=row.schedule, model=row.model,
         upstream=row.upstream, messages=row.messages, tokens_before=row.tokens_before, tokens_after=row.tokens_after,
         predicted=row.predicted, started_at=row.started_at, status=row.status, http_status=row.http_status,
         finish=row.finish, prompt_tokens=row.prompt_tokens, completion_tokens=row.completion_tokens,

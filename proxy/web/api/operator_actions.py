@@ -21,11 +21,11 @@ from proxy.web.routes import READ
 router = APIRouter(responses=ERROR_RESPONSES)
 
 SESSION: Final = "/api/sessions/{session}"
-Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
+Branch = Annotated[str | None, Query(max_length=64, description="The branch; without it the one last spoken in.")]
 Project = Annotated[str | None, Query(max_length=100, description="Those of this project; empty: of none.")]
 Id = Annotated[str, Path(max_length=64, description="Its id, as lists and prompts have it.")]
 ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
-    "thread": (Thread, None),
+    "branch": (Branch, None),
     "group": (Id, REQUIRED),
     "exchange": (Id, REQUIRED),
     "memo": (Annotated[str, Path(max_length=64, description="The memo's id.")], REQUIRED),
@@ -44,42 +44,42 @@ async def list_groups(
     context: SessionContextDep,
     limit: Limit = 200,
     cursor: Cursor = None,
-    thread: Thread = None,
+    branch: Branch = None,
     status: Annotated[Literal["", "in", "changed", "out", "dropped", "removed"], Query(description="Those.")] = "",
 ) -> Response:
-    """List the groups of a thread, oldest first, with their tokens as they came and as they would go out next."""
+    """List the groups of a branch, oldest first, with their tokens as they came and as they would go out next."""
     at = pagination.read_cursor(cursor, int)
-    found = await show.list_groups(context.services, context.tenant, context.session, thread=thread, status=status)
+    found = await show.list_groups(context.services, context.tenant, context.session, branch=branch, status=status)
     rows = [one for one in found if at is None or one.first > at[0]]
     more = pagination.write_cursor([rows[limit - 1].first]) if len(rows) > limit else None
     return json_answers.render({"items": rows[:limit], "next": more})
 
 
 @router.post(SESSION + "/groups/{group}/{action}", tags=["groups"], response_model=DECISION_RESULT)
-async def decide_group(context: SessionContextDep, group: Id, action: Decision, thread: Thread = None) -> Response:
+async def decide_group(context: SessionContextDep, group: Id, action: Decision, branch: Branch = None) -> Response:
     """Decide about one group. `drop`: out of every prompt from the next on, and still in the store. `restore`: whole in
     the prompt again, whoever dropped it. `remove`: out of the prompt, and its content out of the store. `pin`: no
     policy edits it. `unpin`: policies may edit it again."""
-    return await _decide(context, action, [group], thread, "group")
+    return await _decide(context, action, [group], branch, "group")
 
 
 @router.post(SESSION + "/messages/{message}/{action}", tags=["groups"], response_model=DECISION_RESULT)
-async def decide_message(context: SessionContextDep, message: Id, action: Decision, thread: Thread = None) -> Response:
+async def decide_message(context: SessionContextDep, message: Id, action: Decision, branch: Branch = None) -> Response:
     """Decide about one message in the same way; calls and their results go together."""
-    return await _decide(context, action, [message], thread, "message")
+    return await _decide(context, action, [message], branch, "message")
 
 
 @router.post(SESSION + DECISION_PATH, tags=["groups"], response_model=DECISION_RESULT)
 async def decide_several(context: SessionContextDep, action: Decision, body: IdsBody) -> Response:
     """Decide about several groups and messages at once, in the same way."""
-    return await _decide(context, action, body.ids, body.thread, "")
+    return await _decide(context, action, body.ids, body.branch, "")
 
 
 async def _decide(
-    context: SessionContext, action: str, ids: Sequence[str], thread: str | None, id_kind: IdKind
+    context: SessionContext, action: str, ids: Sequence[str], branch: str | None, id_kind: IdKind
 ) -> Response:
     decide = ACTIONS_BY_NAME[action].function
-    made = await decide(context.services, context.tenant, context.session, ids, thread=thread, id_kind=id_kind)
+    made = await decide(context.services, context.tenant, context.session, ids, branch=branch, id_kind=id_kind)
     return json_answers.render(made)
 
 

@@ -102,7 +102,7 @@ class ProxyOverview(BaseModel):
     trouble: str
     queued: int
     dropped: int
-    live_threads: int
+    live_branches: int
     dollars_spent_today: float
     figures: dict[str, float]
     added_ms: float | None
@@ -169,7 +169,7 @@ async def show_overview(admin: AdminContextDep) -> ProxyOverview:
         trouble=store.trouble,
         queued=store.queued,
         dropped=store.dropped,
-        live_threads=len(parts.live_sessions),
+        live_branches=len(parts.live_sessions),
         dollars_spent_today=await store.sum_spending(int(parts.now() // 86400)),
         figures=_figures(parts.metrics.registry) if everybody else {},
         added_ms=_added_ms(parts.metrics, 0.5),
@@ -347,12 +347,12 @@ async def list_session_figures(
 async def list_points(
     context: SessionContextDep,
     limit: Limit = 200,
-    thread: Annotated[str, Query(max_length=64, description="Those of this thread.")] = "",
+    branch: Annotated[str, Query(max_length=64, description="Those of this branch.")] = "",
 ) -> Response:
     """List a session's last exchanges, oldest first, each with its tokens, cached tokens and cost."""
     # More than requested, because the hypothetical cost of an exchange depends on the one before.
     found = await timeline.read_newest_exchanges(context.services, context.tenant, context.session, limit * 5)
-    wanted = [row for row in found if not thread or row.thread == thread]
+    wanted = [row for row in found if not branch or row.branch == branch]
     made, _ = await run_off_loop(len(wanted), partial(timeline.build_points, context.services, wanted))
     return json_answers.render(made[-limit:])
 

@@ -1,4 +1,4 @@
-"""`/api/sessions`: the list, one session, its threads, and their iterations and summaries."""
+"""`/api/sessions`: the list, one session, its branches, and their iterations and summaries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SessionListItem(BaseModel):
                 {
                     "tenant": "acme", "session": "fix-the-build", "address": "fix-the-build", "explicit": True,
                     "created_at": 1767225600.0, "last_at": 1767229200.0, "policy": "thrifty",
-                    "messages": 212, "exchanges": 48, "threads": 2,
+                    "messages": 212, "exchanges": 48, "branches": 2,
                 }
             ]
         }
@@ -56,14 +56,14 @@ class SessionListItem(BaseModel):
     policy: str
     messages: int
     exchanges: int
-    threads: int
+    branches: int
 
 
 class BranchListItem(BaseModel):
     """One branch of history in a session. kind: main, fork (the client rewrote its history), twin, or side (a separate
     call, for example for a title)."""
 
-    thread: str
+    branch: str
     parent: str | None
     kind: Literal["main", "fork", "twin", "side"]
     created_at: float
@@ -80,7 +80,7 @@ class SessionDetails(BaseModel):
     created_at: float
     settings: dict[str, Any]
     rows: Annotated[dict[str, int], Field(examples=[{"messages": 212, "exchanges": 48, "edits": 31}])]
-    threads: list[BranchListItem]
+    branches: list[BranchListItem]
     title: str = ""
 
 
@@ -106,30 +106,30 @@ def describe_session(row: SessionItem) -> SessionListItem:
     return SessionListItem(
         tenant=row.tenant, session=row.session, address=write_address(row.session), explicit=row.explicit,
         created_at=row.created_at, last_at=row.last_at, policy=row.policy, messages=row.messages,
-        exchanges=row.exchanges, threads=row.threads,
+        exchanges=row.exchanges, branches=row.branches,
     )  # fmt: skip
 
 
 @router.get("/{session}", openapi_extra=READ)
 async def show_session(context: SessionContextDep) -> SessionDetails:
-    """Show one session: its threads, and the amount of its stored data."""
+    """Show one session: its branches, and the amount of its stored data."""
     title = await read_title(context.services, context.tenant, context.session)
     return _shown(context.record).model_copy(update={"title": title})
 
 
 def _shown(row: SessionRecord) -> SessionDetails:
-    threads = [
-        BranchListItem(thread=t.thread, parent=t.parent, kind=t.kind, created_at=t.created_at) for t in row.threads
+    branches = [
+        BranchListItem(branch=t.branch, parent=t.parent, kind=t.kind, created_at=t.created_at) for t in row.branches
     ]
     settings = pagination.decode_json(row.settings.encode("utf-8", "replace"))
     return SessionDetails(
         tenant=row.tenant, session=row.session, address=write_address(row.session), explicit=row.explicit,
         created_at=row.created_at, settings=settings if isinstance(settings, dict) else {}, rows=row.counts,
-        threads=threads,
+        branches=branches,
     )  # fmt: skip
 
 
-# Records of a thread in addition to its messages: iterations, summaries, the threads themselves.
+# Records of a branch in addition to its messages: iterations, summaries, the branches themselves.
 
 
 records_router = APIRouter(prefix="/api/sessions/{session}", tags=["records"], responses=ERROR_RESPONSES)
@@ -141,7 +141,7 @@ SUMMARIES = frozenset({"summarize_old", "compress_levels", "distil_results"})
 class BranchDetails(BaseModel):
     """One branch of history. edits: decisions in force. stopped: the reason if rewriting has stopped for it."""
 
-    thread: str
+    branch: str
     parent: str | None
     kind: str
     created_at: float
@@ -165,67 +165,67 @@ class SummaryDetails(BaseModel):
     created_at: float | None = None
 
 
-Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one used last.")]
+Branch = Annotated[str | None, Query(max_length=64, description="The branch; without it the one used last.")]
 
 
-@records_router.get("/threads", openapi_extra=READ)
-async def list_threads(context: SessionContextDep, limit: Limit = 50, cursor: Cursor = None) -> Page[BranchDetails]:
-    """List the threads of a session, oldest first."""
+@records_router.get("/branches", openapi_extra=READ)
+async def list_branches(context: SessionContextDep, limit: Limit = 50, cursor: Cursor = None) -> Page[BranchDetails]:
+    """List the branches of a session, oldest first."""
     at = pagination.read_cursor(cursor, int)
     start = max(0, at[0]) if at else 0
-    names = [row.thread for row in context.record.threads[start : start + limit + 1]]
+    names = [row.branch for row in context.record.branches[start : start + limit + 1]]
     newest = await find_newest_branch(context)
     rows = [row for name in names if (row := await _record(context, name)) is not None]
     more = pagination.write_cursor([start + limit]) if len(names) > limit else None
-    return Page(items=[_branch(row, newest.thread) for row in rows[:limit]], next=more)
+    return Page(items=[_branch(row, newest.branch) for row in rows[:limit]], next=more)
 
 
-@records_router.get("/threads/{thread}", openapi_extra=READ)
-async def show_thread(context: SessionContextDep, thread: Annotated[str, Path(max_length=64)]) -> BranchDetails:
-    """Show one thread."""
-    return _branch(await find_branch(context, thread), (await find_newest_branch(context)).thread)
+@records_router.get("/branches/{branch}", openapi_extra=READ)
+async def show_branch(context: SessionContextDep, branch: Annotated[str, Path(max_length=64)]) -> BranchDetails:
+    """Show one branch."""
+    return _branch(await find_branch(context, branch), (await find_newest_branch(context)).branch)
 
 
-@records_router.get("/threads/{thread}/edits", openapi_extra=READ)
+@records_router.get("/branches/{branch}/edits", openapi_extra=READ)
 async def list_edits(
-    context: SessionContextDep, thread: Annotated[str, Path(max_length=64)], limit: Limit = 50, cursor: Cursor = None
+    context: SessionContextDep, branch: Annotated[str, Path(max_length=64)], limit: Limit = 50, cursor: Cursor = None
 ) -> Page[EditDetails]:
-    """List every decision in force on a thread, in the order in which they were made."""
+    """List every decision in force on a branch, in the order in which they were made."""
     at = pagination.read_cursor(cursor, int)
-    row = await find_branch(context, thread)
+    row = await find_branch(context, branch)
     rows = [one for one in row.edits if at is None or one[1] > at[0]]
     return pagination.make_page(rows[: limit + 1], limit, lambda one: describe_edit(one[0]), lambda one: [one[1]])
 
 
-async def _record(context: SessionContext, thread: str) -> BranchRecord | None:
-    return await context.services.store.read_branch(context.tenant, context.session, thread)
+async def _record(context: SessionContext, branch: str) -> BranchRecord | None:
+    return await context.services.store.read_branch(context.tenant, context.session, branch)
 
 
-async def find_branch(context: SessionContext, thread: str | None) -> BranchRecord:
-    """Return the thread of this name; the one used last if none is named. Raises NotFound."""
-    if thread is None:
+async def find_branch(context: SessionContext, branch: str | None) -> BranchRecord:
+    """Return the branch of this name; the one used last if none is named. Raises NotFound."""
+    if branch is None:
         return await find_newest_branch(context)
-    row = await _record(context, thread)
+    row = await _record(context, branch)
     if row is None:
-        raise NotFound(f"there is no thread {thread!r} in this session")
+        raise NotFound(f"there is no branch {branch!r} in this session")
     return row
 
 
 def _branch(row: BranchRecord, newest: str) -> BranchDetails:
     return BranchDetails(
-        thread=row.thread, parent=row.parent, kind=row.kind, created_at=row.created_at, last_at=row.last_at,
-        stopped=row.stopped, edits=len(row.edits), states=len(row.states), is_newest=row.thread == newest,
+        branch=row.branch, parent=row.parent, kind=row.kind, created_at=row.created_at, last_at=row.last_at,
+        stopped=row.stopped, edits=len(row.edits), states=len(row.states), is_newest=row.branch == newest,
     )  # fmt: skip
 
 
 @records_router.get("/iterations", openapi_extra=READ, response_model=Page[json_answers.describe(IterationReport)])  # type: ignore[misc]  # made
 async def list_iterations(
-    context: SessionContextDep, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None
+    context: SessionContextDep, branch: Branch = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
-    """List the records of a thread's iterations, oldest first: the calls, their results, and the lessons."""
+    """List the records of a branch's iterations, oldest first: the calls, their results, and the lessons."""
     at = pagination.read_cursor(cursor, int)
-    row = await find_branch(context, thread)
-    rows = await context.services.store.read_iterations(context.tenant, context.session, row.thread)
+    row = await find_branch(context, branch)
+    rows = await context.services.store.read_iterations(context.tenant, context.session, row.branch)
     start = at[0] if at else 0
     made: list[Any] = [_iteration(one) for one in rows[max(0, start) : max(0, start) + limit]]
     more = pagination.write_cursor([start + limit]) if len(rows) > start + limit else None
@@ -239,11 +239,11 @@ def _iteration(row: IterationRecord) -> IterationReport:
 
 @records_router.get("/summaries", openapi_extra=READ)
 async def list_summaries(
-    context: SessionContextDep, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None
+    context: SessionContextDep, branch: Branch = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[SummaryDetails]:
-    """List the summaries in force on a thread, and the answers of helper models in the session."""
+    """List the summaries in force on a branch, and the answers of helper models in the session."""
     at = pagination.read_cursor(cursor, int)
-    row = await find_branch(context, thread)
+    row = await find_branch(context, branch)
     made = [
         SummaryDetails(
             by=edit.stage, message=chain.public_id(edit.key), text=edit.text or "", tokens_before=edit.before,

@@ -46,7 +46,7 @@ class ImportResult(BaseModel):
 
 @router.get("/sessions/{session}/export", response_class=StreamingResponse, responses=NDJSON_RESPONSES)
 async def export_session(context: SessionContextDep) -> StreamingResponse:
-    """Export every thread of a session, with all its messages as the client sent them."""
+    """Export every branch of a session, with all its messages as the client sent them."""
     lines = _lines(context.services.store, (context.tenant, context.session))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 

@@ -42,7 +42,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", S): Call(S, absent=NONE, bad=("/api/sessions/~!", None), reads=True),
     ("DELETE", S): Call(S, absent=NONE, bad=("/api/sessions/~!", None), makes=True),
     ("GET", S + "/stats"): Call(
-        S + "/stats", absent=S + "/stats?thread=nobody", bad=(S + "/stats?thread=" + "a" * 99, None), reads=True
+        S + "/stats", absent=S + "/stats?branch=nobody", bad=(S + "/stats?branch=" + "a" * 99, None), reads=True
     ),
     ("GET", S + "/messages"): Call(
         S + "/messages", absent=NONE + "/messages", bad=(S + "/messages?cursor=WyJ4Il0", None), reads=True
@@ -56,23 +56,23 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", S + "/search"): Call(
         S + "/search?q=log", absent=NONE + "/search?q=log", bad=(S + "/search", None), reads=True
     ),
-    ("GET", S + "/threads"): Call(
-        S + "/threads", absent=NONE + "/threads", bad=(S + "/threads" + LIMIT, None), reads=True
+    ("GET", S + "/branches"): Call(
+        S + "/branches", absent=NONE + "/branches", bad=(S + "/branches" + LIMIT, None), reads=True
     ),
-    ("GET", S + "/threads/{thread}"): Call(
-        S + "/threads/{thread}", absent=S + "/threads/nobody", bad=(S + "/threads/" + "a" * 99, None), reads=True
+    ("GET", S + "/branches/{branch}"): Call(
+        S + "/branches/{branch}", absent=S + "/branches/nobody", bad=(S + "/branches/" + "a" * 99, None), reads=True
     ),
-    ("GET", S + "/threads/{thread}/edits"): Call(
-        S + "/threads/{thread}/edits",
-        absent=S + "/threads/nobody/edits",
-        bad=(S + "/threads/{thread}/edits?limit=x", None),
+    ("GET", S + "/branches/{branch}/edits"): Call(
+        S + "/branches/{branch}/edits",
+        absent=S + "/branches/nobody/edits",
+        bad=(S + "/branches/{branch}/edits?limit=x", None),
         reads=True,
     ),
     ("GET", S + "/iterations"): Call(
-        S + "/iterations", absent=S + "/iterations?thread=nobody", bad=(S + "/iterations" + LIMIT, None), reads=True
+        S + "/iterations", absent=S + "/iterations?branch=nobody", bad=(S + "/iterations" + LIMIT, None), reads=True
     ),
     ("GET", S + "/summaries"): Call(
-        S + "/summaries", absent=S + "/summaries?thread=nobody", bad=(S + "/summaries" + LIMIT, None), reads=True
+        S + "/summaries", absent=S + "/summaries?branch=nobody", bad=(S + "/summaries" + LIMIT, None), reads=True
     ),
     ("GET", S + "/exchanges"): Call(
         S + "/exchanges", absent=NONE + "/exchanges", bad=(S + "/exchanges?cursor=x", None), reads=True
@@ -181,12 +181,12 @@ CALLS: dict[tuple[str, str], Call] = {
     ),
     ("POST", S + "/prune"): Call(S + "/prune", {}, absent=NONE + "/prune", makes=True),
     ("POST", S + "/compress"): Call(S + "/compress", {}, absent=NONE + "/compress", makes=True),
-    ("POST", S + "/undo"): Call(S + "/undo", {}, absent=NONE + "/undo", bad=(S + "/undo", {"thread": 3}), makes=True),
+    ("POST", S + "/undo"): Call(S + "/undo", {}, absent=NONE + "/undo", bad=(S + "/undo", {"branch": 3}), makes=True),
     ("POST", S + "/rebuild"): Call(
         S + "/rebuild", {}, absent=NONE + "/rebuild", bad=(S + "/rebuild", {"stranger": 1}), makes=True
     ),
     ("GET", S + "/state"): Call(
-        S + "/state", absent=S + "/state?thread=nobody", bad=(S + "/state?thread=" + "a" * 99, None), reads=True
+        S + "/state", absent=S + "/state?branch=nobody", bad=(S + "/state?branch=" + "a" * 99, None), reads=True
     ),
     ("PUT", S + "/state"): Call(
         S + "/state", {"text": "Goal: this"}, absent=NONE + "/state", bad=(S + "/state", {"text": ""}), makes=True
@@ -208,15 +208,15 @@ CALLS: dict[tuple[str, str], Call] = {
     ),
     ("GET", S + "/feedback"): Call(
         S + "/feedback",
-        absent=S + "/feedback?thread=nobody",
-        bad=(S + "/feedback?thread=" + "a" * 99, None),
+        absent=S + "/feedback?branch=nobody",
+        bad=(S + "/feedback?branch=" + "a" * 99, None),
         reads=True,
     ),
     ("POST", S + "/feedback"): Call(
         S + "/feedback", {"text": "Good."}, absent=NONE + "/feedback", bad=(S + "/feedback", {"words": 1}), makes=True
     ),
     ("GET", S + "/groups"): Call(
-        S + "/groups", absent=S + "/groups?thread=nobody", bad=(S + "/groups?status=x", None), reads=True
+        S + "/groups", absent=S + "/groups?branch=nobody", bad=(S + "/groups?status=x", None), reads=True
     ),
     ("GET", S + "/groups/{group}"): Call(
         S + "/groups/{group}", absent=S + "/groups/nobody", bad=(S + "/groups/" + "a" * 99, None), reads=True
@@ -243,7 +243,7 @@ CALLS: dict[tuple[str, str], Call] = {
         makes=True,
     ),
     ("GET", S + "/prompt"): Call(
-        S + "/prompt", absent=S + "/prompt?thread=nobody", bad=(S + "/prompt?thread=" + "a" * 99, None), reads=True
+        S + "/prompt", absent=S + "/prompt?branch=nobody", bad=(S + "/prompt?branch=" + "a" * 99, None), reads=True
     ),
     ("GET", S + "/exchanges/{exchange}/prompt"): Call(
         S + "/exchanges/{exchange}/prompt",
@@ -270,7 +270,7 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/api/savings"): Call("/api/savings", bad=("/api/savings?since=soon", None), reads=True, names=False),
     ("GET", "/api/search"): Call("/api/search?q=word", bad=("/api/search", None), reads=True, names=False),
     ("GET", S + "/picture"): Call(
-        S + "/picture", absent=S + "/picture?thread=nobody", bad=(S + "/picture?thread=" + "a" * 99, None), reads=True
+        S + "/picture", absent=S + "/picture?branch=nobody", bad=(S + "/picture?branch=" + "a" * 99, None), reads=True
     ),
     ("GET", S + "/points"): Call(S + "/points", absent=NONE + "/points", bad=(S + "/points" + LIMIT, None), reads=True),
 }

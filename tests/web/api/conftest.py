@@ -99,7 +99,7 @@ class World:
         message = self.ask("GET", base + "/messages?role=assistant").json()["items"][0]
         note = note or self.ask("POST", base + "/notes", {"text": "A note."}).json()["id"]
         return {
-            "session": session, "exchange": exchange["exchange"], "thread": exchange["thread"],
+            "session": session, "exchange": exchange["exchange"], "branch": exchange["branch"],
             "message": message["id"], "group": message["group"], "note": note, "tenant": "acme",
         }  # fmt: skip
 

@@ -31,7 +31,7 @@ async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> 
         assert ids == sorted(set(ids), key=int)  # type: ignore[arg-type]
         assert b"text/event-stream" in stream.head
         _, _, told = stream.told[0]
-        assert set(told) == {"id", "kind", "tenant", "session", "thread", "exchange", "at", "data"}
+        assert set(told) == {"id", "kind", "tenant", "session", "branch", "exchange", "at", "data"}
         assert (told["id"], told["kind"], told["data"]) == (ids[0], bus_module.FALLBACK, {"n": 0})
 
 

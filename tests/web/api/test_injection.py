@@ -19,9 +19,9 @@ PLACES = (
     "/api/sessions?q={0}", "/api/sessions?policy={0}", "/api/sessions?cursor={0}", "/api/sessions/{0}",
     "/api/sessions/~{0}", "/api/sessions/{0}/messages", "/api/sessions/talk/messages?q={0}",
     "/api/sessions/talk/messages?role={0}", "/api/sessions/talk/messages?group={0}",
-    "/api/sessions/talk/messages?thread={0}", "/api/sessions/talk/messages/{0}", "/api/sessions/talk/search?q={0}",
-    "/api/sessions/talk/threads/{0}", "/api/sessions/talk/exchanges?status={0}", "/api/sessions/talk/exchanges/{0}",
-    "/api/sessions/talk/groups/{0}", "/api/sessions/talk/groups?thread={0}", "/api/memos?q={0}",
+    "/api/sessions/talk/messages?branch={0}", "/api/sessions/talk/messages/{0}", "/api/sessions/talk/search?q={0}",
+    "/api/sessions/talk/branches/{0}", "/api/sessions/talk/exchanges?status={0}", "/api/sessions/talk/exchanges/{0}",
+    "/api/sessions/talk/groups/{0}", "/api/sessions/talk/groups?branch={0}", "/api/memos?q={0}",
     "/api/memos?project={0}", "/api/memos/{0}", "/api/policies?q={0}", "/api/models?q={0}", "/api/stats?tenant={0}",
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ def test_s2_a_bearer_is_hashed_and_nothing_else(world: World) -> None:
 
 
 def test_a_nul_in_a_body_is_told(world: World) -> None:
-    for path, body in (("undo", {"thread": "a\0"}), ("decide/drop", {"ids": ["a\0"]}), ("rebuild", {"thread": "\0"})):
+    for path, body in (("undo", {"branch": "a\0"}), ("decide/drop", {"ids": ["a\0"]}), ("rebuild", {"branch": "\0"})):
         assert world.ask("POST", f"/api/sessions/talk/{path}", body).status == 422
     for path, body in (("notes", {"text": "a\0b"}), ("scratchpad", {"text": "a\0b"}), ("settings", {"policy": "\0"})):
         got = world.ask("POST" if path == "notes" else "PUT", f"/api/sessions/{world.fresh()}/{path}", body)

@@ -61,7 +61,7 @@ def fill(path: Path) -> None:
         there.execute("PRAGMA synchronous=OFF")
         columns = [row[1] for row in there.execute("PRAGMA table_info(messages)")]
         told = (
-            *("tenant", "session", "key", "parent", "position", "thread", "role", "group_id", "body", "form"),
+            *("tenant", "session", "key", "parent", "position", "branch", "role", "group_id", "body", "form"),
             *("call_id", "status", "strategy", "tokens", "answer", "reached", "created_at", "seq"),
         )
         assert set(told) <= set(columns)
@@ -72,7 +72,7 @@ def fill(path: Path) -> None:
             [(name, at, at) for name, at in names],
         )
         there.executemany(
-            "INSERT INTO threads (tenant, session, thread, kind, system, created_at, head, last_at)"
+            "INSERT INTO branches (tenant, session, branch, kind, system, created_at, head, last_at)"
             " VALUES ('acme', ?, 't', 'main', x'', ?, x'', ?)",
             [(name, at, at) for name, at in names],
         )
@@ -103,7 +103,7 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
             f"/api/sessions/long/messages?limit=200&newest=true&cursor={deep['next']}",
             "/api/sessions/long/messages?limit=200&role=tool",
             f"/api/sessions/long/messages/{chain.public_id(named(SESSIONS * MESSAGES + 5))}",
-            "/api/sessions/long/threads",
+            "/api/sessions/long/branches",
             "/api/sessions/long/exchanges",
             "/api/tenants",
             "/api/stats",

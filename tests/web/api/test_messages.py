@@ -31,9 +31,9 @@ def test_filters_leave_out_what_is_not_asked_for(world: World) -> None:
     group = users[1]["group"]
     assert world.ask("GET", f"{M}?group={group}").json()["items"] == [li for li in lines if li["group"] == group]
     assert next(line["text"] for line in world.ask("GET", M + "?q=OTHER%20one").json()["items"]) == "And the other one?"
-    thread = lines[0]["thread"]
-    assert world.ask("GET", f"{M}?thread={thread}&limit=200").json()["items"] == lines
-    assert world.ask("GET", M + "?thread=nobody").json()["items"] == []
+    branch = lines[0]["branch"]
+    assert world.ask("GET", f"{M}?branch={branch}&limit=200").json()["items"] == lines
+    assert world.ask("GET", M + "?branch=nobody").json()["items"] == []
 
 
 def test_a_message_is_shown_whole_with_what_became_of_it(world: World) -> None:
@@ -60,7 +60,7 @@ def test_exchanges_come_newest_first_by_pages_and_filters(world: World) -> None:
     assert first["items"] == whole[:2]
     assert world.ask("GET", f"{E}?limit=2&cursor={first['next']}").json()["items"] == whole[2:4]
     assert world.ask("GET", E + "?status=failed").json() == {"items": [], "next": None}
-    assert world.ask("GET", f"{E}?thread={whole[0]['thread']}&limit=200").json()["items"] == whole
+    assert world.ask("GET", f"{E}?branch={whole[0]['branch']}&limit=200").json()["items"] == whole
     assert world.ask("GET", f"{E}/{whole[1]['exchange']}").json() == whole[1]
 
 

@@ -17,7 +17,7 @@ BODIES = {
     "empty": rb'{"model":"demo","messages":[{"role":"user","content":""}]}',
 }
 PATHS = (
-    "", "/messages", "/messages?q=a", "/search?q=hello", "/threads", "/iterations", "/summaries", "/exchanges",
+    "", "/messages", "/messages?q=a", "/search?q=hello", "/branches", "/iterations", "/summaries", "/exchanges",
     "/groups", "/prompt", "/state", "/scratchpad", "/settings", "/notes", "/stats", "/export", "/feedback",
 )  # fmt: skip
 

@@ -253,14 +253,14 @@ def test_a_note_is_told_and_withdrawn(world: World) -> None:
     assert "Mind the canary." not in str(sent(world, name)[1])
 
 
-def test_feedback_is_filed_with_its_thread(world: World) -> None:
+def test_feedback_is_filed_with_its_branch(world: World) -> None:
     name = world.fresh()
     base = f"/api/sessions/{name}/feedback"
     said = world.ask("POST", base, {"text": "That was the wrong file."}).json()
     assert (said["kind"], said["text"]) == ("feedback", "That was the wrong file.")
     assert world.ask("GET", base).json() == [said]
-    thread = world.ask("GET", f"/api/sessions/{name}/threads").json()["items"][0]["thread"]
-    assert world.ask("GET", f"{base}?thread={thread}").json() == [said]
+    branch = world.ask("GET", f"/api/sessions/{name}/branches").json()["items"][0]["branch"]
+    assert world.ask("GET", f"{base}?branch={branch}").json() == [said]
     assert world.ask("GET", "/api/sessions/talk/feedback").json() == []
 
 

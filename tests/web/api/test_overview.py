@@ -69,9 +69,9 @@ def test_points_come_oldest_first_and_the_newest_of_them(world: World) -> None:
     points = world.ask("GET", "/api/sessions/pointed/points").json()
     assert [point["started_at"] for point in points] == sorted(point["started_at"] for point in points)
     assert world.ask("GET", "/api/sessions/pointed/points?limit=2").json() == points[-2:]
-    thread = points[0]["thread"]
-    assert len(world.ask("GET", f"/api/sessions/pointed/points?thread={thread}").json()) == len(points)
-    assert world.ask("GET", "/api/sessions/pointed/points?thread=nobody").json() == []
+    branch = points[0]["branch"]
+    assert len(world.ask("GET", f"/api/sessions/pointed/points?branch={branch}").json()) == len(points)
+    assert world.ask("GET", "/api/sessions/pointed/points?branch=nobody").json() == []
 
 
 def test_a_picture_has_the_groups_of_the_next_prompt(world: World) -> None:

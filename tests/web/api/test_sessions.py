@@ -18,10 +18,10 @@ def test_sessions_are_listed_used_last_first_by_pages_and_filters(world: World) 
     assert len(world.ask("GET", f"/api/sessions?q=listed&since={late}").json()["items"]) == 1
 
 
-def test_a_session_tells_its_threads_and_rows(world: World) -> None:
+def test_a_session_tells_its_branches_and_rows(world: World) -> None:
     shown = world.ask("GET", "/api/sessions/talk").json()
     assert (shown["tenant"], shown["explicit"], shown["settings"]) == ("acme", True, {})
-    assert [thread["kind"] for thread in shown["threads"]] == ["main"]
+    assert [branch["kind"] for branch in shown["branches"]] == ["main"]
     assert shown["rows"]["messages"] > 3
 
 
@@ -47,22 +47,22 @@ def test_a_session_tells_how_full_it_is_and_what_it_cost(world: World) -> None:
 S = "/api/sessions/talk"
 
 
-def test_threads_say_which_is_used_last(world: World) -> None:
-    (line,) = world.ask("GET", S + "/threads").json()["items"]
+def test_branches_say_which_is_used_last(world: World) -> None:
+    (line,) = world.ask("GET", S + "/branches").json()["items"]
     assert (line["kind"], line["is_newest"], line["stopped"]) == ("main", True, None)
-    assert world.ask("GET", f"{S}/threads/{line['thread']}").json() == line
+    assert world.ask("GET", f"{S}/branches/{line['branch']}").json() == line
 
 
-def test_a_fork_is_the_thread_used_last(world: World) -> None:
+def test_a_fork_is_the_branch_used_last(world: World) -> None:
     messages = world.converse("forked")
     messages[-2] = {"role": "user", "content": "Something else."}
     world.chat("forked", messages[:-1])
-    threads = world.ask("GET", "/api/sessions/forked/threads").json()["items"]
-    assert [line["kind"] for line in threads] == ["main", "fork"]
-    assert [line["is_newest"] for line in threads] == [False, True]
-    first = world.ask("GET", "/api/sessions/forked/threads?limit=1").json()
-    rest = world.ask("GET", f"/api/sessions/forked/threads?limit=1&cursor={first['next']}").json()
-    assert first["items"] + rest["items"] == threads
+    branches = world.ask("GET", "/api/sessions/forked/branches").json()["items"]
+    assert [line["kind"] for line in branches] == ["main", "fork"]
+    assert [line["is_newest"] for line in branches] == [False, True]
+    first = world.ask("GET", "/api/sessions/forked/branches?limit=1").json()
+    rest = world.ask("GET", f"/api/sessions/forked/branches?limit=1&cursor={first['next']}").json()
+    assert first["items"] + rest["items"] == branches
 
 
 def test_decisions_and_summaries_are_listed(world: World) -> None:
@@ -72,12 +72,12 @@ def test_decisions_and_summaries_are_listed(world: World) -> None:
         "POST", "/v1/chat/completions", body, key="cp-acme-data", x_context_session="summed", x_context_policy="rolling"
     )
     assert got.status == 200
-    thread = world.ask("GET", "/api/sessions/summed/threads").json()["items"][0]
-    page = world.ask("GET", f"/api/sessions/summed/threads/{thread['thread']}/edits?limit=200").json()
-    assert len(page["items"]) == thread["edits"] > 0
+    branch = world.ask("GET", "/api/sessions/summed/branches").json()["items"][0]
+    page = world.ask("GET", f"/api/sessions/summed/branches/{branch['branch']}/edits?limit=200").json()
+    assert len(page["items"]) == branch["edits"] > 0
     assert all(edit["stage"] and edit["reason"] for edit in page["items"])
-    one = world.ask("GET", f"/api/sessions/summed/threads/{thread['thread']}/edits?limit=1").json()
-    assert (one["items"], one["next"] is None) == (page["items"][:1], thread["edits"] == 1)
+    one = world.ask("GET", f"/api/sessions/summed/branches/{branch['branch']}/edits?limit=1").json()
+    assert (one["items"], one["next"] is None) == (page["items"][:1], branch["edits"] == 1)
     assert world.ask("GET", "/api/sessions/summed/summaries").json()["items"] == []
 
 

@@ -46,8 +46,8 @@ def test_what_is_imported_is_shown_steered_and_gone_on_with(world: World) -> Non
     titles = [one["title"] for one in world.ask("GET", "/api/sessions/copy/groups").json()["items"]]
     assert titles == ["Read the log.", "And the other one?", "Thank you."]
     history = go_on(world, "copy", line["messages"])
-    threads = world.ask("GET", "/api/sessions/copy/threads").json()["items"]
-    assert [thread["kind"] for thread in threads] == ["main"], "the agent goes on where the import ended"
+    branches = world.ask("GET", "/api/sessions/copy/branches").json()["items"]
+    assert [branch["kind"] for branch in branches] == ["main"], "the agent goes on where the import ended"
     first = world.ask("GET", "/api/sessions/copy/groups").json()["items"][0]["id"]
     assert world.ask("POST", f"/api/sessions/copy/groups/{first}/drop", {}).status == 200
     go_on(world, "copy", history)

@@ -23,7 +23,7 @@ export function showContext(session) {
     if (open) fetchGroup().then(() => document.getElementById("group")?.scrollIntoView({ block: "nearest" }));
   };
   const group = h("section", { class: "group", id: "group", "aria-label": "Messages of the group" });
-  const view = { session, get thread() { return picture ? picture.thread : ""; }, done: session.refresh && (() => session.refresh()) };
+  const view = { session, get branch() { return picture ? picture.branch : ""; }, done: session.refresh && (() => session.refresh()) };
   view.done = () => session.refresh();
 
   const draw = () => {
@@ -39,7 +39,7 @@ export function showContext(session) {
     if (!wanted) return;
     if (group.dataset.id !== wanted) swap(group, h("p", { class: "soft" }, "Fetching…"));
     try {
-      const messages = await ask("GET", at(session.place, `/groups/${encodeURIComponent(wanted)}`, { thread: picture.thread }), undefined, session.signal);
+      const messages = await ask("GET", at(session.place, `/groups/${encodeURIComponent(wanted)}`, { branch: picture.branch }), undefined, session.signal);
       if (wanted !== open) return;
       group.dataset.id = wanted;
       const inserts = picture.inserts.filter((one) => one.after && messages.some((m) => m.id === one.after));
@@ -50,7 +50,7 @@ export function showContext(session) {
     }
   };
   session.changed = async () => {
-    picture = await ask("GET", at(session.place, "/picture", { thread: session.thread }), undefined, session.signal);
+    picture = await ask("GET", at(session.place, "/picture", { branch: session.branch }), undefined, session.signal);
     draw();
     await fetchGroup();
   };
@@ -135,7 +135,7 @@ export function actions(one, view, what = "groups") {
   const { session } = view;
   const noun = what === "groups" ? "group" : "message";
   const run = (action, said) => async () => {
-    await act(() => ask("POST", at(session.place, `/${what}/${encodeURIComponent(one.id)}/${action}`, { thread: view.thread })), said);
+    await act(() => ask("POST", at(session.place, `/${what}/${encodeURIComponent(one.id)}/${action}`, { branch: view.branch })), said);
     view.done();
   };
   const remove = async () => {

@@ -11,7 +11,7 @@ export function showCosts(session) {
   const root = h("div", {});
   swap(session.root, root, session.may && comparison(session));
   session.changed = async () => {
-    const points = await ask("GET", at(session.place, "/points", { limit: 200, thread: session.thread }), undefined, session.signal);
+    const points = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
     swap(root, points.length ? charts(session, points) : h("p", { class: "soft" }, "No request yet."));
   };
 }

@@ -8,7 +8,7 @@ export function showLatency(session) {
   const root = h("div", {});
   swap(session.root, root);
   session.changed = async () => {
-    const points = await ask("GET", at(session.place, "/points", { limit: 200, thread: session.thread }), undefined, session.signal);
+    const points = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
     swap(root, points.length ? [charts(session, points), events(session, points)] : h("p", { class: "soft" }, "No request yet."));
   };
 }

@@ -26,7 +26,7 @@ export function showPrompts(session) {
     const found = [];
     let next = null;
     for (const cursor of cursors) {
-      const got = await ask("GET", at(session.place, "/exchanges", { limit: 40, cursor, thread: session.thread }), undefined, session.signal);
+      const got = await ask("GET", at(session.place, "/exchanges", { limit: 40, cursor, branch: session.branch }), undefined, session.signal);
       found.push(...got.items);
       next = got.next;
     }
@@ -40,7 +40,7 @@ export function showPrompts(session) {
   const fetchPrompt = async () => {
     if (drawn && wanted !== "next") return;
     if (!drawn) swap(shown, h("p", { class: "soft" }, "Building the prompt…"));
-    const path = wanted === "next" ? at(session.place, "/prompt", { thread: session.thread }) : at(session.place, `/exchanges/${encodeURIComponent(wanted)}/prompt`);
+    const path = wanted === "next" ? at(session.place, "/prompt", { branch: session.branch }) : at(session.place, `/exchanges/${encodeURIComponent(wanted)}/prompt`);
     const prompt = await ask("GET", path, undefined, session.signal);
     drawn = true;
     swap(shown, draw(session, prompt));
@@ -52,7 +52,7 @@ export function showPrompts(session) {
 }
 
 async function timeLine(session, box, base) {
-  const points = await ask("GET", at(session.place, "/points", { limit: 200, thread: session.thread }), undefined, session.signal);
+  const points = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
   if (points.length < 2) return;
   const open = (n) => { location.hash = `${base}/${encodeURIComponent(points[n].exchange)}`; };
   swap(box, chart("Tokens of each request; choose one to see its prompt", { at: points.map((one) => one.started_at), inOrder: true, open, format: short, marks: marksOf(points), between: ["as the client sent it", "as it went out"], series: [

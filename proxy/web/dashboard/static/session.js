@@ -22,7 +22,7 @@ export function showSession(view, place, rest) {
   const head = h("div", {});
   const cards = h("div", { class: "cards", "aria-busy": "true" });
   const body = h("div", { class: "tab" });
-  const session = { ...view, place, base, root: body, rest: rest.slice(1), thread: "", changed: null, refresh: null };
+  const session = { ...view, place, base, root: body, rest: rest.slice(1), branch: "", changed: null, refresh: null };
   const parts = [head, cards];
   if (session.may) parts.push(toolbar(session));
   const tabs = h("nav", { class: "tabs", "aria-label": "Parts of the session" }, TABS.map(([name, text]) =>
@@ -33,13 +33,13 @@ export function showSession(view, place, rest) {
 
   let stamp = null;
   const load = async () => {
-    const query = session.thread ? { thread: session.thread, limit: 1 } : { limit: 1 };
+    const query = session.branch ? { branch: session.branch, limit: 1 } : { limit: 1 };
     const newest = await ask("GET", at(place, "/exchanges", query), undefined, view.signal);
-    const now = JSON.stringify([newest.items, session.thread]);
+    const now = JSON.stringify([newest.items, session.branch]);
     if (now === stamp) return;
     const [record, stats] = await Promise.all([
       ask("GET", at(place), undefined, view.signal),
-      newest.items.length ? ask("GET", at(place, "/stats", { thread: session.thread }), undefined, view.signal) : null,
+      newest.items.length ? ask("GET", at(place, "/stats", { branch: session.branch }), undefined, view.signal) : null,
     ]);
     stamp = now;
     swap(head, heading(session, record, stats));
@@ -54,11 +54,11 @@ export function showSession(view, place, rest) {
 }
 
 function heading(session, record, stats) {
-  const threads = record.threads.filter((one) => one.kind !== "side");
-  const pick = threads.length > 1 && choice(
-    [["", "Thread last spoken in"], ...threads.map((one) => [one.thread, `${one.kind} ${one.thread.slice(0, 6)} · ${ago(one.created_at)}`])],
-    session.thread, { "aria-label": "Thread", "data-focus": "thread" });
-  if (pick) pick.addEventListener("change", () => { session.thread = pick.value; session.refresh(); });
+  const branches = record.branches.filter((one) => one.kind !== "side");
+  const pick = branches.length > 1 && choice(
+    [["", "Branch last spoken in"], ...branches.map((one) => [one.branch, `${one.kind} ${one.branch.slice(0, 6)} · ${ago(one.created_at)}`])],
+    session.branch, { "aria-label": "Branch", "data-focus": "branch" });
+  if (pick) pick.addEventListener("change", () => { session.branch = pick.value; session.refresh(); });
   const facts = [stats && stats.policy, stats && stats.model, session.tenants && owner(record.tenant), record.explicit ? null : "recognised by its content"];
   return h("div", { class: "title" },
     h("p", { class: "crumb" }, h("a", { href: "#/" }, "All sessions")),
@@ -106,7 +106,7 @@ function figures(stats) {
 function toolbar(session) {
   const { place } = session;
   const post = (rest, body) => ask("POST", at(place, rest), body);
-  const thread = () => (session.thread ? { thread: session.thread } : {});
+  const branch = () => (session.branch ? { branch: session.branch } : {});
   const run = (rest, body, said) => async () => {
     await act(() => post(rest, typeof body === "function" ? body() : body), said);
     session.refresh();
@@ -120,9 +120,9 @@ function toolbar(session) {
     if (set.window >= 0 && document.activeElement !== window) window.value = String(set.window);
   }).catch(() => {});
   return h("div", { class: "toolbar", role: "group", "aria-label": "Actions on the session" },
-    button("Undo last group", run("/undo", thread, (made) => `${counted(made.messages.length, "message")} of the last group left the prompt.`)),
+    button("Undo last group", run("/undo", branch, (made) => `${counted(made.messages.length, "message")} of the last group left the prompt.`)),
     button("Prune", run("/prune", undefined, "The next request is pruned."), { label: "Prune with the next request" }),
     button("Compress", run("/compress", undefined, "The next request makes every edit that its policy has to propose."), { label: "Compress with the next request" }),
-    button("Rebuild state", run("/rebuild", thread, (made) => `State: ${words(made.how)}, ${words(made.outcome)}.`)),
+    button("Rebuild state", run("/rebuild", branch, (made) => `State: ${words(made.how)}, ${words(made.outcome)}.`)),
     h("form", { class: "inline", on: { submit: keep } }, h("span", { class: "soft" }, "Window"), window, h("button", { class: "button", type: "submit" }, "Set")));
 }

@@ -8,8 +8,8 @@ export function showTold(session) {
   const root = h("div", { class: "columns" });
   swap(session.root, root);
   const state = editor(session, "State", "What the model has to keep in mind: it stands in every prompt in the place of what left.", {
-    get: () => ask("GET", at(session.place, "/state", { thread: session.thread }), undefined, session.signal),
-    put: (text) => ask("PUT", at(session.place, "/state", { thread: session.thread }), { text }),
+    get: () => ask("GET", at(session.place, "/state", { branch: session.branch }), undefined, session.signal),
+    put: (text) => ask("PUT", at(session.place, "/state", { branch: session.branch }), { text }),
     told: (got) => (got.text ? `by the ${got.by} · ${counted(got.versions, "version")}` : "none yet"),
     empty: false,
   });
@@ -59,7 +59,7 @@ function said(session, title, about, path, verb, withdraw) {
   const list = h("ul", { class: "notes" });
   const area = h("textarea", { rows: 2, "aria-label": title });
   const load = async () => {
-    const found = await ask("GET", at(session.place, path, path === "/feedback" ? { thread: session.thread } : {}), undefined, session.signal);
+    const found = await ask("GET", at(session.place, path, path === "/feedback" ? { branch: session.branch } : {}), undefined, session.signal);
     swap(list, found.length ? found.map((one) => h("li", {}, h("pre", { class: "text" }, one.text),
       h("span", { class: "facts" }, h("span", {}, ago(one.created_at)),
         withdraw && session.may && button("Withdraw", async () => {
@@ -70,7 +70,7 @@ function said(session, title, about, path, verb, withdraw) {
   const add = async (event) => {
     event.preventDefault();
     if (!area.value.trim()) return;
-    const made = await act(() => ask("POST", at(session.place, path, path === "/feedback" ? { thread: session.thread } : {}), { text: area.value }), `${verb.replace("Add", "Added")}.`);
+    const made = await act(() => ask("POST", at(session.place, path, path === "/feedback" ? { branch: session.branch } : {}), { text: area.value }), `${verb.replace("Add", "Added")}.`);
     if (made) area.value = "";
     await load().catch(session.fail);
   };
@@ -80,7 +80,7 @@ function said(session, title, about, path, verb, withdraw) {
 }
 
 async function loadSummaries(session, box) {
-  const { items, next } = await ask("GET", at(session.place, "/summaries", { thread: session.thread, limit: 50 }), undefined, session.signal);
+  const { items, next } = await ask("GET", at(session.place, "/summaries", { branch: session.branch, limit: 50 }), undefined, session.signal);
   swap(box, h("h2", {}, "Summaries"), h("p", { class: "soft" }, "Texts that stand in the place of others in the prompt."),
     items.length ? items.map((one) => h("details", { class: "summary" },
       h("summary", {}, h("span", {}, words(one.by)), h("span", { class: "facts" }, one.tokens_before !== null && one.tokens_before !== undefined && h("span", {}, `${short(one.tokens_before)} → ${short(one.tokens_after)} tokens`), one.created_at && h("span", {}, ago(one.created_at)))),
