@@ -230,11 +230,8 @@ def _list_places(items: Sequence[Sequence[Row]]) -> set[tuple[str, str]]:
 
 
 def pack(items: Sequence[Sequence[Row]]) -> bytes | None:
-    """The rows of transactions as one record; None if they are not journaled: too long, or of another type.
-
-    Raises OverflowError, TypeError, ValueError or UnicodeError for a value that no column takes: its caller
-    must not take the rows for stored.
-    """
+    """The rows of transactions as one record; None if they are not journaled: too long, of another type, or with a
+    value that a column might not take. Those are written to the tables, which take or refuse them."""
     place: tuple[Any, ...] = ()
     packed: list[list[tuple[Any, ...]]] = []
     for rows in items:
@@ -246,7 +243,8 @@ def pack(items: Sequence[Sequence[Row]]) -> bytes | None:
             if number is None:
                 return None
             values = astuple(row)
-            check_row(row, values)
+            if not has_plain_values(row, values):
+                return None
             if values[:2] != place:
                 place = values[:2]
                 made.append((_PLACE, *place))
@@ -276,22 +274,30 @@ def unpack(data: bytes) -> list[list[Row]]:
     return items
 
 
-def check_row(row: Row, values: Sequence[Any]) -> None:
-    """Raise the error that the statements of this row would meet."""
-    for n in _required(type(row)):
-        if values[n] is None:
-            raise ValueError(f"{type(row).__name__} without a value that it must have")
+def has_plain_values(row: Row, values: Sequence[Any]) -> bool:
+    """True if the statements of this row have only values that every column takes."""
+    if any(values[n] is None for n in _required(type(row))):
+        return False
     for _, several in encode.build_statements((row,)):
         for args in several:
             for value in args:
                 kind = value.__class__
                 if kind is int:
                     if not -_MOST_INT <= value <= _MOST_INT:
-                        raise OverflowError("an integer of more than 64 bits")
-                elif kind not in _VALUES:
-                    raise TypeError(f"{type(row).__name__} with a {kind.__name__}")
-                elif kind is str and not value.isascii():
-                    value.encode()
+                        return False
+                elif kind not in _VALUES or (kind is str and not _is_text(value)):
+                    return False
+    return True
+
+
+def _is_text(value: str) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @cache
