@@ -110,7 +110,7 @@ class Upstream:
             self.tasks.discard(task)
             writer.transport.abort()
 
-    async def none_open(self, seconds: float = 0.5) -> bool:
+    async def none_open(self, seconds: float = 0.5 * 4) -> bool:
         """Whether all connections were closed in time."""
         async with asyncio.timeout(seconds + 1):
             started = asyncio.get_running_loop().time()
@@ -205,7 +205,7 @@ def post(path: str = "/v1/chat/completions", body: bytes = b"{}", *lines: bytes)
     return head + b"".join(line + b"\r\n" for line in lines) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 2.0) -> float:
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
     """Seconds until it holds. Fails after `seconds`."""
     loop = asyncio.get_running_loop()
     started = loop.time()

@@ -123,7 +123,7 @@ class Running:
         async def put() -> None:
             await self.app.store.put(rows)
 
-        asyncio.run_coroutine_threadsafe(put(), self.beside).result(10)
+        asyncio.run_coroutine_threadsafe(put(), self.beside).result(30)
 
     @property
     def url(self) -> str:
@@ -148,7 +148,7 @@ class Running:
 
     async def rows(self, text: str, *args: Any) -> list[tuple[Any, ...]]:
         """What the store holds, once it has written all that it was given."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.app.store.queued:
                 await asyncio.sleep(0.005)
         store: Any = self.app.store
@@ -159,7 +159,7 @@ class Running:
         """(status, http status, fallback) of each exchange, oldest first."""
         return await self.rows("SELECT status, http_status, fallback FROM exchanges ORDER BY started_at")
 
-    async def outcome(self, seconds: float = 2.0) -> tuple[Any, ...]:
+    async def outcome(self, seconds: float = 20.0) -> tuple[Any, ...]:
         """The last exchange's, once it has one."""
         async with asyncio.timeout(seconds):
             while True:
@@ -231,7 +231,7 @@ def running_beside(upstream: int | str, **tree: Any) -> Iterator[Running]:
         yield Running(app, server.servers[0].sockets[0].getsockname()[1], server.servers[0].get_loop())
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(30)
 
 
 @dataclass

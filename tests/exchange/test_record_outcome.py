@@ -217,13 +217,13 @@ async def test_the_end_of_a_stream_waits_for_the_store_and_nothing_else_does() -
         await client.send(post(CHAT, json.dumps(HELLO | {"stream": True}).encode()))
         expected = b"".join(events({"content": "Well."})[:-1])
         heard = b""
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             while expected.count(b"data:") > heard.count(b"data:"):
                 heard += await client.reader.readuntil(b"\n\n")
         await asyncio.sleep(0.1)
         assert b"[DONE]" not in heard
         store.release()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await client.reader.readuntil(b"data: [DONE]\n\n")
         client.writer.close()
 

@@ -108,7 +108,7 @@ async def test_rounds_come_by_themselves_beside_requests() -> None:
 
 async def test_nothing_is_ever_removed_unless_it_is_asked_for() -> None:
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
-        await asyncio.wait_for(retention.run_retention(proxy.app.services, 0.0, 0.0), 5)
+        await asyncio.wait_for(retention.run_retention(proxy.app.services, 0.0, 0.0), 30)
         names = {task.get_name() for task in asyncio.all_tasks()}
         assert "retention" not in names
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **WEEK):

@@ -156,8 +156,10 @@ async def test_a_client_that_leaves_while_it_waits_takes_nothing_with_it(tmp_pat
     async with three(tmp_path, hang, "Read it.", stage="now = true", helper={"wait_ms": 5000}) as there:
         agent = Agent(there.proxy, (SESSION,))
         agent.messages = [{"role": "user", "content": LONG}]
-        with pytest.raises(TimeoutError):
-            await there.proxy.post({"model": "m", "messages": agent.messages}, SESSION, seconds=0.3)
+        leaving = asyncio.create_task(there.proxy.post({"model": "m", "messages": agent.messages}, SESSION, seconds=60))
+        await until(lambda: len(there.helper.received) == 1)
+        leaving.cancel()
+        await asyncio.wait([leaving])
         stored = await there.proxy.rows("SELECT body FROM messages")
         assert [json.loads(body)["content"] for (body,) in stored] == [LONG]
         found = asyncio.create_task(agent.send())

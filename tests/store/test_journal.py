@@ -167,12 +167,12 @@ async def test_the_journal_is_applied_when_it_is_full_or_old(
     store = await opened(tmp_path / "db")
     for n in range(journal.MAX_ITEMS):
         await store.put([make.form(b"%d" % n)])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while in_tables(tmp_path / "db", "forms") < journal.MAX_ITEMS:
             await asyncio.sleep(0.01)
     monkeypatch.setattr(writer, "MAX_AGE_S", 0.05)
     await store.put([make.form(b"later")])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while in_tables(tmp_path / "db", "forms") <= journal.MAX_ITEMS:
             await asyncio.sleep(0.01)
     await store.close()
@@ -263,7 +263,7 @@ async def test_a_record_that_cannot_be_read_is_a_gap_and_the_others_are_applied(
     for _ in range(2):
         after = await opened(dead)
         assert {row[0] for row in await after._fetch("SELECT body FROM forms", ())} == {b"before", b"after"}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not (gaps := await after._fetch("SELECT bytes, items FROM gaps", ())):
                 await asyncio.sleep(0.01)
         assert gaps == [(9, 1)]
@@ -286,7 +286,7 @@ async def test_an_item_that_no_table_takes_after_all_is_lost_alone_and_recorded(
     await store.put([replace(make.message(b"key"), tokens=1 << 63)])
     await store.put([make.form(b"good too")])
     assert len(await store._fetch("SELECT body FROM forms", ())) == 2
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await store._fetch("SELECT reason FROM gaps", ()):
             await asyncio.sleep(0.01)
     assert store.dropped == 1
@@ -302,13 +302,13 @@ async def test_while_the_disk_takes_nothing_journaled_rows_are_unavailable_and_n
     await store.put([*make.begin(), make.form(b"kept")])
     path.rename(tmp_path / "moved")
     waiting = store.put([make.form(b"waits")])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while store.healthy:
             await asyncio.sleep(0.01)
     with pytest.raises(StoreUnavailable):
         await store.read_branch("t1", "s1", "main")
     (tmp_path / "moved").rename(path)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)
     assert await store.read_branch("t1", "s1", "main") is not None
     await store.close()
 

@@ -58,7 +58,7 @@ async def test_a_read_has_what_waits_written(spooled: Either, monkeypatch: pytes
     await spooled.put(make.begin())
     written = spooled.put_deferred([make.message(digest("m"))])
     await spooled.find_known_messages("t1", "s1", [digest("m")])
-    await asyncio.wait_for(written, 5)
+    await asyncio.wait_for(written, 30)
     assert set(await spooled.find_known_messages("t1", "s1", [digest("m")])) == {digest("m")}
 
 

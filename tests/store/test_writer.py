@@ -80,7 +80,7 @@ async def test_what_a_group_has_no_time_for_is_written_with_the_next(
     monkeypatch.setattr(module, "_BATCH_S", -1.0)  # each group has time for one item alone
     long = b"." * MAX_ITEM_BYTES  # not for the journal, which takes a group whole
     items = [writer.queue.put([make.form(b"%d" % number + long)], waited=False) for number in range(4)]
-    await asyncio.wait_for(writer.queue.put([make.form(b"last" + long)]), 5)
+    await asyncio.wait_for(writer.queue.put([make.form(b"last" + long)]), 30)
     assert all(one.done() for one in items)
     assert count(path, "forms") == writer.commits == 5
 
@@ -121,7 +121,7 @@ async def test_stop_gives_up_where_the_disk_does_not_come_back(path: Path) -> No
     path.rename(path.with_name("moved"))
     future = writer.queue.put([make.form(b"lost")])
     await asyncio.sleep(0.05)
-    await asyncio.wait_for(writer.stop(), 3)
+    await asyncio.wait_for(writer.stop(), 30)
     with pytest.raises(StoreUnavailable):
         await future
     assert writer.queue.dropped == 1
@@ -137,7 +137,7 @@ async def test_while_another_process_holds_the_lock_items_wait_and_are_written_a
     assert not future.done()
     other.execute("ROLLBACK")
     other.close()
-    await asyncio.wait_for(future, 5)
+    await asyncio.wait_for(future, 30)
     await eventually(lambda: not writer.trouble)
     assert count(path, "forms") == 1
 
@@ -173,7 +173,7 @@ async def test_a_deleted_file_is_noticed_and_nothing_is_acknowledged_until_it_is
     assert not future.done()
     assert not path.exists()
     path.with_name("moved").rename(path)
-    await asyncio.wait_for(future, 5)
+    await asyncio.wait_for(future, 30)
     await eventually(lambda: not writer.trouble)
     assert count(path, "forms") == 2
 
@@ -222,7 +222,7 @@ async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledg
     assert not future.done()
     reader.execute("COMMIT")
     reader.close()
-    await asyncio.wait_for(future, 5)
+    await asyncio.wait_for(future, 30)
     assert not writer._distrust
 
 
@@ -270,7 +270,7 @@ async def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
     writer = SqliteWriter(tmp_path / "missing", durability="full", spool_bytes=1 << 20)
     with pytest.raises(sqlite3.OperationalError):
         await writer.start()
-    await asyncio.wait_for(writer.stop(), 5)
+    await asyncio.wait_for(writer.stop(), 30)
 
 
 async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(

@@ -112,7 +112,7 @@ async def test_who_reads_while_all_is_closed_is_told() -> None:
         await asyncio.sleep(0.01)
         await client.close()
         with pytest.raises(UpstreamError, match="closed here"):
-            await asyncio.wait_for(reading, 1)
+            await asyncio.wait_for(reading, 20)
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -127,7 +127,7 @@ async def test_what_is_given_in_the_moment_of_a_cancel_is_handed_on(closed: bool
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        assert await (await asyncio.wait_for(second, 1)).read_body(10) == b"{}"
+        assert await (await asyncio.wait_for(second, 20)).read_body(10) == b"{}"
         assert upstream.connections == 1 + closed
         assert sound(client, 1)
 
@@ -138,7 +138,7 @@ async def test_a_connection_that_does_not_come_about_frees_its_place() -> None:
         async with client_of(bound.getsockname()[1], 1) as client:
             for _ in range(3):
                 with pytest.raises(UpstreamError, match="cannot be reached"):
-                    await asyncio.wait_for(send(client), 1)
+                    await asyncio.wait_for(send(client), 20)
             both = await asyncio.gather(send(client), send(client), return_exceptions=True)
             assert all(isinstance(one, UpstreamError) for one in both)
             assert sound(client, 1)

@@ -142,7 +142,7 @@ async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_
                 assert canary.encode() not in b"".join(k + v for k, v in got.headers) + got.body
             for path in ("/api/import", "/v1/files"):
                 await ask(port, post(path, b"{}", *HEADERS, own, line))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not there.helper.received:
                 await asyncio.sleep(0.01)  # it is asked beside the requests
         for path in ("/metrics", "/api/sessions", "/api/stats", "/api/nothing"):

@@ -220,7 +220,7 @@ async def test_upstream_is_closed_when_the_client_leaves_before_the_first_byte(s
     async with faulty(silent) as upstream, running(upstream.port, policy="thrifty") as proxy:
         leaving = asyncio.create_task(gone_while(proxy, HELLO | {"stream": stream}, asked, how=how))
         await asked.wait()
-        assert await upstream.none_open(0.5)
+        assert await upstream.none_open(0.5 * 4)
         await leaving
         assert (await proxy.outcome())[0] == "client_gone"
         assert proxy.count("client_gone_total") == 1
@@ -240,7 +240,7 @@ async def test_upstream_is_closed_when_the_client_leaves_mid_stream(policy: str)
     async with faulty(endless) as upstream, running(upstream.port, policy=policy) as proxy:
         leaving = asyncio.create_task(gone_while(proxy, HELLO | {"stream": True}, begun, how="reset"))
         await begun.wait()
-        assert await upstream.none_open(0.5)
+        assert await upstream.none_open(0.5 * 4)
         await leaving
         status, http, _ = await proxy.outcome()
         assert (status, http) == ("client_gone", 499)
@@ -264,7 +264,7 @@ async def test_the_next_requests_succeed_after_many_clients_have_left() -> None:
         await until(lambda: upstream.open == 5)
         for client in clients:
             client.writer.transport.abort()
-        assert await upstream.none_open(0.5)
+        assert await upstream.none_open(0.5 * 4)
         found = await asyncio.gather(*(proxy.post(HELLO) for _ in range(5)))
         assert [f.status for f in found] == [200] * 5
 
@@ -290,4 +290,4 @@ async def test_a_client_that_reads_slowly_holds_the_upstream_back() -> None:
             await asyncio.sleep(0.3)
         assert sent < 60_000_000, "nobody held the upstream back"
         client.writer.transport.abort()
-        assert await upstream.none_open(1.0)
+        assert await upstream.none_open(1.0 * 4)

@@ -202,7 +202,7 @@ async def test_c9_pipelined_requests_are_answered_in_their_order_and_each_its_ow
 
 async def reply(client: Connection) -> Any:
     """One answer with a Content-Length."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         head = await client.reader.readuntil(b"\r\n\r\n")
         lines = dict(line.lower().split(b": ", 1) for line in head[:-4].split(b"\r\n")[1:])
         return heard(head + await client.reader.readexactly(int(lines[b"content-length"])))
@@ -325,7 +325,7 @@ async def test_c9_expect_100_continue_is_answered_once_and_only_when_the_body_is
         client = await connect(proxy.port)
         head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
         await client.send(head)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         await client.send(b"{}")
         assert (await reply(client)).body == b"{}"
