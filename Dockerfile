@@ -21,7 +21,7 @@ RUN python3 -m venv /build \
  && python3 -m venv --without-pip /opt/context-proxy \
  && /build/bin/pip --python /opt/context-proxy/bin/python install --no-cache-dir --no-deps --require-hashes -r requirements.lock \
  && /build/bin/pip --python /opt/context-proxy/bin/python uninstall -y hatchling editables pathspec pluggy trove-classifiers
-COPY pyproject.toml LICENSE .gitignore ./
+COPY pyproject.toml README.md LICENSE .gitignore ./
 COPY config ./config
 COPY proxy ./proxy
 RUN /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \

@@ -20,22 +20,23 @@ Functions over a plain list of messages, in the shapes of REPLOID's context mana
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from proxy.context.branch_state import BranchState
-from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan, RewriteInputs
-from proxy.context.policy import Policy
-from proxy.contrib.reploid import (
-    auto_manage_context,
-    estimate_tokens,
-    get_context_stats,
-    prune_context,
-    score_context_importance,
-    summarize_context,
-)
+from proxy.version import VERSION
 
 if TYPE_CHECKING:
+    from proxy.context.branch_state import BranchState
+    from proxy.context.pipeline import rewrite
+    from proxy.context.plan import Plan, RewriteInputs
+    from proxy.context.policy import Policy
+    from proxy.contrib.reploid import (
+        auto_manage_context,
+        estimate_tokens,
+        get_context_stats,
+        prune_context,
+        score_context_importance,
+        summarize_context,
+    )
     from proxy.library import CompressedPrompt, compress
 
 __all__ = [
@@ -53,11 +54,23 @@ __all__ = [
     "score_context_importance",
     "summarize_context",
 ]
-__version__ = "0.1.0"
+__version__ = VERSION
+
+
+_HOMES: Final = {
+    "BranchState": "proxy.context.branch_state",
+    "rewrite": "proxy.context.pipeline",
+    "Plan": "proxy.context.plan",
+    "RewriteInputs": "proxy.context.plan",
+    "Policy": "proxy.context.policy",
+    "compress": "proxy.library",
+    "CompressedPrompt": "proxy.library",
+}
+"""The modules of the names; the others are in `proxy.contrib.reploid`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load `compress` when it is asked for: it reads settings and models, which no other name here needs."""
-    if name not in ("compress", "CompressedPrompt"):
+    """Load a name when it is asked for. A command, or a script that needs one name, does not wait for all of them."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("proxy.library"), name)
+    return getattr(importlib.import_module(_HOMES.get(name, "proxy.contrib.reploid")), name)

@@ -35,7 +35,7 @@ FLOORS = (
     {"notes"},
     {"dialects"},
     {"chat"},
-    {"errors"},
+    {"errors", "version"},
 )
 """From top to bottom. A floor imports what is below it; siblings in braces never import each other."""
 

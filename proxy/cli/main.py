@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -24,6 +23,7 @@ from proxy.cli.transfer import export, import_files
 from proxy.cli.upkeep import migrate, vacuum
 from proxy.cli.wrap import wrap
 from proxy.errors import ConfigError, StoreRefused
+from proxy.version import VERSION
 
 app = typer.Typer(
     name="context-proxy",
@@ -53,7 +53,7 @@ app.command(rich_help_panel="The proxy itself")(docs)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(version("context-proxy"))
+        typer.echo(VERSION)
         raise typer.Exit
 
 

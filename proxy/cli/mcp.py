@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ import uvicorn
 
 from proxy.cli.remote import AdminClient, RemoteCommand, RemoteRefused, RemoteUnreachable, quote_id, remote_command
 from proxy.errors import ConfigError
+from proxy.version import VERSION
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -38,7 +38,7 @@ def mcp(
 ) -> None:
     """Serve the proxy's tools over MCP: recall, search, query_db, scratchpad and memos of a session."""
     if importlib.util.find_spec("mcp") is None:
-        raise ConfigError("mcp", "(not installed)", 'the package `mcp`: pip install "context-proxy[mcp]"')
+        raise ConfigError("mcp", "(not installed)", 'the package `mcp`: pip install "agent-context-proxy[mcp]"')
     server = create_server(command.client, session, project)
     if http:
         app = server.streamable_http_app(host=HOST, stateless_http=True, json_response=True)
@@ -69,7 +69,7 @@ def create_server(client: AdminClient, session: str, project: str) -> Server[dic
 
     return Server(
         "context-proxy",
-        version=version("context-proxy"),
+        version=VERSION,
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

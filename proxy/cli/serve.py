@@ -226,7 +226,7 @@ def print_address(settings: Settings, url: str, console: Console) -> None:
     for name, target in settings.active_upstreams.items():
         where = "the built-in scripted model" if target.base_url == DEMO else target.base_url
         table.add_row("upstream", Text(f"{name}: {where} ({', '.join(target.models)})"))
-    console.print("\n[bold]context-proxy[/bold]")
+    console.print("\n[bold]agent-context-proxy[/bold]")
     console.print(table)
     for title, lines in make_examples(settings, url):
         console.print(f"\n[dim]{title}[/dim]")

@@ -39,5 +39,7 @@ def _postgres(db: str, durability: Literal["full", "normal"], spool_mb: int, rea
     try:
         from proxy.store.postgres import PostgresStore  # noqa: PLC0415  only where it is asked for
     except ModuleNotFoundError as error:
-        raise StoreRefused("PostgreSQL needs the package asyncpg.", hint="Install context-proxy[postgres].") from error
+        raise StoreRefused(
+            "PostgreSQL needs the package asyncpg.", hint="Install agent-context-proxy[postgres]."
+        ) from error
     return PostgresStore(db, durability=durability, spool_mb=spool_mb, read_s=read_s)

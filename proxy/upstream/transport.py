@@ -349,7 +349,7 @@ class Httpx2Transport(httpx2.AsyncHTTPTransport):
         needed = ["h2", "socksio"] if urlsplit(target.proxy).scheme in SOCKS_SCHEMES else ["h2"]
         if not all(map(find_spec, needed)):
             raise ConfigError(
-                f"upstreams.{target.name}.transport", "httpx2", 'aiohttp, or pip install "context-proxy[httpx2]"'
+                f"upstreams.{target.name}.transport", "httpx2", 'aiohttp, or pip install "agent-context-proxy[httpx2]"'
             )
         super().__init__(
             verify=create_client_context(target),

@@ -2,23 +2,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import entry_points, version
+import tomllib
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from proxy.cli import entry
 from proxy.cli.main import app, run
 from proxy.errors import ConfigError
+from proxy.version import VERSION
 
 
 def test_the_installed_command_is_this_one() -> None:
-    (command,) = [e for e in entry_points(group="console_scripts") if e.name == "context-proxy"]
-    assert command.load() is run
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["context-proxy"].partition(":")
+    assert getattr(import_module(module), name) is entry.run
 
 
 def test_version_is_told() -> None:
     result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.output.strip()) == (0, version("context-proxy"))
+    assert (result.exit_code, result.output.strip()) == (0, VERSION)
 
 
 def test_help_names_every_command() -> None:

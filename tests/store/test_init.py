@@ -30,7 +30,7 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "proxy.store.postgres", None)
     with pytest.raises(StoreRefused, match="asyncpg") as refused:
         create_store("postgresql://me:secret@host/db")
-    assert "context-proxy[postgres]" in refused.value.hint
+    assert "agent-context-proxy[postgres]" in refused.value.hint
     assert "secret" not in str(refused.value)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -32,6 +31,7 @@ from proxy.operator.timeline import (
     TimelineCache,
 )
 from proxy.store.session_lists import SessionFilter, SessionItem
+from proxy.version import VERSION
 from proxy.web.api import json_answers, pagination
 from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, read_tenants
 from proxy.web.api.json_answers import ERROR_RESPONSES
@@ -158,7 +158,7 @@ async def show_overview(admin: AdminContextDep) -> ProxyOverview:
     store, parts = admin.services.store, admin.services
     everybody = admin.caller.one_tenant is None
     return ProxyOverview(
-        version=version("context-proxy"),
+        version=VERSION,
         policy=parts.settings.policy,
         upstreams=[target.name for target in parts.client.targets],
         targets=[

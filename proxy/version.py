@@ -1,0 +1,3 @@
+"""The version of the package, the only place that has it."""
+
+VERSION = "0.1.0"
