@@ -152,7 +152,7 @@ def test_export_and_delete(screen: Screen) -> None:
     assert line["messages"][1] == {"role": "user", "content": "Prompt number 0?"}
     screen.click("button:text-is('Delete session')")
     screen.press("dialog button:text-is('Delete session')")
-    screen.page.wait_for_selector("h1:text-is('Sessions')")
+    screen.page.wait_for_selector("h1:text-is('Overview')")
     assert screen.stage.ask("GET", f"/api/sessions/{name}")[0] == 404
 
 
@@ -177,7 +177,7 @@ def test_a_prompt_is_shown_beside_the_original_with_why(screen: Screen) -> None:
     screen.go(f"#/s/acme/{name}/prompts", ".pair")
     newest = screen.stage.get(f"/sessions/{name}/exchanges?limit=1")["items"][0]["exchange"]
     screen.click(f".request[href$='{newest}']")
-    screen.page.wait_for_selector("h2:text-is('What was sent')")
+    screen.page.wait_for_selector("h2:text-is('The request as it was sent')")
     gone = screen.page.locator(".pair.s-dropped").first
     gone.wait_for()
     assert "Prompt number 0?" in gone.locator("del").first.inner_text()

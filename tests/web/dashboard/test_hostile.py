@@ -122,7 +122,7 @@ def unharmed(screen: Screen) -> None:
     page = screen.page
     assert page.evaluate("window.pwned") is None
     known = page.evaluate("document.querySelectorAll('script, iframe, object, embed, base, style, template').length")
-    assert known == 2, "theme.js and main.js"
+    assert known == 3, "theme.js, the chart library and main.js"
     assert page.evaluate("document.querySelectorAll('img').length") == 1
     attributes = (
         "[...document.querySelectorAll('*')].flatMap((e) => e.getAttributeNames()).filter((n) => /^on/.test(n))"
@@ -202,6 +202,7 @@ def test_prompts_and_their_differences(watched: Screen, prompt: str) -> None:
     [
         ("#/s/acme/crowd/told", ".notes li pre"), ("#/s/acme/crowd/costs", ".chart"),
         ("#/s/acme/crowd/settings", "h2:text-is('Data')"), ("#/memos", ".memo"),
+        ("#/search/onerror", ".hits"), ("#/s/acme/crowd/latency", ".chart"),
         (f"#/s/acme/{quote(PAYLOADS[0], safe='')}", ".panel"), (f"#/{quote(PAYLOADS[2], safe='')}", ".panel"),
     ],
 )  # fmt: skip
