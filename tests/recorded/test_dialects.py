@@ -228,5 +228,5 @@ async def test_a_conversation_may_change_its_wire_format() -> None:
             if k > 2:  # each format repeats the edits that were made in another
                 assert before - after > 3000
                 assert sizes[-1] < len(json.dumps(body)) - 10_000
-        assert await proxy.rows("SELECT count(DISTINCT thread), count(*) FROM exchanges") == [(1, len(turns))]
+        assert await proxy.rows("SELECT count(DISTINCT branch), count(*) FROM exchanges") == [(1, len(turns))]
         assert await proxy.rows("SELECT count(*) FROM messages") == [(len(history) - 1,)]
