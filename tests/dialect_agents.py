@@ -110,6 +110,8 @@ class ResponsesAgent:
     stream: bool = False
     lines: tuple[bytes, ...] = ()
     more: Json = field(default_factory=dict)
+    refers: bool = False
+    """Send references to what the provider stores, as the AI SDK does: calls alone are sent in full."""
     items: list[Json] = field(default_factory=list)
     answers: list[Json] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
@@ -129,7 +131,10 @@ class ResponsesAgent:
         assert found.status == 200, found.body
         response = join_responses_events(found) if self.stream else found.json()
         self.answers.append(response)
-        self.items += response["output"]
+        self.items += [
+            {"type": "item_reference", "id": item["id"]} if self.refers and item["type"] != "function_call" else item
+            for item in response["output"]
+        ]
         return response
 
     async def work(self, prompt: str, most: int = 100) -> str:

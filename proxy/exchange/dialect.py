@@ -27,6 +27,7 @@ from proxy.dialects.responses import stream as responses_stream
 from proxy.dialects.responses.request import find_session_names as find_responses_session_names
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
 from proxy.dialects.usage import Usage
+from proxy.errors import NotManaged
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.stream import messages_body, nonstreaming, responses_body
@@ -38,8 +39,12 @@ from proxy.stream.relay import Relay
 from proxy.stream.responses_relay import ResponsesRelay
 from proxy.stream.tool_call_filter import HiddenCall
 
-_BOUND = re.compile(rb'"(?:signature|encrypted_content)"\s*:\s*"[^"]|"(?:redacted_thinking|reasoning\.encrypted)"')
-"""Marks of reasoning that is bound to its prompt, in the bytes of an answer."""
+_BOUND = re.compile(
+    rb'"(?:signature|encrypted_content)"\s*:\s*"[^"]|"(?:redacted_thinking|reasoning\.encrypted)"'
+    rb'|"type"\s*:\s*"reasoning"'
+)
+"""Marks of reasoning that is bound to its prompt, in the bytes of an answer. What Responses stores is bound
+without a token in the request."""
 
 
 class AnswerRelay(Protocol):
@@ -89,6 +94,8 @@ class Dialect:
     """The names that a client gives its session, from its headers and its request."""
     is_thinking: Callable[[Any], bool] = lambda _: False
     """True if a request asks for reasoning that is bound to its prompt."""
+    is_stored: Callable[[Any], bool] = lambda _: False
+    """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
     find_added_violations: Callable[[bytes, bytes], list[str]] = lambda *_: []
     """The rules of the provider that the first body breaks and the second, the client's own, does not."""
     compute_bindings: Callable[[bytes], Mapping[str, Binding]] = lambda _: {}
@@ -125,6 +132,15 @@ def _contains(request: Any, member: str, text: bytes) -> bool:
     return text in request.body[start:end]
 
 
+def _read_responses(body: bytes, limits: SizeLimits | None) -> WireRequest:
+    """The request in this body. Raises NotManaged, also for references to items that the provider stores: their text
+    is not here, so no history could be found again by it, and an edit would be lost with the next request."""
+    request = read_responses_request(body, limits)
+    if any(b'"item_reference"' in message.canonical for message in request.messages):
+        raise NotManaged("chain", "the provider holds items of the history: set store to false")
+    return request
+
+
 def _find_changed_instructions(original: bytes, sent: bytes) -> dict[str, bytes]:
     """The client's own instructions, where others were sent; a response repeats them."""
     own = json_spans.read_value(original, "instructions")
@@ -159,9 +175,10 @@ RESPONSES = Dialect(
     read_round=responses_body.read_round,
     join_rounds=responses_body.join_rounds,
     make_error_event=responses_stream.make_error_event,
-    read_request=read_responses_request,
+    read_request=_read_responses,
     find_session_names=lambda headers, request: find_responses_session_names(headers, request.body),
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
+    is_stored=lambda request: not _contains(request, "store", b"false"),
     find_added_violations=responses_rules.find_new_violations,
     compute_bindings=responses_rules.compute_bindings,
     repair_answers=responses_rules.remove_orphan_reasoning,

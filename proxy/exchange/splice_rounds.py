@@ -66,7 +66,10 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
             else "first_edit"
         )
     found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)
-    if when == "first_request":
+    if when != "never" and turn.is_stored:
+        # A client that goes on from the stored answer sends no history, is passed on, and would lose these tools again.
+        exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
+    elif when == "first_request":
         exchange_rows.add_offer_row(turn, found if first else offers.NO_TOOLS)
     elif when == "first_edit" and (turn.is_bound or count_cuts(turn.located.branch.state.edits)):
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools

@@ -155,9 +155,14 @@ class Turn:
         return self.request.body if self.wire is None else self.wire.body
 
     @property
+    def is_stored(self) -> bool:
+        """True if the provider stores the answer: a client may then go on from it without its history."""
+        return self.wire is not None and self.dialect.is_stored(self.wire)
+
+    @property
     def is_bound(self) -> bool:
         """True if reasoning of the model is bound to the prompts that it was made behind."""
-        if self.wire is not None and self.dialect.is_thinking(self.wire):
+        if self.wire is not None and (self.is_stored or self.dialect.is_thinking(self.wire)):
             return True
         return bool(self.request.find_indices("bound", is_bound))
 

@@ -21,7 +21,16 @@ POLICIES = ("thrifty", "rolling", "observe")
 PROMPT = "Find the fault."
 FINAL = "All done: the fault is in file2.py."
 LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 160))
-BOUND = ("signature", "encrypted_content", "id", "response_id", "created_at", "completed_at", "usage")
+BOUND = (
+    "signature",
+    "encrypted_content",
+    "reasoningEncryptedContent",
+    "id",
+    "response_id",
+    "created_at",
+    "completed_at",
+    "usage",
+)
 """Members that depend on the prompt as it was sent, and on the time."""
 
 

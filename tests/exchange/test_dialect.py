@@ -80,3 +80,21 @@ async def test_an_agent_on_responses_works_as_without_the_proxy_and_cheaper(
         assert model.received[-1]["input"] == agent.items[: len(model.received[-1]["input"])]
     else:
         assert sent < 0.9 * whole, "repeats are sent once"
+
+
+@pytest.mark.parametrize("refers", [False, True])
+@pytest.mark.parametrize("policy", ["thrifty", "rolling"])
+async def test_reasoning_that_is_stored_at_the_provider_is_bound_too(policy: str, refers: bool, tmp_path: Path) -> None:
+    steps: list[list[Any]] = [[Think(), Say(f"Step {n}."), Ask("read", {"path": f"file{n % 3}.py"})] for n in range(12)]
+    model = StrictResponses(*steps, [Think(), Say("All done.")])
+    tree: dict[str, Any] = {"policy": policy, "db": str(tmp_path / "a.sqlite3")}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        agent = ResponsesAgent(proxy, read, more={"store": True, "include": []}, refers=refers)
+        assert await agent.work("Find the fault.") == "All done."
+    assert model.refused == []
+    assert model.dropped == []
+    if refers:
+        assert model.received[-1]["input"] == agent.items[: len(model.received[-1]["input"])]
+        assert [found.header("x-context-fallback") for found in agent.heard] == [None, *["chain"] * 12]
+    else:
+        assert len(str(model.received[-1]["input"])) < 0.9 * len(str(agent.items))
