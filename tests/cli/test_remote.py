@@ -117,10 +117,13 @@ def commands(at: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def asking() -> list[tuple[str, ...]]:
-    """A command line for each command that speaks to a proxy, every argument given."""
+    """A command line for each command that speaks to a proxy, every argument given.
+
+    `mcp` is not among them: it serves until its client leaves, and a refusal is the result of a tool.
+    """
     found = []
     for words, command in commands(get_command(app)):
-        if {p.name for p in command.params} >= set(SHARED_OPTIONS):
+        if words != ("mcp",) and {p.name for p in command.params} >= set(SHARED_OPTIONS):
             given = [VALUES[str(p.name)] for p in command.params if p.param_type_name == "argument"]
             yes = ["--yes"] if any(p.name == "yes" for p in command.params) else []
             found.append((*words, *given, *yes))

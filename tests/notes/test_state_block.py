@@ -242,9 +242,9 @@ def test_appending_a_block_to_an_answer_with_balanced_fences_leaves_the_answer(t
 @pytest.mark.parametrize("piece", ["#", "\n", "`", "~", " ", "### STATE\n", "```\n", "- ", "\r", "### STATE ", "1. "])
 def test_reading_is_linear(piece: str) -> None:
     text = piece * (1_000_000 // len(piece)) + "\n### STATE\nGoal" + piece * (1_000_000 // len(piece))
-    start = time.perf_counter()
+    start = time.thread_time()
     state_block.split_blocks(text)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 def test_shortening_cuts_at_a_line() -> None:

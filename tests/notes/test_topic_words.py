@@ -77,7 +77,7 @@ def test_what_such_a_script_says_weighs_twice() -> None:
 
 def test_reading_is_linear() -> None:
     for text in ("数" * 400_000, "数a" * 200_000, "数 " * 200_000):
-        began = time.perf_counter()
+        began = time.thread_time()
         find_topic_words(text)
         find_search_words(prepare_index_text(text))
-        assert time.perf_counter() - began < 5
+        assert time.thread_time() - began < 5

@@ -163,13 +163,13 @@ def test_the_end_may_be_told_twice_and_what_follows_it_is_text() -> None:
 def test_the_work_is_linear(piece: str, step: int) -> None:
     text = piece * (400_000 // len(piece))
     held = BlockFilter()
-    start = time.perf_counter()
+    start = time.thread_time()
     for at in range(0, len(text), step):
         held.feed(text[at : at + step])
         assert len(held._head) <= state_block.MAX_HEADING_CHARS + step
         assert held._size <= state_block.MAX_BLOCK_CHARS + step
     held.end()
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 @pytest.mark.parametrize("start", ["### STATE\nGoal: x\nContext: y\n", "### STATE\nGoal: x\nContext: "])

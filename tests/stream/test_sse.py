@@ -166,10 +166,10 @@ def test_the_end_of_a_large_event_is_found_at_every_cut(end: bytes) -> None:
 def test_parsing_is_linear(line: bytes, step: int) -> None:
     stream = line * (700_000 // len(line))
     parser = SseParser()
-    start = time.perf_counter()
+    start = time.thread_time()
     for at in range(0, len(stream), step):
         parser.feed(stream[at : at + step])
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ async def test_no_statement_holds_anything_up(desk: ToolContext, target: Path, n
     assert found.startswith('{"error": ') or name == "a large result"
 
 
+@pytest.mark.timed
 async def test_the_event_loop_goes_on_meanwhile(desk: ToolContext) -> None:
     worst = []
     for _ in range(3):  # the machine's own pauses are no concern of ours
