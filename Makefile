@@ -6,7 +6,7 @@
 #   make system                  Debian's packages that some tests use (as root); without them those are left out
 #   make mutants faults of the hot path, planted one at a time in copies: the tests that guard it have to turn red
 #   make docs    the documentation as a site, in build/docs; ends with an error where a link leads nowhere
-#   make lint | types | house | replay | bench | bench-peers | lock | clean
+#   make lint | types | house | replay | closed-loop | bench | bench-peers | lock | clean
 
 SHELL := /bin/sh
 VERSIONS := 3.11 3.12 3.13
@@ -28,7 +28,7 @@ ARGS ?=
 # takes longer than to collect all tests.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run system test test-all test-slow test-alone test-others lint format types house mutants replay replay-figures bench bench-peers bench-keep docs lock clean
+.PHONY: run system test test-all test-slow test-alone test-others lint format types house mutants replay replay-figures closed-loop bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -126,6 +126,10 @@ bench-peers: .venv/.test
 
 bench-keep: .venv/.test
 	$(BIN)/python tests/benchmarks/chapter.py --from .benchmarks
+
+# An agent that is a program, in small worlds, through every policy; ARGS="--keep" writes the table in docs/.
+closed-loop: .venv/.test
+	$(BIN)/python tests/benchmarks/closed_loop.py $(ARGS)
 
 # The locks hold for 3.11 to 3.13 on Linux and macOS. The test lock takes the first one's versions as given.
 # The marker that stands on every line because of tool.uv.environments says nothing, so it is taken out.
