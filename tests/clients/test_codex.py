@@ -58,5 +58,5 @@ async def test_it_works_as_without_the_proxy_and_shows_no_error(policy: str, con
     errors: list[str] = []
     client = partial(run_codex, program=program, folder=tmp_path, errors=errors, config=config)
     make_model = partial(make_responses_model, "exec_command", make_command)
-    await check_client(client, make_model, policy, tmp_path, stream=True)
+    await check_client(client, make_model, policy, tmp_path, stream=True, is_repeatable=False)
     assert errors == [], "no red line in the run through the proxy, which is the last"
