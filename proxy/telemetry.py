@@ -124,7 +124,7 @@ class Telemetry:
     def __init__(self, settings: Settings) -> None:
         """Import the package and start the exporter's thread. Raises ConfigError if the package is not there."""
         if importlib.util.find_spec("opentelemetry.sdk") is None:
-            raise ConfigError("telemetry.enabled", True, 'the package: pip install "context-proxy[otel]"')
+            raise ConfigError("telemetry.enabled", True, 'the package: pip install "agent-context-proxy[otel]"')
         load = importlib.import_module
         self._api = load("opentelemetry.trace")
         self._propagate = load("opentelemetry.trace.propagation.tracecontext").TraceContextTextMapPropagator()

@@ -43,7 +43,7 @@ _CONVERSATIONAL: Final = re.compile(
     r"|invoke(?:-with-response-stream)?|[^/]+:(?:streamG|g)enerateContent)/?$"
 )
 """Ends of paths: Anthropic, OpenAI, Ollama, Bedrock, Gemini."""
-_OTHER: Final = re.compile(r"/branches/[^/]+/messages/?")
+_OTHER: Final = re.compile(r"/threads/[^/]+/messages/?")
 """The end of a similar path that calls no model: OpenAI's assistants."""
 
 
