@@ -35,7 +35,7 @@ _FIELDS = {
 _BETA_FIELDS = {
     "context_management": "context-management-2025-06-27",
     "mcp_servers": "mcp-client",
-    "branch": "message-branches-2026-08-12",
+    "thread": "message-threads-2026-08-12",
 }
 _KEY = b"a key that no client knows"
 
@@ -115,8 +115,8 @@ class StrictMessages:
         self.refusals: list[str] = []
         self.dropped: list[str] = []
         self._cached: set[bytes] = set()
-        self._branches: dict[str, Block] = {}
-        """The prompts that are held here for a client (`branch`), by the id of the last answer."""
+        self._threads: dict[str, Block] = {}
+        """The prompts that are held here for a client (`thread`), by the id of the last answer."""
         self._count = 0
 
     async def __call__(self, request: Request, there: Connection) -> None:
@@ -141,10 +141,10 @@ class StrictMessages:
             await answer(request, there)
             return
         message = self.make_message(body, answer)
-        if body.get("branch"):
+        if body.get("thread"):
             answered = {"role": "assistant", "content": message["content"]}
             held: Block = {name: body[name] for name in ("system", "tools") if name in body}
-            self._branches[message["id"]] = {**held, "messages": [*body["messages"], answered]}
+            self._threads[message["id"]] = {**held, "messages": [*body["messages"], answered]}
         if transformations:
             message["input_transformations"] = transformations
         if body.get("stream"):
@@ -208,11 +208,11 @@ class StrictMessages:
             raise Refused("anthropic-version: header is required")
         betas = b",".join(request.all(b"anthropic-beta")).decode()
         body = json.loads(request.body)
-        previous = (body.get("branch") or {}).get("previous_message_id")
+        previous = (body.get("thread") or {}).get("previous_message_id")
         if previous is not None:
-            if previous not in self._branches:
-                raise Refused(f"branch.previous_message_id: {previous} not found", "not_found_error", 404)
-            held = self._branches[previous]
+            if previous not in self._threads:
+                raise Refused(f"thread.previous_message_id: {previous} not found", "not_found_error", 404)
+            held = self._threads[previous]
             body = {**held, **body, "messages": [*held["messages"], *body["messages"]]}
         for problem in refuse(body, betas, is_count=b"count_tokens" in request.line):
             raise Refused(problem)

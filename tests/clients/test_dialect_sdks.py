@@ -117,7 +117,7 @@ async def run_messages(base: str, stream: bool) -> Run:
 
 
 async def run_tool_runner(base: str, stream: bool, **more: Any) -> Run:
-    """The SDK's own loop, `beta.messages.tool_runner`. By itself it leaves the history to the provider (`branch`)."""
+    """The SDK's own loop, `beta.messages.tool_runner`. By itself it leaves the history to the provider (`thread`)."""
     desk, answers, text = Desk(), list[Json](), ""
 
     async def read(path: str) -> str:
@@ -139,7 +139,7 @@ async def run_tool_runner(base: str, stream: bool, **more: Any) -> Run:
 
 async def run_whole_tool_runner(base: str, stream: bool) -> Run:
     """The same loop, in which each request has the whole history."""
-    return await run_tool_runner(base, stream, branch=False)
+    return await run_tool_runner(base, stream, thread=False)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -292,10 +292,10 @@ async def test_what_the_rules_refuse_is_not_said_to_have_passed(caplog: pytest.L
     async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
         assert (await asked(proxy, "POST", "/v1/other/messages")).status == 403
         assert proxy.count("unmanaged_total", path="/v1/other/messages") == 0
-        assert (await asked(proxy, "POST", "/v1/messages")).header("x-context-unmanaged") == "/v1/messages"
+        assert (await asked(proxy, "POST", "/v1/completions")).header("x-context-unmanaged") == "/v1/completions"
     said = [r.getMessage() for r in caplog.records if "passed on unmanaged" in r.getMessage()]
     assert len(said) == 1
-    assert "/v1/messages " in said[0]
+    assert "/v1/completions " in said[0]
 
 
 @pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content"])

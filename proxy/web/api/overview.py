@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
@@ -436,6 +437,8 @@ async def _spender(services: Services, row: SessionItem, figures: SessionFigures
 # Search over what was said in all sessions.
 
 SEARCHED_SESSIONS, MATCHES_EACH = 20, 3
+SEARCH_S = 0.1
+"""Seconds after which a page of a search ends with the sessions that it has looked at."""
 
 
 class SessionMatch(BaseModel):
@@ -477,8 +480,12 @@ async def search_sessions(
     after = pagination.read_cursor(cursor, float, str, str)
     store = admin.services.store
     rows = await store.list_sessions(admin.tenant, after, SEARCHED_SESSIONS + 1)
-    items = []
+    items: list[SearchedSession] = []
+    looked, until = 0, time.monotonic() + SEARCH_S
     for row in rows[:SEARCHED_SESSIONS]:
+        if looked and time.monotonic() > until:
+            break
+        looked += 1
         matches = []
         for match in await store.search(row.tenant, row.session, q, MATCHES_EACH):
             name = chain.public_id(match.key)
@@ -495,6 +502,5 @@ async def search_sessions(
                     matches=matches,
                 )
             )  # fmt: skip
-    looked = min(len(rows), SEARCHED_SESSIONS)
-    more = pagination.write_cursor(rows[looked - 1].cursor) if len(rows) > SEARCHED_SESSIONS else None
+    more = pagination.write_cursor(rows[looked - 1].cursor) if len(rows) > looked else None
     return SearchPage(items=items, looked=looked, next=more)

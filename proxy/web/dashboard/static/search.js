@@ -4,6 +4,9 @@ import { button, field, h, swap } from "./dom.js";
 import { ago, counted } from "./format.js";
 import { panel } from "./say.js";
 
+/** Sessions that are searched without being asked for more; a page of the answer ends early where a store is slow. */
+const AT_ONCE = 20;
+
 export function showSearch(view, wanted) {
   const input = h("input", { type: "search", placeholder: "Words that were said, or a file's name", autocomplete: "off", value: wanted });
   const list = h("div", { class: "stack" });
@@ -29,6 +32,7 @@ export function showSearch(view, wanted) {
     list.append(...got.items.map((one) => hit(one, view)));
     swap(more, h("p", { class: "soft" }, `${counted(found, "session")} of the ${counted(looked, "session")} searched so far.`),
       got.next && button("Search older sessions", () => load(got.next).catch(view.fail), { focus: "older" }));
+    if (got.next && looked < AT_ONCE) await load(got.next);
     if (!found && !got.next) swap(list, panel("Nothing has these words", "Whole words are found, of messages and of summaries."));
   };
   load(null).catch(view.fail);
