@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,18 @@ from tests.web.test_auth import entry
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
+
+NOTE_TOASTS = """() => {
+  const toasts = document.getElementById('toasts');
+  toasts.replaceChildren();
+  window.toasted = [];
+  if (window.toastNoter) window.toastNoter.disconnect();
+  window.toastNoter = new MutationObserver((all) => {
+    for (const one of all) for (const made of one.addedNodes) window.toasted.push([made.innerText, made.className]);
+  });
+  window.toastNoter.observe(toasts, { childList: true });
+}"""
+"""Script that collects the text and the class of each toast from now on."""
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -161,14 +174,17 @@ class Screen:
         self.page.locator(selector).first.click(timeout=60_000)
 
     def press(self, selector: str) -> str:
-        """Click, and wait for what is said about it."""
-        self.page.evaluate("document.getElementById('toasts').replaceChildren()")
+        """Click, and wait for what is said about it. Toasts are noted as they come: a busy machine may look for one
+        only when it has left."""
+        self.page.evaluate(NOTE_TOASTS)
         self.click(selector)
-        toast = self.page.wait_for_selector(".toast", timeout=60_000)
-        assert toast is not None
-        said = toast.inner_text()
-        assert "bad" not in (toast.get_attribute("class") or ""), said
-        return said
+        until = time.monotonic() + 60
+        while not (toasted := self.page.evaluate("window.toasted")):  # the page's own policy forbids wait_for_function
+            assert time.monotonic() < until, "nothing is said"
+            self.page.wait_for_timeout(50)
+        said, kind = toasted[0]
+        assert "bad" not in kind, said
+        return str(said)
 
     def well(self) -> None:
         """Nothing went wrong on the page so far."""
