@@ -204,26 +204,36 @@ class _Reader:
         self._path = path
         self._read_s = read_s
         self._connection: aiosqlite.Connection | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[aiosqlite.Connection] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def open(self) -> aiosqlite.Connection:
-        async with self._opening:
-            if self._closed:
-                raise StoreUnavailable("the store is closed.")
-            if self._connection is None:
-                connection = await aiosqlite.connect(
-                    sqlite_files.build_uri(self._path),
-                    uri=True,
-                    isolation_level=None,
-                    timeout=1.0,
-                    cached_statements=128,
-                )
-                await connection.execute("PRAGMA query_only = 1")
-                await connection.execute("PRAGMA wal_autocheckpoint = 0")
-                self._connection = connection
+        """Return the connection, opened if there is none. A caller that is cancelled leaves it for the next one."""
+        if self._closed:
+            raise StoreUnavailable("the store is closed.")
+        if self._connection is not None:
             return self._connection
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._connect())
+            self._opening.add_done_callback(_retrieve)
+        return await asyncio.shield(self._opening)
+
+    async def _connect(self) -> aiosqlite.Connection:
+        connection = await aiosqlite.connect(
+            sqlite_files.build_uri(self._path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128
+        )
+        try:
+            await connection.execute("PRAGMA query_only = 1")
+            await connection.execute("PRAGMA wal_autocheckpoint = 0")
+        except BaseException:
+            await _end(connection)
+            raise
+        if self._closed:
+            await _end(connection)
+            raise StoreUnavailable("the store is closed.")
+        self._connection = connection
+        return connection
 
     async def fetch(self, text: str, args: Sequence[Any]) -> list[Any]:
         self.busy += 1
@@ -260,8 +270,15 @@ class _Reader:
     async def close(self) -> None:
         self._closed = True
         await self._drop()
-        if self._ending:
-            await asyncio.wait(self._ending, timeout=self._read_s)
+        left = {*self._ending, *([self._opening] if self._opening is not None else ())}
+        if left:
+            await asyncio.wait(left, timeout=self._read_s)
+
+
+def _retrieve(opening: asyncio.Task[aiosqlite.Connection]) -> None:
+    """Take the error of an opening that nobody waits for any more; the next read opens again and meets it."""
+    if not opening.cancelled():
+        opening.exception()
 
 
 async def _end(connection: aiosqlite.Connection) -> None:

@@ -189,10 +189,14 @@ class SqliteWriter:
             else:
                 self._pause()
         else:
-            if self.trouble:
-                log.warning("the store works again after %d failures", self._failures)
-                self.trouble = ""
-                self._failures = 0
+            self._recover()
+
+    def _recover(self) -> None:
+        """Note that the store works. Whoever is told that rows are durable may read at once."""
+        if self.trouble:
+            log.warning("the store works again after %d failures", self._failures)
+            self.trouble = ""
+            self._failures = 0
 
     def _gather(self) -> None:
         """Wait until there is something to write or to maintain, then take the items that are there without waiting."""
@@ -324,6 +328,8 @@ class SqliteWriter:
 
     def _done(self, count: int, error: Exception | None) -> None:
         items = [self._pending.popleft() for _ in range(count)]
+        if error is None:
+            self._recover()
         self._call(self.queue.settle_items, items, error)
 
     def _apply_journal(self) -> None:
