@@ -110,7 +110,6 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
             "/api/live?limit=50",
             f"/api/live?limit=50&cursor={first['next']}",
             "/api/money",
-            "/api/search?q=log",
         ]
         took = {}
         for asked in paths:
