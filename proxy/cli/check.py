@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from proxy.cli.settings_toml import render_settings
-from proxy.context.injections import BUILT_IN_INJECTIONS
-from proxy.context.policy import check_models, read_policy
-from proxy.context.stages import BUILT_IN_STAGES
+from proxy.context.policy import Policy, check_models
 from proxy.settings.load import Settings, load_settings
+from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import wal_reset
 
 
@@ -31,6 +30,8 @@ def check(
     if "://" not in settings.db:
         typer.echo("\n# " + (wal_reset.describe_bug() or f"SQLite {sqlite3.sqlite_version}"))
     typer.echo("\n# Policies: " + ", ".join(sorted(settings.find_policy_files())))
+    for own in find_own_classes(read_policies(settings).values()):
+        typer.echo(f"# Code of your own: {own.use} of {own.file}, used by {own.policy}")
     typer.echo(f"# Models known by name or pattern: {len(settings.load_models())}")
 
 
@@ -47,9 +48,10 @@ PolicyName = Annotated[str | None, typer.Option(help="The policy by which prompt
 def read_settings(config: Path | None, **flags: object) -> Settings:
     """Return the settings in force. Raises ConfigError if a setting, a policy or a model cannot be read."""
     settings = load_settings(config, flags)
-    policies = {
-        name: read_policy(settings.read_policy_table(name), BUILT_IN_STAGES, BUILT_IN_INJECTIONS, source=str(file))
-        for name, file in settings.find_policy_files().items()
-    }
-    check_models(policies, settings.load_models())
+    check_models(read_policies(settings), settings.load_models())
     return settings
+
+
+def read_policies(settings: Settings) -> dict[str, Policy]:
+    """Return every policy as its file has it. Raises ConfigError if one cannot be read."""
+    return {name: read_policy_file(file) for name, file in settings.find_policy_files().items()}

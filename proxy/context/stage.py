@@ -56,20 +56,21 @@ class Injection(ABC):
         """The inserts of this request."""
 
 
-def find_class(name: str, built_in: Mapping[str, type], section: str = "stages", source: str = "") -> type:
-    """The class of that name: one of ours, or a user's own as `module:Class`. section: the table of a policy file that
-    names it. Raises ConfigError if there is none."""
+def find_class(name: str, known: Mapping[str, type], section: str = "stages", source: str = "") -> type:
+    """The class of that name: a known one (built in, or of a file beside the policy), or one of an installed package
+    as `module:Class`. section: the table of a policy file that names it. Raises ConfigError if there is none."""
     key = f"{section}.use"
-    if name in built_in:
-        return built_in[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise ConfigError(key, name, "one of " + ", ".join(built_in) + ", or module:Class", source=source)
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as problem:
-        # The last three: an empty or relative module name, or a module that cannot be compiled.
-        raise ConfigError(key, name, f"an importable class ({problem})", source=source) from problem
+    found: object = known.get(name)
+    if found is None:
+        module, colon, attribute = name.partition(":")
+        if not colon:
+            raise ConfigError(key, name, "one of " + ", ".join(known) + ", or module:Class", source=source)
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as problem:
+            # The last three: an empty or relative module name, or a module that cannot be compiled.
+            allowed = f"a class of a file beside the policy, or of an installed package ({problem})"
+            raise ConfigError(key, name, allowed, source=source) from problem
     if not (isinstance(found, type) and is_dataclass(found) and callable(found)):
         raise ConfigError(key, name, "a dataclass that can be called with a View", source=source)
     return found

@@ -61,6 +61,11 @@ class ReplaySettings:
     """True if the model writes a STATE block when it is asked for one and makes no calls."""
 
     @property
+    def policies(self) -> list[Policy]:
+        """The policies of the participants that have one."""
+        return [one.policy for one in self.contenders if one.policy is not None]
+
+    @property
     def price_scale(self) -> PriceScale:
         """The prices by which costs are computed."""
         return PriceScale(self.prices, self.model.output_ratio)

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 
 from proxy.replay.play import ConversationResult, OfferHistory, ReplaySettings, play_conversation
 from proxy.replay.read import RecordedConversation
+from proxy.settings.policy_files import list_code_folders, open_code_folders
 
 READ_AHEAD = 2
 """Conversations per worker that are read before they are needed."""
@@ -49,7 +50,7 @@ def _spread(
     else:
         yield from (play_conversation(conversation, match) for conversation in first)
         return
-    with _workers(jobs) as pool:
+    with _workers(jobs, match) as pool:
         waiting: deque[Future[ConversationResult]] = deque()
         for source in (first, conversations):
             for conversation in source:
@@ -60,10 +61,20 @@ def _spread(
             yield waiting.popleft().result()
 
 
-@contextmanager
-def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+def create_pool(jobs: int, match: ReplaySettings) -> ProcessPoolExecutor:
+    """Return a pool whose processes can read these settings, with the stages of files beside policies."""
     # Spawned, not forked: this process may have threads (a progress bar), and a fork would copy their locks.
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=open_code_folders,
+        initargs=(list_code_folders(match.policies),),
+    )
+
+
+@contextmanager
+def _workers(jobs: int, match: ReplaySettings) -> Iterator[ProcessPoolExecutor]:
+    pool = create_pool(jobs, match)
     before = set(multiprocessing.active_children())
     try:
         yield pool

@@ -196,7 +196,7 @@ class Settings(SettingsSection):
     """Format of the log, with one line for each request at level info. `json` and `text` hold for the whole log.
     `auto`: text on a terminal, else JSON. `off`: no line for a request."""
     policies_dir: str = ""
-    """A folder of policies of your own."""
+    """A folder of policies of your own, and of the .py files with the stages and injections that they name."""
     models_file: str = ""
     """A file of models of your own, in the form of config/models.toml. An entry names only what differs from the
     package's."""

@@ -13,16 +13,13 @@ from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from proxy.chat.json_spans import SizeLimits
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
-from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.models import Model
-from proxy.context.policy import Policy, check_models, compile_patterns, read_policy
-from proxy.context.stages import BUILT_IN_STAGES
+from proxy.context.policy import Policy, check_models, compile_patterns
 from proxy.errors import ConfigError, ProxyError, StoreRefused
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
@@ -35,8 +32,9 @@ from proxy.helper.queue import make_helper_queue
 from proxy.metrics import Metrics
 from proxy.operator import inband_commands
 from proxy.sessions.live import LiveSessions
-from proxy.settings.load import Settings, find_shipped_file, read_toml
+from proxy.settings.load import Settings, find_shipped_file
 from proxy.settings.model import ALL_TENANTS
+from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import create_store
 from proxy.store.base import Store
 from proxy.telemetry import create_telemetry
@@ -108,7 +106,7 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
     shipped = find_shipped_file("policies")
     made = {}
     for name, path in settings.find_policy_files().items():
-        policy = _read_shipped_policy(path) if path.parent == shipped else _read_policy_file(path)
+        policy = _read_shipped_policy(path) if path.parent == shipped else read_policy_file(path)
         if settings.state.ask != "policy":
             policy = replace(policy, ask=settings.state.ask)
         if settings.state.guidelines:
@@ -120,11 +118,7 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
     return made
 
 
-def _read_policy_file(path: Path) -> Policy:
-    return read_policy(read_toml(path)[0], BUILT_IN_STAGES, BUILT_IN_INJECTIONS, source=str(path))
-
-
-_read_shipped_policy = cache(_read_policy_file)
+_read_shipped_policy = cache(read_policy_file)
 """The package's own files do not change while the process runs."""
 
 
@@ -181,6 +175,8 @@ class ContextProxy:
         self.settings = settings
         self.store = make_store(settings)
         self.services = make_services(settings, self.store)
+        for own in find_own_classes(self.services.policies.values()):
+            log.info("the policy %s uses %s of %s", own.policy, own.use, own.file)
         self.webhooks = Webhooks(settings, self.services.event_bus, self.services.metrics)
         self.draining = False
         self._logged_paths: set[str] = set()

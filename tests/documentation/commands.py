@@ -40,9 +40,8 @@ class Place:
         mine = {key: value for key, value in os.environ.items() if not key.startswith(("CONTEXT_", "OPENAI_"))}
         ours = {
             "CONTEXT_PROXY_URL": f"http://{self.address}", "CONTEXT_PROXY_DB": str(self.db), "CONTEXT_KEY": "none",
-            "PYTHONPATH": f"{ROOT}:{self.folder}", "COLUMNS": "120", "TERM": "dumb",
+            "PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "dumb",
         }  # fmt: skip
-        more.pop("PYTHONPATH", None)  # the folder, which is in it
         return {**mine, **ours, **more}
 
 

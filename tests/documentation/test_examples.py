@@ -7,7 +7,6 @@ import json
 import runpy
 import shutil
 import sqlite3
-import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -32,7 +31,6 @@ from tests.documentation.commands import ADDRESS, Place, ask, chat, lines, run
 from tests.running import running_beside
 
 LANGUAGES = {"sh", "python", "toml", "json", "yaml", "html", "text"}
-MODULES = {"mystages": "mystages.py", "myvoices": "myvoices.py"}
 WITH_COMMANDS = [page for page in PAGES if any(block.language == "sh" for block in blocks(page))]
 
 
@@ -54,10 +52,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         made = Place(tmp_path, f"127.0.0.1:{proxy.port}", db)
         chat(made, "my-session", ["Hello!", "What is in README.md?", "Thank you."])
         chat(made, "fix-the-build", ["Fix the build."])
-        for module in MODULES.values():
-            (tmp_path / module).write_text(titled(module).text)
         (tmp_path / "policies").mkdir()
-        for block in of("toml", title=True):
+        for block in ALL:
             if block.title.startswith("policies/"):
                 (tmp_path / block.title).write_text(block.text)
         (tmp_path / "conversations.jsonl").write_text("")
@@ -86,8 +82,7 @@ def test_no_code_is_indented_in_place_of_fenced(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
-def test_commands_of_a_page_run_one_after_the_other(page: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(place.folder))
+def test_commands_of_a_page_run_one_after_the_other(page: Path, place: Place) -> None:
     if not shutil.which("curl"):
         pytest.skip("curl is not there")
     for block in blocks(page):
@@ -133,20 +128,16 @@ def test_a_receiver_takes_a_genuine_delivery_and_no_other() -> None:
     assert not genuine(f"t={at - 900},v1={made}", body, "secret")
 
 
-def policies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """The policies that pages show, with the modules that they name."""
-    for module, title in MODULES.items():
-        (folder / title).write_text(titled(title).text)
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    for block in of("toml", title=True):
+def policies(folder: Path) -> dict[str, object]:
+    """The policies that pages show, with the files beside them that they name."""
+    for block in ALL:
         if block.title.startswith("policies/"):
             (folder / Path(block.title).name).write_text(block.text)
-    monkeypatch.syspath_prepend(str(folder))
     return dict(make_policies(load_settings(None, {"policies_dir": str(folder), "policy": "mine"})))
 
 
-def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = policies(tmp_path, monkeypatch)["mine"]
+def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path) -> None:
+    policy = policies(tmp_path)["mine"]
     values: list[Json] = [
         user("a"),
         assistant("Let me think about it."),
@@ -158,8 +149,8 @@ def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path, monkeypatch: 
     assert policy.stages[1].big == 500  # type: ignore[attr-defined]  # the setting of the stage that we ship
 
 
-def test_the_voice_of_ones_own_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = policies(tmp_path, monkeypatch)["talkative"]
+def test_the_voice_of_ones_own_works(tmp_path: Path) -> None:
+    policy = policies(tmp_path)["talkative"]
     injection = policy.injections[0]  # type: ignore[attr-defined]  # a Policy
     model = replace(PLAIN, window=1000)
     assert list(injection(look([user("a")], model=model))) == []

@@ -4,6 +4,7 @@ import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -16,7 +17,9 @@ from proxy.replay import work as module
 from proxy.replay.play import Contender, ReplaySettings
 from proxy.replay.read import RecordedConversation
 from proxy.replay.work import play_conversations
+from proxy.settings.policy_files import find_own_classes, read_policy_file
 from tests.replay.recorded import conversation, says, user, work
+from tests.settings.test_policy_files import write
 
 MATCH = ReplaySettings(
     (Contender("nothing"), Contender("mask-10", None, "mask-10")), Model(tokenizer="estimate"), ((1.0, 0.1),)
@@ -54,6 +57,17 @@ def test_conversations_are_read_as_they_are_needed(monkeypatch: pytest.MonkeyPat
     with closing(play_conversations(counted(), MATCH, 2)) as played:
         next(played)
         assert read <= 2 + module.READ_AHEAD * 2 + 1
+
+
+def test_a_stage_of_a_file_beside_its_policy_works_in_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = read_policy_file(write(tmp_path))
+    assert find_own_classes([policy])
+    match = ReplaySettings((Contender("nothing"), Contender("mine", policy)), MATCH.model, MATCH.prices)
+    alone = list(play_conversations(runs(), match, 1))
+    monkeypatch.setattr(module, "MIN_PARALLEL_BYTES", 0)
+    assert list(play_conversations(runs(), match, 2)) == alone
 
 
 @dataclass(frozen=True, slots=True)

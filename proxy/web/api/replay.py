@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -21,6 +19,7 @@ from proxy.replay.baselines import BASELINES
 from proxy.replay.play import Contender, ReplaySettings, play_conversation
 from proxy.replay.read import RecordedConversation
 from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
+from proxy.replay.work import create_pool
 from proxy.web.api import json_answers
 from proxy.web.api.admin_context import SessionContextDep
 from proxy.web.api.json_answers import ERROR_RESPONSES
@@ -100,7 +99,7 @@ def _match(services: Services, wanted: Sequence[ReplayContender], model: Model) 
 
 async def _played(found: list[RecordedConversation], match: ReplaySettings) -> list[Any]:
     """Play in a separate process: it computes for seconds, and chat goes on meanwhile."""
-    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    pool = create_pool(1, match)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(MAX_SECONDS):
