@@ -42,6 +42,7 @@ MIN_FIELDS = 2
 
 _SPACES = " \t\r"
 _ENDER = re.compile(r" {0,3}#{1,3}(?:[ \t\r]|$)")
+_SURE_ENDER = re.compile(r" {0,3}#{1,3}[ \t\r]")  # of a line's beginning: "###" alone may still become "####"
 # A fence may follow list marks ("1. ```sh"). Otherwise its closing line would seem to open a fence, and all text after
 # it would be taken for code.
 _OPENING = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*(`{3,}|~{3,})")
@@ -154,7 +155,7 @@ def is_block_end(line: str, block_heading: str) -> bool:
 
 def must_end_block(head: str, block_heading: str) -> bool:
     """True if a line that begins with `head` ends the block `inside`, whatever follows `head`."""
-    return is_section_heading(head) and not (block_heading == HEADING and _may_be_field(head))
+    return _SURE_ENDER.match(head) is not None and not (block_heading == HEADING and _may_be_field(head))
 
 
 def read_fence_opening(line: str) -> str:

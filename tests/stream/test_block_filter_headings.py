@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.notes import reflection, state_block
@@ -19,7 +19,7 @@ ALONE = (reflection.HEADING,)
 BLOCK = '### REFLECTION\n{"synthesis": "x"}'
 PIECES = [
     "### STATE", "### REFLECTION", "### RE", "FLECTION", "\n", "\n\n", "```", "#", "## x", " ", "a", ":", "\r",
-    "### REFLECTIONS", "\n### REFLECTION\n", "\n### STATE\n", "\n```json\n", '{"a": 1}', "### S",
+    "####", " #", "### REFLECTIONS", "\n### REFLECTION\n", "\n### STATE\n", "\n```json\n", '{"a": 1}', "### S",
     "\nGoal: x\nContext: y", "\n## Goal\n## Context\n",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
@@ -38,6 +38,8 @@ def expected(text: str, headings: tuple[str, ...]) -> tuple[str, list[str], list
 
 
 @settings(max_examples=400)
+@example("\n### REFLECTION\n #### STATE", [18], ALONE)  # " #" begins a heading of any level
+@example("\n### STATE\nGoal: x\nContext: y\n #### z", [38], BOTH)
 @given(TEXTS, st.lists(st.integers(0, 200), max_size=8), st.sampled_from([BOTH, ALONE, state_block.HEADINGS]))
 def test_c2_the_filter_is_split_at_any_cut_for_every_set_of_headings(
     text: str, cuts: list[int], headings: tuple[str, ...]
