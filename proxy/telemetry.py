@@ -128,10 +128,10 @@ class Telemetry:
         load = importlib.import_module
         self._api = load("opentelemetry.trace")
         self._propagate = load("opentelemetry.trace.propagation.tracecontext").TraceContextTextMapPropagator()
-        trace, told = load("opentelemetry.sdk.trace"), settings.telemetry
-        resource = load("opentelemetry.sdk.resources").Resource.create({"service.name": told.service_name})
+        trace, options = load("opentelemetry.sdk.trace"), settings.telemetry
+        resource = load("opentelemetry.sdk.resources").Resource.create({"service.name": options.service_name})
         exporter = load("opentelemetry.exporter.otlp.proto.http.trace_exporter").OTLPSpanExporter(
-            endpoint=told.endpoint.rstrip("/") + TRACES_PATH, timeout=EXPORT_S
+            endpoint=options.endpoint.rstrip("/") + TRACES_PATH, timeout=EXPORT_S
         )
         self._provider = trace.TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(load("opentelemetry.sdk.trace.export").BatchSpanProcessor(exporter))

@@ -117,21 +117,21 @@ def render_table(name: str, commands: Any) -> str:
 
 def _settings() -> Iterator[str]:
     yield from _head("Key", "Default", "What it does")
-    for told in read_fields(Settings):
-        if told.name not in TABLE_SETTINGS and not isinstance(told.default, SettingsSection):
-            yield _row(f"`{told.name}`", f"`{_short(told.default)}`", told.text)
-    for told in read_fields(Settings):
-        if isinstance(told.default, SettingsSection):
-            for below in read_fields(type(told.default)):
-                yield _row(f"`{told.name}.{below.name}`", f"`{_short(below.default)}`", below.text)
-    for told in read_fields(UpstreamSettings):
-        default = "required" if told.required else f"`{_short(told.default)}`"
-        yield _row(f"`upstreams.NAME.{told.name}`", default, told.text)
-    for told in read_fields(ApiKeySettings):
-        yield _row(f"`keys[].{told.name}`", "required", told.text)
-    for told in read_fields(WebhookSettings):
-        default = "required" if told.required else f"`{_short(told.default)}`"
-        yield _row(f"`webhooks[].{told.name}`", default, told.text)
+    for field in read_fields(Settings):
+        if field.name not in TABLE_SETTINGS and not isinstance(field.default, SettingsSection):
+            yield _row(f"`{field.name}`", f"`{_short(field.default)}`", field.text)
+    for field in read_fields(Settings):
+        if isinstance(field.default, SettingsSection):
+            for below in read_fields(type(field.default)):
+                yield _row(f"`{field.name}.{below.name}`", f"`{_short(below.default)}`", below.text)
+    for field in read_fields(UpstreamSettings):
+        default = "required" if field.required else f"`{_short(field.default)}`"
+        yield _row(f"`upstreams.NAME.{field.name}`", default, field.text)
+    for field in read_fields(ApiKeySettings):
+        yield _row(f"`keys[].{field.name}`", "required", field.text)
+    for field in read_fields(WebhookSettings):
+        default = "required" if field.required else f"`{_short(field.default)}`"
+        yield _row(f"`webhooks[].{field.name}`", default, field.text)
 
 
 def _stages() -> Iterator[str]:
@@ -145,7 +145,7 @@ def _injections() -> Iterator[str]:
 def _parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
     yield from _head(title, "What it does", "Settings")
     for name, kind in kinds.items():
-        settings = [f"`{told.name} = {_short(told.default)}` {told.text}" for told in read_fields(kind)]
+        settings = [f"`{field.name} = {_short(field.default)}` {field.text}" for field in read_fields(kind)]
         yield _row(f"`{name}`", read_summary(kind), "<br>".join(settings) or "none")
 
 
@@ -214,8 +214,8 @@ def _reference_rows(name: str) -> Iterator[str]:
 def _errors() -> Iterator[str]:
     """Yield the table of errors that a client can get."""
     yield from _head("Status", "`code`", "`type`", "When")
-    told = [kind for base in (RequestError, UpstreamError) for kind in (base, *base.__subclasses__())]
-    for kind in told:
+    error_types = [kind for base in (RequestError, UpstreamError) for kind in (base, *base.__subclasses__())]
+    for kind in error_types:
         if kind is not RequestError and kind is not UpstreamError:
             yield _row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(read_summary(kind)))
     yield _row("500", f"`{ProxyError.code}`", f"`{ProxyError.type}`", "A mistake in the proxy. Its log says where.")
@@ -225,12 +225,12 @@ def _policy_keys() -> Iterator[str]:
     """Yield the table of a policy file's keys, without the tables of its stages and injections."""
     yield from _head("Key", "Default", "What it does")
     tables = {"tools": "tools.enabled", "offer": "tools.offer"}
-    for told in read_fields(Policy):
-        if told.name == "name":
+    for field in read_fields(Policy):
+        if field.name == "name":
             yield _row("`name`", "required", "The policy's name.")
-        elif told.name not in ("stages", "injections", "stands_for"):
-            default = "none" if told.default is None else f"`{_short(told.default)}`"
-            yield _row(f"`{tables.get(told.name, told.name)}`", default, told.text)
+        elif field.name not in ("stages", "injections", "stands_for"):
+            default = "none" if field.default is None else f"`{_short(field.default)}`"
+            yield _row(f"`{tables.get(field.name, field.name)}`", default, field.text)
 
 
 def _without_status(text: str) -> str:

@@ -221,15 +221,15 @@ def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) 
     began = time.monotonic()
     try:
         answer = _ask(target, path, key, body)
-        told = answer.json()
+        decoded = answer.json()
     except (httpx2.HTTPError, OSError, ValueError) as problem:
         return Finding(about, "fault", f"no answer that can be read: {problem}", "Check base_url, proxy and model.")
-    if answer.status_code != 200 or not isinstance(told, dict):
-        error = told.get("error") if isinstance(told, dict) else None
-        why = str(error.get("message") if isinstance(error, dict) else told)[:200]
+    if answer.status_code != 200 or not isinstance(decoded, dict):
+        error = decoded.get("error") if isinstance(decoded, dict) else None
+        why = str(error.get("message") if isinstance(error, dict) else decoded)[:200]
         return Finding(about, "fault", f"{asked}: {answer.status_code}: {why}", "Name another with --model, or a key.")
     took = f"{asked} answered in {time.monotonic() - began:.1f} s"
-    usage = told.get("usage")
+    usage = decoded.get("usage")
     if not isinstance(usage, dict):
         return Finding(about, "loss", f"{took} without usage: dollars stay unknown", "Have the server report usage.")
     prompt: int = usage.get("prompt_tokens") or usage.get("input_tokens") or 0

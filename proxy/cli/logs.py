@@ -29,18 +29,18 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without its line end."""
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        fields |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info and record.exc_info[0]:
-            told["error"] = record.exc_info[0].__name__
+            fields["error"] = record.exc_info[0].__name__
             frames = traceback.extract_tb(record.exc_info[2])
-            told["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-        return json.dumps(told, ensure_ascii=False, default=repr)
+            fields["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+        return json.dumps(fields, ensure_ascii=False, default=repr)
 
 
 class TextFormatter(logging.Formatter):
@@ -48,27 +48,27 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without its line end."""
-        told = {key: value for key, value in vars(record).items() if key not in _STANDARD}
-        said = record.getMessage()
+        fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        text = record.getMessage()
         if record.name == REQUEST_LOGGER:
-            said = " ".join(_quoted(told.pop(key)) for key in ("method", "path", "status") if key in told)
+            text = " ".join(_quoted(fields.pop(key)) for key in ("method", "path", "status") if key in fields)
         if record.exc_info and record.exc_info[0]:
             frame = (traceback.extract_tb(record.exc_info[2]) or [None])[-1]
-            told["error"] = record.exc_info[0].__name__
-            told["at"] = f"{frame.filename}:{frame.lineno}" if frame is not None else "?"
+            fields["error"] = record.exc_info[0].__name__
+            fields["at"] = f"{frame.filename}:{frame.lineno}" if frame is not None else "?"
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         line = " ".join(
-            [at, record.levelname.lower(), said, *(f"{key}={_quoted(value)}" for key, value in told.items())]
+            [at, record.levelname.lower(), text, *(f"{key}={_quoted(value)}" for key, value in fields.items())]
         )
         return "".join(one if one.isprintable() else "?" for one in line)  # a name must not move a terminal's cursor
 
 
 def _quoted(value: object) -> str:
     """Return a value as text, in quotes if it is empty or holds white space, an equals sign or a quote."""
-    said = str(value)
-    if said and not any(one.isspace() or one in '="' for one in said):
-        return said
-    return json.dumps(said, ensure_ascii=False)
+    text = str(value)
+    if text and not any(one.isspace() or one in '="' for one in text):
+        return text
+    return json.dumps(text, ensure_ascii=False)
 
 
 MAX_FILE_BYTES = 5_000_000

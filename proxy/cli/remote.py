@@ -182,8 +182,8 @@ def _sentence(text: str) -> str:
 def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (said or type(error).__name__).rstrip(".")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (reason or type(error).__name__).rstrip(".")
 
 
 # Shared parts of the commands that ask a running proxy: its address, key, tenant, --json and exit codes.

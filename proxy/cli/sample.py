@@ -72,8 +72,8 @@ async def fill_store(settings: Settings) -> int:
     app.services.now = clock
     await app.store.open()
     try:
-        for sample, said in zip(samples, answers, strict=True):
-            turns = iter([_make_turn(one) for one in said])
+        for sample, answer in zip(samples, answers, strict=True):
+            turns = iter([_make_turn(one) for one in answer])
             recorded = DemoTransport(take=lambda _, turns=turns: next(turns))  # type: ignore[misc]  # a bound value
             app.services.client.replace_transport(app.services.client.targets[0].name, recorded)
             await _play(app, clock, sample)

@@ -209,8 +209,8 @@ def _iterations(found: list[Any]) -> None:
         heading = ", ".join(filter(None, [one["mode"], one["progress_assessment"], format_age(one["timestamp"])]))
         print_text(f"{one['iteration']}. {heading}" + (f": {one['synthesis']}" if one["synthesis"] else ""))
         for call in one["tool_calls"]:
-            learnt = call["insights"] or call["learning"]
-            print_text(f"   {call['tool']}: {call['outcome']}" + (f" → {learnt}" if learnt else ""))
+            lesson = call["insights"] or call["learning"]
+            print_text(f"   {call['tool']}: {call['outcome']}" + (f" → {lesson}" if lesson else ""))
     if not found:
         print_table([], (), empty="no iteration")
 

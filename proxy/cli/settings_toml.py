@@ -61,29 +61,29 @@ WIDTH = 118
 
 def render_defaults() -> str:
     """Return the text of config/default.toml."""
-    told_all = read_fields(Settings)
+    fields = read_fields(Settings)
     parts = [FILE_HEADER]
     top = [
-        told for told in told_all if told.name not in TABLE_SETTINGS and not isinstance(told.default, SettingsSection)
+        field for field in fields if field.name not in TABLE_SETTINGS and not isinstance(field.default, SettingsSection)
     ]
-    parts += ["\n" + _comment(told.text) + _line(told) for told in top]
-    for told in told_all:
-        if isinstance(told.default, SettingsSection):
-            kind = type(told.default)
-            parts.append("\n" + _comment(read_summary(kind)) + f"[{told.name}]\n")
+    parts += ["\n" + _comment(field.text) + _line(field) for field in top]
+    for field in fields:
+        if isinstance(field.default, SettingsSection):
+            kind = type(field.default)
+            parts.append("\n" + _comment(read_summary(kind)) + f"[{field.name}]\n")
             parts += ["\n" + _comment(below.text) + _line(below) for below in read_fields(kind)]
     parts.append(UPSTREAM_HEADER)
-    for told in read_fields(UpstreamSettings):
-        shown = "https://api.openai.com/v1" if told.required else told.default
-        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {render_literal(shown)}\n", "# "))
+    for field in read_fields(UpstreamSettings):
+        shown = "https://api.openai.com/v1" if field.required else field.default
+        parts.append(textwrap.indent(_comment(field.text) + f"{field.name} = {render_literal(shown)}\n", "# "))
     parts.append(WEBHOOKS_HEADER)
-    for told in read_fields(WebhookSettings):
-        value = render_literal(WEBHOOK_EXAMPLE.get(told.name, told.default))
-        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {value}\n", "# "))
+    for field in read_fields(WebhookSettings):
+        value = render_literal(WEBHOOK_EXAMPLE.get(field.name, field.default))
+        parts.append(textwrap.indent(_comment(field.text) + f"{field.name} = {value}\n", "# "))
     parts.append(KEYS_HEADER)
-    for told in read_fields(ApiKeySettings):
+    for field in read_fields(ApiKeySettings):
         parts.append(
-            textwrap.indent(_comment(told.text) + f"{told.name} = {render_literal(KEY_EXAMPLE[told.name])}\n", "# ")
+            textwrap.indent(_comment(field.text) + f"{field.name} = {render_literal(KEY_EXAMPLE[field.name])}\n", "# ")
         )
     return "".join(parts)
 
@@ -133,8 +133,8 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/***"
 
 
-def _line(told: DocumentedField) -> str:
-    return f"{told.name} = {render_literal(told.default)}\n"
+def _line(field: DocumentedField) -> str:
+    return f"{field.name} = {render_literal(field.default)}\n"
 
 
 def _table(name: str, section: SettingsSection) -> str:
@@ -170,11 +170,11 @@ def read_fields(kind: type) -> list[DocumentedField]:
     The source is read with ast, since docstrings of fields are not kept at run time.
     """
     texts = _docstrings(kind)
-    told = []
+    lines = []
     for name, default in _defaults(kind).items():
         required = default is MISSING or default is PydanticUndefined
-        told.append(DocumentedField(name, None if required else default, required, texts.get(name, "")))
-    return told
+        lines.append(DocumentedField(name, None if required else default, required, texts.get(name, "")))
+    return lines
 
 
 def read_summary(kind: type) -> str:

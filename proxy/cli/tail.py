@@ -91,11 +91,11 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Any]:
 def render_event(event: Any) -> Text:
     """Return an event on one line: time, kind, session and data."""
     kind = event["kind"]
-    told = ", ".join(f"{name} {_value(value)}" for name, value in event["data"].items())
+    shown = ", ".join(f"{name} {_value(value)}" for name, value in event["data"].items())
     return Text.assemble(
         (time.strftime("%H:%M:%S", time.localtime(event["at"] or time.time())), "bright_black"), "  ",
         (f"{escape_controls(kind):<18}", KIND_STYLES.get(kind.partition(":")[0], "red")), " ",
-        (escape_controls(event["session"]), "bold"), "  " * bool(event["session"]), escape_controls(told),
+        (escape_controls(event["session"]), "bold"), "  " * bool(event["session"]), escape_controls(shown),
     )  # fmt: skip
 
 

@@ -276,9 +276,9 @@ def read_savings(client: AdminClient, since: float) -> Any:
     until = time.monotonic() + SETTLE_S
     try:
         while True:
-            settled = not client.request("GET", "/api/stats")["queued"]
+            is_idle = not client.request("GET", "/api/stats")["queued"]
             found = client.request("GET", "/api/savings", since=since)
-            if (settled and not found["open_requests"]) or time.monotonic() > until:
+            if (is_idle and not found["open_requests"]) or time.monotonic() > until:
                 return found
             time.sleep(0.05)
     except (RemoteUnreachable, RemoteRefused) as problem:

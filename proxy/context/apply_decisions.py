@@ -110,13 +110,13 @@ def remove_dropped_messages(
 
     hidden: the keys of messages that the client does not have. A hidden message belongs to the client's next message.
     """
-    steering = session.decisions
+    decisions = session.decisions
     out: dict[int, Edit] = {}
     edits = dict(session.edits)
-    if steering is not None and steering.dropped:
-        out = _find_removed_edits(request, keys, steering, policy, model, weigh, strategy, hidden)
-        lost = frozenset(chain.public_id(k) for k in steering.dropped)
-        session = replace(session, decisions=replace(steering, dropped={}, dropped_ids=lost))
+    if decisions is not None and decisions.dropped:
+        out = _find_removed_edits(request, keys, decisions, policy, model, weigh, strategy, hidden)
+        lost = frozenset(chain.public_id(k) for k in decisions.dropped)
+        session = replace(session, decisions=replace(decisions, dropped={}, dropped_ids=lost))
     if not out:
         return RemainingMessages(request, keys, session, {}, request, keys, edits)
     stay = [n for n in range(len(keys)) if n not in out]
@@ -127,7 +127,7 @@ def remove_dropped_messages(
 def _find_removed_edits(
     request: Request,
     keys: Sequence[bytes],
-    steering: OperatorDecisions,
+    decisions: OperatorDecisions,
     policy: Policy,
     model: Model,
     weigh: TokenCounter,
@@ -147,8 +147,8 @@ def _find_removed_edits(
         places = range(step.start, step.end)
         mine = [n for n in places if keys[n] not in hidden]
         if mine:
-            wanted = all(keys[n] in steering.dropped for n in mine)
-            reason = steering.dropped[keys[mine[0]]] if wanted else ""
+            wanted = all(keys[n] in decisions.dropped for n in mine)
+            reason = decisions.dropped[keys[mine[0]]] if wanted else ""
         if not reason or messages[step.start].is_system or step.end == len(messages) or last_user in places:
             reason = reason if not mine else ""
             continue

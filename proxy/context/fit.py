@@ -33,8 +33,8 @@ MIN_TEXT_TOKENS = 60
 
 def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:
     """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.insert_tokens`."""
-    toll = seen.tool_tokens if count_cuts(edits) else 0
-    return seen.prefix_tokens + toll + seen.insert_tokens + sum(schedule.count_message_tokens(seen, edits))
+    tool_tokens = seen.tool_tokens if count_cuts(edits) else 0
+    return seen.prefix_tokens + tool_tokens + seen.insert_tokens + sum(schedule.count_message_tokens(seen, edits))
 
 
 def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
@@ -220,22 +220,22 @@ def add_gap_remarks(
 def _gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
     """Yield (index of the message that bears the remark, True if this request has removed something from the gap) for
     each gap."""
-    bearer, told, is_new = -1, False, False
+    bearer, removed, is_new = -1, False, False
     for n, message in enumerate(seen.messages):
         if message.is_system:
             continue
         edit = edits.get(seen.keys[n])
         if edit is not None and edit.action == "gone":
             if edit.stage in SILENT_STAGES:
-                told = True
+                removed = True
                 is_new = is_new or old.get(seen.keys[n]) != edit
             continue
-        if told and bearer >= 0:
+        if removed and bearer >= 0:
             yield bearer, is_new
-        told = is_new = False
+        removed = is_new = False
         if _may_bear(seen, n, edit):
             bearer = n
-    if told and bearer >= 0:
+    if removed and bearer >= 0:
         yield bearer, is_new
 
 

@@ -94,9 +94,9 @@ class OperatorNoteInjection(Injection):
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """The notes that do not stand in the prompt yet."""
-        standing = [edit.text for edit in view.edits.values() if edit.text and edit.action != "gone"]
+        texts = [edit.text for edit in view.edits.values() if edit.text and edit.action != "gone"]
         for note in self.notes:
-            if not any(note.mark in text for text in standing):
+            if not any(note.mark in text for text in texts):
                 yield Insert("tail", NAME, f"\n\n{note.mark} {note.text}", persistent=not view.literal)
 
 

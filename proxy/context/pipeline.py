@@ -85,8 +85,10 @@ def _count_new_faults(seen: View, session: BranchState) -> tuple[View, list[Note
     counts = Counter(session.refetched)
     counts.update(sort for _, sort in found)
     # After a restart all are counted again, and only those behind the last answer are reported again.
-    told = session.counted_messages or (seen.history.assistant_indexes[-1] if seen.history.assistant_indexes else 0)
-    kinds = Counter[str](one.kind for one, _ in found if one.index >= told)
+    reported_until = session.counted_messages or (
+        seen.history.assistant_indexes[-1] if seen.history.assistant_indexes else 0
+    )
+    kinds = Counter[str](one.kind for one, _ in found if one.index >= reported_until)
     notes = [Note("refetch", " ".join(sorted(kinds)), {**kinds})] if kinds else []
     return replace(seen, refetched=dict(counts)), notes
 
@@ -148,12 +150,12 @@ def _draft(seen: View, session: BranchState, policy: Policy, *, frozen: bool) ->
         count = seen.edited_history.lossy_edit_count if edits is seen.edits else count_losses(edits)
         wanted, asked = inserts.make_inserts(seen, session, policy, count)
         if policy.injections:
-            told = (
+            after_edits = (
                 seen
                 if edits is seen.edits
                 else replace(seen, edits=edits, tokens=schedule.count_message_tokens(seen, edits))
             )
-            wanted += [insert for injection in policy.injections for insert in injection(told)]
+            wanted += [insert for injection in policy.injections for insert in injection(after_edits)]
             owed = {insert.source for insert in session.deferred_inserts}  # an injection gives one note at a time
             wanted = [i for i in wanted if not (i.note_count and i.source in owed)] + list(session.deferred_inserts)
     if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
@@ -394,8 +396,8 @@ def _plan(
 
 def _find_deferred_inserts(wanted: Sequence[Insert], placed: Sequence[tuple[int, Insert]]) -> tuple[Insert, ...]:
     """Notes that are given once and have found no place."""
-    told = {insert.note_count for _, insert in placed}
-    return tuple(insert for insert in wanted if insert.note_count and insert.note_count not in told)
+    given = {insert.note_count for _, insert in placed}
+    return tuple(insert for insert in wanted if insert.note_count and insert.note_count not in given)
 
 
 def _asks(stage: object, seen: View) -> Iterable[Ask]:

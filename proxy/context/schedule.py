@@ -120,7 +120,7 @@ def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float) ->
         left = rent * paid - price
         if gained > 0 and left >= 0 and left > most and (payback == 0 or payback * now * saving >= price):
             best, most = n, left
-    return [offer.proposal for offer in offers[best:]]
+    return [offered.proposal for offered in offers[best:]]
 
 
 def count_saved_tokens(view: View, proposal: Proposal) -> int:

@@ -221,8 +221,8 @@ def build_history(
         known = None
     elif len(messages) == len(known.messages):
         return known
-    grown = request.memo_values[_NOTE] = _extend_history(request, keys, weigh, observation, known)
-    return grown
+    extended = request.memo_values[_NOTE] = _extend_history(request, keys, weigh, observation, known)
+    return extended
 
 
 def _extend_history(
@@ -288,17 +288,17 @@ def apply_edits(history: History, edits: Mapping[bytes, Edit]) -> EditedHistory:
         known = None
     if known is not None and known.message_count == len(history.messages):
         return known
-    grown = history.edited_history = _extend_edited_history(history, edits, known)
-    return grown
+    extended = history.edited_history = _extend_edited_history(history, edits, known)
+    return extended
 
 
-def _extend_edited_history(ground: History, given: Mapping[bytes, Edit], known: EditedHistory | None) -> EditedHistory:
+def _extend_edited_history(history: History, given: Mapping[bytes, Edit], known: EditedHistory | None) -> EditedHistory:
     begin = known.message_count if known else 0
     tokens = [*known.tokens] if known else []
     marks = [*known.marks] if known else []
     sizes = [*known.sizes] if known else []
     new: dict[bytes, Edit] = {}
-    messages, keys, whole = ground.messages, ground.keys, ground.original_tokens
+    messages, keys, whole = history.messages, history.keys, history.original_tokens
     for n in range(begin, len(messages)):
         message, size = messages[n], whole[n]
         edit = given.get(keys[n]) if given and not message.is_system else None

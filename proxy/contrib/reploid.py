@@ -208,8 +208,8 @@ def summarize_context(history: PlainHistory, max_items: int = 10, *, text: str |
     messages = [read_item(item) for item in history]
     first = _first(messages, max_items)
     old = [n for n in range(first) if not messages[n].is_system]
-    said = summary.render_count(messages[n] for n in old) if text is None else text
-    found = summary.accept_summary(said, sum(summary.count_chars(messages[n]) for n in old)) if old else None
+    text_of_old = summary.render_count(messages[n] for n in old) if text is None else text
+    found = summary.accept_summary(text_of_old, sum(summary.count_chars(messages[n]) for n in old)) if old else None
     kept = [n for n in range(first, len(messages)) if not messages[n].is_system]
     if found is None:
         everything = len(old) + len(kept)

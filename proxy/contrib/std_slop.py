@@ -77,14 +77,14 @@ def _talks(there: sqlite3.Connection, tables: set[str]) -> list[SlopSession]:
     for row in there.execute("SELECT * FROM messages ORDER BY id"):
         rows.setdefault(row["session_id"] or "std-slop", []).append(dict(row))
     talks = []
-    for session, said in rows.items():
+    for session, messages in rows.items():
         known = settings.get(session, {})
         window = known.get("context_size")
         talks.append(
             SlopSession(
                 session,
-                [_message(row, said[:place]) for place, row in enumerate(said)],
-                [place for place, row in enumerate(said) if row.get("status") == "dropped"],
+                [_message(row, messages[:place]) for place, row in enumerate(messages)],
+                [place for place, row in enumerate(messages) if row.get("status") == "dropped"],
                 states.get(session, ""),
                 pads.get(session) or known.get("scratchpad") or "",
                 window if isinstance(window, int) and window >= 0 else None,
@@ -127,8 +127,8 @@ def _message(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any
         # Some versions write `id|name`.
         return {"role": "tool", "tool_call_id": _call_of(call_id.partition("|")[0], row, before), "content": content}
     if row["role"] == "assistant" and (row.get("status") == "tool_call" or _calls(row)):
-        said = _json(content)
-        text = said.get("content") if isinstance(said.get("content"), str) else _gemini_text(said)
+        body = _json(content)
+        text = body.get("content") if isinstance(body.get("content"), str) else _gemini_text(body)
         return {"role": "assistant", "content": text or None, "tool_calls": _calls(row)} if _calls(row) else {
             "role": "assistant", "content": text or content,
         }  # fmt: skip
@@ -139,15 +139,15 @@ def _calls(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the calls of a row, in OpenAI's or Gemini's format, in OpenAI's format."""
     if row.get("status") not in ("tool_call", "dropped"):
         return []
-    said = _json(row.get("content") or "")
+    body = _json(row.get("content") or "")
     made = []
-    for number, call in enumerate(said.get("tool_calls") or ()):
+    for number, call in enumerate(body.get("tool_calls") or ()):
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             made.append(
                 _call(call.get("id") or f"call_{row['id']}_{number}", function.get("name"), function.get("arguments"))
             )
-    for number, part in enumerate(_gemini_parts(said)):
+    for number, part in enumerate(_gemini_parts(body)):
         function = part.get("functionCall") if isinstance(part, dict) else None
         if isinstance(function, dict):
             made.append(_call(f"call_{row['id']}_{number}", function.get("name"), function.get("args")))
@@ -170,13 +170,13 @@ def _call_of(call_id: str, row: dict[str, Any], before: list[dict[str, Any]]) ->
     return call_id or f"call_{row['id']}"
 
 
-def _gemini_parts(said: dict[str, Any]) -> list[Any]:
-    parts = said.get("parts")
-    return parts if isinstance(parts, list) else [said] if "functionCall" in said else []
+def _gemini_parts(turn: dict[str, Any]) -> list[Any]:
+    parts = turn.get("parts")
+    return parts if isinstance(parts, list) else [turn] if "functionCall" in turn else []
 
 
-def _gemini_text(said: dict[str, Any]) -> str:
-    return "".join(p["text"] for p in _gemini_parts(said) if isinstance(p, dict) and isinstance(p.get("text"), str))
+def _gemini_text(turn: dict[str, Any]) -> str:
+    return "".join(p["text"] for p in _gemini_parts(turn) if isinstance(p, dict) and isinstance(p.get("text"), str))
 
 
 def _json(text: str) -> dict[str, Any]:

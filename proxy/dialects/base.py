@@ -86,9 +86,9 @@ def _is_broken(binding: Binding, known: Binding) -> bool:
 
 def read_dropped_reasoning(response: Mapping[str, Any]) -> tuple[str, ...]:
     """For each piece of reasoning that a provider says it left out of the prompt, the reason; () if it says none."""
-    told = response.get("input_transformations")
-    told = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    return tuple(str(one.get("reason")) for one in told if one.get("action") == "removed")
+    reports = response.get("input_transformations")
+    reports = [one for one in reports if isinstance(one, dict)] if isinstance(reports, list) else []
+    return tuple(str(one.get("reason")) for one in reports if one.get("action") == "removed")
 
 
 def extend_to_newest(tokens: Iterable[str], broken: Iterable[str]) -> list[str]:

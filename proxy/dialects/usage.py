@@ -156,12 +156,12 @@ def _read_messages(value: dict[str, Any]) -> Usage | None:
 def _read_gemini(value: dict[str, Any]) -> Usage | None:
     """Read `usageMetadata` of Gemini. Thoughts are beside the candidates, and results of server tools beside the
     prompt."""
-    prompt, said = read_count(value.get("promptTokenCount")), read_count(value.get("candidatesTokenCount"))
+    prompt, answered = read_count(value.get("promptTokenCount")), read_count(value.get("candidatesTokenCount"))
     thoughts = read_count(value.get("thoughtsTokenCount"))
-    if prompt is None and said is None:
+    if prompt is None and answered is None:
         return None
     prompt = (prompt or 0) + (read_count(value.get("toolUsePromptTokenCount")) or 0)
-    completion = (said or 0) + (thoughts or 0)
+    completion = (answered or 0) + (thoughts or 0)
     cached = read_count(value.get("cachedContentTokenCount"))
     return Usage(prompt, completion, prompt + completion, cached, None, thoughts)
 

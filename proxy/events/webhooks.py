@@ -70,8 +70,8 @@ class Webhooks:
     def start(self) -> None:
         """Subscribe to the events, and begin to deliver them."""
         for hook, target in self._hooks:
-            wants = EventFilter(None if hook.tenant == ALL_TENANTS else hook.tenant, None, hook.events)
-            listener = self._event_bus.subscribe(wants, is_persistent=True)
+            wanted = EventFilter(None if hook.tenant == ALL_TENANTS else hook.tenant, None, hook.events)
+            listener = self._event_bus.subscribe(wanted, is_persistent=True)
             self._listeners.append(listener)
             self._tasks.append(asyncio.create_task(self._deliver(hook, target, listener)))
 

@@ -107,13 +107,13 @@ def _find_rows(turn: Turn) -> _Rows:
         raise TypeError("rows of another dialect")
     messages, weigh = turn.request.messages, turn.weigh
     originals = wire.read_rows()
-    planned = _read_rows(turn.prompt.outgoing)
+    sent_rows = _read_rows(turn.prompt.outgoing)
     sizes = dict(zip(turn.prompt.plan.sources, turn.prompt.plan.sizes, strict=False))
     raws: list[bytes] = []
     hashes: list[str] = []
     stages: dict[str, None] = {}
     before = after = 0
-    for place, original, raw in zip(wire.places, originals, planned, strict=True):
+    for place, original, raw in zip(wire.places, originals, sent_rows, strict=True):
         size = weigh(messages[place])
         before += size
         if raw != original:
@@ -155,7 +155,7 @@ def _return_original(services: Services, incoming: Incoming, reason: str) -> Com
 
 def _encode(rows: _Rows) -> bytes:
     """The answer's body; the rows keep the bytes that the client sent."""
-    told = {
+    fields = {
         "tokens_before": rows.before,
         "tokens_after": rows.after,
         "tokens_saved": rows.before - rows.after,
@@ -163,7 +163,7 @@ def _encode(rows: _Rows) -> bytes:
         "transforms_applied": list(rows.stages),
         "ccr_hashes": list(rows.hashes),
     }
-    return b'{"messages":[' + b",".join(rows.raws) + b"]," + msgspec.json.encode(told)[1:]
+    return b'{"messages":[' + b",".join(rows.raws) + b"]," + msgspec.json.encode(fields)[1:]
 
 
 async def retrieve_original(services: Services, incoming: Incoming, name: str) -> CompressAnswer:
@@ -181,11 +181,13 @@ async def retrieve_original(services: Services, incoming: Incoming, name: str) -
     if found is None or not found.key.hex().startswith(name):
         raise NotFound("no message has this hash", hint="It was given to another tenant, or has been removed.")
     message = read_message(found.body)
-    told = {
+    fields = {
         "hash": name,
         "original_content": message.text,
         "original_tokens": found.tokens,
         "role": message.role,
         "tool_call_id": message.call_id,
     }
-    return CompressAnswer(msgspec.json.encode(told), [(b"x-context-session", found.session.encode("utf-8", "replace"))])
+    return CompressAnswer(
+        msgspec.json.encode(fields), [(b"x-context-session", found.session.encode("utf-8", "replace"))]
+    )

@@ -45,16 +45,16 @@ async def load_vectors(
         return {}
     found = {form: _unpacked(raw) for form, raw in stored.items()}
     missing = [form for form in wanted if form not in found]
-    patience = services.embeddings_breaker
-    if missing and (patience.is_open or patience.open_calls >= services.settings.helper.concurrency):
-        _count(services, "resting" if patience.is_open else "queue_full")
+    breaker = services.embeddings_breaker
+    if missing and (breaker.is_open or breaker.open_calls >= services.settings.helper.concurrency):
+        _count(services, "resting" if breaker.is_open else "queue_full")
         return found
-    patience.open_calls += 1
+    breaker.open_calls += 1
     try:
         for at in range(0, len(missing), settings.batch):
             batch = missing[at : at + settings.batch]
             made = await _embed_batch(services, target, [wanted[form] for form in batch], headers or [])
-            patience.record_call(made.outcome)
+            breaker.record_call(made.outcome)
             if made.outcome != "answered":
                 break  # the next batch would fare no better, and nobody should wait for it
             # Unpack the stored form, so that a relevance does not depend on the process that made the vector.
@@ -65,7 +65,7 @@ async def load_vectors(
                 [EmbeddingRow(tenant, session, settings.model, form, raw, now) for form, raw in packed.items()]
             )
     finally:
-        patience.open_calls -= 1
+        breaker.open_calls -= 1
     return found
 
 

@@ -72,16 +72,16 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
     Memory is updated before the store has answered, and before any wait. So a second request that arrives meanwhile
     does not store the same rows again. If storing fails, the session is forgotten and read back.
     """
-    branch, memory = turn.located.branch, turn.located.branch.live_session
+    branch, live_session = turn.located.branch, turn.located.branch.live_session
     rows = turn.pending.rows
-    if not memory.stored:
-        rows.append(SessionRow(turn.tenant, memory.session, memory.explicit, now))
-        memory.stored = True
+    if not live_session.stored:
+        rows.append(SessionRow(turn.tenant, live_session.session, live_session.explicit, now))
+        live_session.stored = True
     if not branch.stored:
         rows.append(
             BranchRow(
                 turn.tenant,
-                memory.session,
+                live_session.session,
                 branch.name,
                 branch.parent,
                 branch.fork_key,
@@ -96,7 +96,7 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
             add_offer_row(turn, branch.tool_offer)
     elif turn.located.relation == "continuation" and locate.is_first_continuation(turn.request, branch):
         rows += locate.mark_working(branch)
-    if branch.tip_key is None and not memory.explicit:
+    if branch.tip_key is None and not live_session.explicit:
         live_sessions.record_first_tip(branch, turn.tip_key)
     branch.tip_key = turn.tip_key
     branch.answer_key = None
@@ -156,7 +156,7 @@ def add_exchange_rows(turn: Turn, forms: MessageForms, now: float) -> None:
 def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
     """Return copies of the edits and states that a fork inherits: the old branch and the new one are independent from
     here."""
-    branch, memory = turn.located.branch, turn.located.branch.live_session
+    branch, live_session = turn.located.branch, turn.located.branch.live_session
     state = branch.state
     lasting = state.edits if state.lasting_edits is None else state.lasting_edits
     rows: list[Row] = [_edit_row(turn, e, branch.edit_versions.setdefault(k, 1), now) for k, e in lasting.items()]
@@ -167,7 +167,7 @@ def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
         rows += make_edit_rows(turn, [e for k, e in state.edits.items() if lasting.get(k) != e], now)
         rows += _take_back(turn, [e for k, e in lasting.items() if k not in state.edits], now)
     branch.edit_number = len(rows)
-    rows += [StateRow(turn.tenant, memory.session, branch.name, k, text, now) for k, text in branch.state.states]
+    rows += [StateRow(turn.tenant, live_session.session, branch.name, k, text, now) for k, text in branch.state.states]
     mine, turn.pending.rows = turn.pending.rows, []
     for k in sorted(branch.state.pins):
         add_pin_row(turn, k, 0, now)
@@ -198,8 +198,8 @@ class _Ingested(NamedTuple):
 
 
 def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
-    branch, memory = turn.located.branch, turn.located.branch.live_session
-    found = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), memory.serial)
+    branch, live_session = turn.located.branch, turn.located.branch.live_session
+    found = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), live_session.serial)
     other = found.other
     gap, whole = _find_gap(turn)
     changed = [(n, form.hex()) for n, form in other.items() if branch.other_forms.get(n) != form]
@@ -212,7 +212,7 @@ def _add_message_rows(
     live_sessions: LiveSessions, turn: Turn, now: float, begin: int, known: _Ingested | None
 ) -> _Ingested:
     """Put the rows of messages that are not stored yet on the turn, from index `begin` on."""
-    memory = turn.located.branch.live_session
+    live_session = turn.located.branch.live_session
     messages, keys = turn.request.messages, turn.keys
     system, other, parent, position, reached = known or _Ingested([], {}, chain.derive_root_key(turn.tenant), 0, False)
     system, other = list(system), dict(other)
@@ -222,7 +222,7 @@ def _add_message_rows(
         if message.is_system:
             system.append((n, _add_form(turn, message.form, message.raw)))
             continue
-        node = memory.nodes.get(keys[n])
+        node = live_session.nodes.get(keys[n])
         # Rows that a gateway gets back are answers of ours: by them the conversation is recognised without a name.
         given = turn.dialect.returns_rows and (reached or message.role == "assistant")
         reached = reached or given
@@ -231,7 +231,7 @@ def _add_message_rows(
             turn.pending.rows.append(
                 make_message_row(turn, message, keys[n], parent, position, group_id, now, answer=given, reached=reached)
             )
-            live_sessions.add_node(memory, keys[n], make_node(turn, message, now, reached=reached))
+            live_sessions.add_node(live_session, keys[n], make_node(turn, message, now, reached=reached))
         else:
             reached = reached or node.reached
             if node.form != message.form:
@@ -243,9 +243,9 @@ def _add_message_rows(
 
 def make_node(turn: Turn, message: Message, now: float, *, reached: bool) -> Node:
     """Return the memory node of a message that is stored now."""
-    branch, memory = turn.located.branch, turn.located.branch.live_session
-    memory.token_counter = memory.token_counter or turn.weigh
-    tokens = turn.weigh(message) if memory.token_counter is turn.weigh else 0
+    branch, live_session = turn.located.branch, turn.located.branch.live_session
+    live_session.token_counter = live_session.token_counter or turn.weigh
+    tokens = turn.weigh(message) if live_session.token_counter is turn.weigh else 0
     return Node(message.form, branch.name, reached, turn.strategy, now, tokens)
 
 

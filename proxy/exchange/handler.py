@@ -171,9 +171,9 @@ async def _answer_refusal(
 ) -> tuple[Turn, Reply]:
     """Send the client's own bytes in place of a prompt that was refused. If these are refused too, because reasoning is
     bound to our earlier prompts, send our prompt without reasoning."""
-    planned, reply = turn.prompt.outgoing, refused
+    sent, reply = turn.prompt.outgoing, refused
     is_bound = await bound_reasoning.is_refusal(refused)
-    if planned != turn.original:
+    if sent != turn.original:
         await refused.close()
         reply = await ask(turn.original)
         if reply.status < 400:
@@ -181,16 +181,16 @@ async def _answer_refusal(
             record_outcome.stop_rewriting(services, turn, "upstream_reject")
             return turn, reply
         is_bound = is_bound or await bound_reasoning.is_refusal(reply)
-    stripped = bound_reasoning.strip_all(turn, planned) if is_bound else None
+    stripped = bound_reasoning.strip_all(turn, sent) if is_bound else None
     if stripped is None:
-        if planned != turn.original:
+        if sent != turn.original:
             turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
         return turn, reply
     await reply.close()
     reply = await ask(stripped)
     services.metrics.fallbacks_total.labels(reason=FallbackReason.BOUND).inc()
     if reply.status < 400:
-        rows = bound_reasoning.remember_refused(services, turn, planned)
+        rows = bound_reasoning.remember_refused(services, turn, sent)
         record_outcome.store_in_background(services, turn, rows)
     return turn.with_prompt(outgoing=stripped, fallback=FallbackReason.BOUND), reply
 

@@ -76,18 +76,18 @@ def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
     count = 0
     for raw in contents:
         message = gemini.read_message(raw)
-        said: dict[str, Any] = {"role": message.role, "content": message.text}
+        fields: dict[str, Any] = {"role": message.role, "content": message.text}
         calls = []
         for call in message.calls:
             count += 1
             waiting[call.name].append(name := f"call_{count}_{call.name}")
             calls.append({"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
         if calls:
-            said["tool_calls"] = calls
+            fields["tool_calls"] = calls
         if message.role == "tool" and message.call_id is not None:
             known = waiting[message.call_id]
-            said["tool_call_id"] = known.popleft() if known else message.call_id
-        made.append(msgspec.json.encode(said))
+            fields["tool_call_id"] = known.popleft() if known else message.call_id
+        made.append(msgspec.json.encode(fields))
     return made
 
 
@@ -106,7 +106,7 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
     place = await locate.locate_request(
         services.live_sessions, tenant, conversation.session, request, keys, retry=False
     )
-    memory = place.branch.live_session
+    live_session = place.branch.live_session
     if place.known_until == len(keys) - 1:
         raise Conflict(f"the conversation {conversation.session!r} is there already")
     target = services.client.select_target(conversation.model)
@@ -135,7 +135,7 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
         await services.store.put([*turn.pending.rows, *rows])
     finally:
         # Memory may hold more than the store has: the next request reads the session from the store.
-        services.live_sessions.forget_session(memory)
+        services.live_sessions.forget_session(live_session)
     return len(conversation.messages)
 
 

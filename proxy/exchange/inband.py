@@ -134,7 +134,7 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
 
 
 async def _reply(services: Services, request: Request, session: str, text: str, out: ResponseWriter) -> None:
-    told: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
+    headers: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
     name, created = f"chatcmpl-{locate.make_id()}", int(services.now())
     head = {"id": name, "created": created, "model": request.model}
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
@@ -143,10 +143,10 @@ async def _reply(services: Services, request: Request, session: str, text: str, 
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
         body = msgspec.json.encode({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
         length = (b"content-length", b"%d" % len(body))
-        await out.start(200, [(b"content-type", b"application/json"), length, *told])
+        await out.start(200, [(b"content-type", b"application/json"), length, *headers])
         await out.end(body)
         return
-    await out.start(200, [(b"content-type", b"text/event-stream; charset=utf-8"), *told])
+    await out.start(200, [(b"content-type", b"text/event-stream; charset=utf-8"), *headers])
     for event in _events(head, text, usage if request.usage_wanted else None):
         await out.write(event)
     await out.end(b"data: [DONE]\n\n")

@@ -51,10 +51,10 @@ def make_iteration_rows(services: Services, turn: Turn, injection: Reflect, refl
 async def store_feedback(services: Services, branch_id: BranchId, text: str) -> NoteRow:
     """Store the user's feedback on the iterations so far, beside the user's messages in the conversation itself. Raises
     ValueError for an empty text, StoreUnavailable if it cannot be stored."""
-    said = text.strip()[: reflection.MAX_RESULT_CHARS]
-    if not said:
+    feedback = text.strip()[: reflection.MAX_RESULT_CHARS]
+    if not feedback:
         raise ValueError("feedback without a text")
-    row = NoteRow(*branch_id, make_id(), "feedback", said, services.now())
+    row = NoteRow(*branch_id, make_id(), "feedback", feedback, services.now())
     await services.store.put([row])
     return row
 
@@ -71,10 +71,10 @@ async def read_iterations(store: Store, branch_id: BranchId) -> list[IterationRe
             one = reflection.add_reflection(one, row.reflection)
         until = rows[n + 1].created_at if n + 1 < len(rows) else float("inf")
         since = row.created_at if n else 0.0
-        said = [note.text for note in notes if since <= note.created_at < until]
-        if said:
-            said = [one.user_feedback, *said] if one.user_feedback else said
-            one = msgspec.structs.replace(one, user_feedback="\n".join(said))
+        texts = [note.text for note in notes if since <= note.created_at < until]
+        if texts:
+            texts = [one.user_feedback, *texts] if one.user_feedback else texts
+            one = msgspec.structs.replace(one, user_feedback="\n".join(texts))
         made.append(one)
     return made
 
@@ -120,11 +120,11 @@ def _iteration(turn: Turn, injection: Reflect) -> list[Row]:
         return [_row(turn, step, "", {}, ranks)]
     batches = call_batches.find_batches(messages, keys, steps, injection)
     batch = batches[-1] if batches and batches[-1].calls[-1].call_index == step.start else None
-    told = {one.call_index for one in batch.calls} if batch is not None else set()
+    batch_calls = {one.call_index for one in batch.calls} if batch is not None else set()
     places = call_batches.number_newest_calls(messages, steps, injection)
     name = batch.ask_id if batch is not None else ""
-    mine = [s for s in steps if s is step or s.start in told]
-    return [_row(turn, s, name if s.start in told else "", places, ranks) for s in mine]
+    mine = [s for s in steps if s is step or s.start in batch_calls]
+    return [_row(turn, s, name if s.start in batch_calls else "", places, ranks) for s in mine]
 
 
 def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:

@@ -53,12 +53,16 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
     A new message gets the present time and the turn's format. A hidden message gets the format of the message before
     it.
     """
-    memory, hidden, keys = turn.located.branch.live_session, turn.enriched.spliced.hidden_at, turn.enriched.spliced.keys
+    live_session, hidden, keys = (
+        turn.located.branch.live_session,
+        turn.enriched.spliced.hidden_at,
+        turn.enriched.spliced.keys,
+    )
 
     def look(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
         times, strategies = (list(known[0]), list(known[1])) if known else ([], [])
         for k in keys[begin:]:
-            node = memory.nodes.get(k)
+            node = live_session.nodes.get(k)
             if node is not None:
                 times.append(node.seen_at)
                 strategies.append(node.strategy)
@@ -67,9 +71,9 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
                 strategies.append(strategies[-1] if k in hidden else turn.strategy)
         return times, strategies
 
-    if hidden or keys[-1] not in memory.nodes:
+    if hidden or keys[-1] not in live_session.nodes:
         return look(0, None)
-    times, strategies = turn.request.memo("origins", look, memory.serial)
+    times, strategies = turn.request.memo("origins", look, live_session.serial)
     spoken = chain.find_chained_indices(turn.request)
     lead = spoken[0] if spoken else 0
     # The messages before the chain were made for this request, however often they came before.
@@ -226,8 +230,8 @@ def find_project(settings: Settings, headers: Mapping[str, str]) -> str:
 
 def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None:
     """Drop the remembered notes of a session that was written to: its next requests read them again."""
-    memory = live_sessions.find_session(tenant, session)
-    for branch in memory.branches.values() if memory is not None else ():
+    live_session = live_sessions.find_session(tenant, session)
+    for branch in live_session.branches.values() if live_session is not None else ():
         branch.loaded_notes = None
 
 
@@ -301,9 +305,9 @@ async def refresh(services: Services, live_session: LiveSession) -> StoredDecisi
 async def reload(services: Services, tenant: str, session: str) -> StoredDecisions:
     """Read the decisions again after one was made; the session's next requests have them."""
     found = await read_decisions(services.store, tenant, session)
-    memory = services.live_sessions.find_session(tenant, session)
-    if memory is not None:
-        memory.stored_decisions = found
+    live_session = services.live_sessions.find_session(tenant, session)
+    if live_session is not None:
+        live_session.stored_decisions = found
     return found
 
 
@@ -324,8 +328,8 @@ def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions
 def clear_one_time_settings(turn: Turn) -> list[Row]:
     """Return the row that takes back one-time settings, once the request that uses them is planned; memory is
     updated."""
-    memory = turn.located.branch.live_session
-    known = memory.stored_decisions
+    live_session = turn.located.branch.live_session
+    known = live_session.stored_decisions
     if (
         known is None
         or turn.located.branch.kind == "side"
@@ -338,8 +342,8 @@ def clear_one_time_settings(turn: Turn) -> list[Row]:
     )
     if left == known.settings:
         return []
-    memory.stored_decisions = replace(known, settings=left)
-    return [make_settings_row(turn.tenant, memory.session, left)]
+    live_session.stored_decisions = replace(known, settings=left)
+    return [make_settings_row(turn.tenant, live_session.session, left)]
 
 
 def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> SettingsRow:

@@ -212,9 +212,11 @@ async def _count_tokens(
     first. A count that the session has is reused, even if the messages were dropped from the cache meanwhile."""
     begin, _ = request.read_memo("counted", id(weigh))
     new = [n for n in range(begin, len(keys)) if not weigh.has_count(request.messages[n])]
-    memory = locate.find_live_session(services.live_sessions, tenant, named_session, request, keys) if new else None
-    if memory is not None:
-        new = [n for n in new if not memory.restore_token_count(keys[n], request.messages[n], weigh)]
+    live_session = (
+        locate.find_live_session(services.live_sessions, tenant, named_session, request, keys) if new else None
+    )
+    if live_session is not None:
+        new = [n for n in new if not live_session.restore_token_count(keys[n], request.messages[n], weigh)]
     uncounted = [request.messages[n] for n in new]
     if uncounted and (id(weigh) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > UNCOUNTED):
         await asyncio.to_thread(lambda: [weigh(m) for m in uncounted])
@@ -347,42 +349,42 @@ def find_simulated_state(branch: Branch) -> BranchState:
 async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
     """Ask the plan's questions in the background. If an answer is needed now, wait as long as the settings allow, and
     plan again with it."""
-    asking = services.helper_queue
-    if asking is None or not turn.prompt.plan.asks or turn.enriched.policy.mode != "rewrite":
+    helper_queue = services.helper_queue
+    if helper_queue is None or not turn.prompt.plan.asks or turn.enriched.policy.mode != "rewrite":
         return turn
     branch = turn.located.branch
-    waiting = asking.submit_asks(branch, turn.prompt.plan.asks, headers)
+    waiting = helper_queue.submit_asks(branch, turn.prompt.plan.asks, headers)
     if not waiting or not services.settings.helper.wait_ms:
         return turn
     if turn.pending.rows and services.settings.store.persist != "required":
         _store_rows(services, turn)  # stored even if the client leaves meanwhile: a later request takes them for stored
-    if await asking.wait_for_answer(waiting):
+    if await helper_queue.wait_for_answer(waiting):
         turn = await plan_request(services, turn)
-        asking.submit_asks(branch, turn.prompt.plan.asks, headers)
+        helper_queue.submit_asks(branch, turn.prompt.plan.asks, headers)
     return turn
 
 
 async def make_plan(services: Services, turn: Turn, state: BranchState, *, frozen: bool) -> Plan:
     """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
-    woven = turn.enriched.spliced
+    spliced = turn.enriched.spliced
     coming = turn.enriched.pending_tool_offer or turn.enriched.tool_offer
-    toll = turn.weigh.count_tools(coming.definitions) if turn.enriched.pending_tool_offer else 0
+    tool_tokens = turn.weigh.count_tools(coming.definitions) if turn.enriched.pending_tool_offer else 0
     (times, strategies), found = lookups.find_origins(turn), turn.located.branch.search_hits
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
-    told = lookups.find_prompt_notes(turn)
+    notes = lookups.find_prompt_notes(turn)
 
     inputs = RewriteInputs(
-        weigh=turn.weigh, keys=woven.keys, strategy=turn.strategy, strategies=strategies, times=times, frozen=frozen,
-        offered_tools=frozenset(coming.names), tool_tokens=toll, sent_count=_count_sent(turn),
+        weigh=turn.weigh, keys=spliced.keys, strategy=turn.strategy, strategies=strategies, times=times, frozen=frozen,
+        offered_tools=frozenset(coming.names), tool_tokens=tool_tokens, sent_count=_count_sent(turn),
         guarded_keys=splice_rounds.find_guarded_results(turn),
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
-        tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state), **told,
+        tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state), **notes,
     )  # fmt: skip
-    conversation = (woven.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
+    conversation = (spliced.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
 
     def plan() -> Plan:
-        return rewrite_remaining(*conversation, hidden=woven.hidden_at) if dropped else rewrite(*conversation)
+        return rewrite_remaining(*conversation, hidden=spliced.hidden_at) if dropped else rewrite(*conversation)
 
     return await _plan_in_time(services, plan) if _takes_long(turn) else plan()
 

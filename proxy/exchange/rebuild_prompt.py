@@ -56,12 +56,14 @@ async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str)
     request, keys = await rebuild_request(store, row)
     original = request.body
     sent = msgspec.json.decode(row.inserts, type=SentTexts)
-    woven = await _splice_stored_rounds(store, row, request, keys, sent)
-    edits = await _load_edits(store, row, woven.keys)
+    spliced = await _splice_stored_rounds(store, row, request, keys, sent)
+    edits = await _load_edits(store, row, spliced.keys)
     if sent.original or row.fallback == "upstream_reject":
-        body = original if row.fallback == "upstream_reject" else write_request(woven.request, request_usage=sent.usage)
+        body = (
+            original if row.fallback == "upstream_reject" else write_request(spliced.request, request_usage=sent.usage)
+        )
         return RebuiltPrompt(row, original, body, edits, keys, await _rebuild_later_bodies(store, row, request, body))
-    body = await _render_sent_body(store, row, woven.request, woven.keys, edits, sent)
+    body = await _render_sent_body(store, row, spliced.request, spliced.keys, edits, sent)
     return RebuiltPrompt(row, original, body, edits, keys, await _rebuild_later_bodies(store, row, request, body))
 
 
@@ -107,10 +109,10 @@ async def _splice_stored_rounds(
             if found.created_at <= row.started_at:  # a later round was not there to be put back
                 one = decode_round(found.key, found.head, found.body, found.created_at)
                 rounds.setdefault(found.head, []).append(one)
-    woven = splice_hidden_rounds(request, keys, rounds, tools)
-    if woven.round_count != sent.rounds:
+    spliced = splice_hidden_rounds(request, keys, rounds, tools)
+    if spliced.round_count != sent.rounds:
         raise StoreUnavailable("hidden rounds of a stored exchange are missing")
-    return woven
+    return spliced
 
 
 def _find_stored_keys(request: Request, chain: Sequence[MessageRecord]) -> tuple[bytes, ...]:

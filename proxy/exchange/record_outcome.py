@@ -56,23 +56,23 @@ def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
 def make_context_headers(turn: Turn) -> Headers:
     """The x-context-* headers that report on the request to the client."""
     plan = turn.prompt.plan
-    told: Headers = [
+    headers: Headers = [
         (b"x-context-session", turn.located.branch.session.encode("utf-8", "replace")),
         (b"x-context-tokens", b"%d, %d" % (plan.before, turn.sent_tokens)),
     ]
     if turn.enriched.arm:
-        told.append((b"x-context-arm", turn.enriched.arm.encode()))
+        headers.append((b"x-context-arm", turn.enriched.arm.encode()))
     if turn.over_budget:
-        told.append((b"x-context-over-budget", b"%d" % turn.over_budget))
+        headers.append((b"x-context-over-budget", b"%d" % turn.over_budget))
     if turn.warnings:
-        told.append((b"x-context-warning", "; ".join(turn.warnings).encode("ascii", "replace")))
+        headers.append((b"x-context-warning", "; ".join(turn.warnings).encode("ascii", "replace")))
     if turn.enriched.policy.stands_for:
-        told.append(
+        headers.append(
             (b"x-context-policy-used", f"{turn.enriched.policy.name}, {turn.enriched.policy.schedule}".encode())
         )
     if turn.prompt.fallback:
-        told.append((b"x-context-fallback", turn.prompt.fallback.encode()))
-    return told
+        headers.append((b"x-context-fallback", turn.prompt.fallback.encode()))
+    return headers
 
 
 def record_outcome(
@@ -153,8 +153,8 @@ def _make_note(
     over = [note.text for note in turn.prompt.plan.notes if note.kind in ("over_level", "inserts_left_out")]
     if turn.over_budget:
         over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.prompt.plan.limit}")
-    told, dropped = more.get("note"), bound_reasoning.describe_dropped(turn, answer)
-    found = [str(told) if told else _describe_rounds(turn, usage), dropped, *over]
+    own_note, dropped = more.get("note"), bound_reasoning.describe_dropped(turn, answer)
+    found = [str(own_note) if own_note else _describe_rounds(turn, usage), dropped, *over]
     return "; ".join(one for one in found if one) or None
 
 
@@ -167,7 +167,7 @@ def _store_answers(
 ) -> bytes | None:
     """Store each choice's message as the client will send it back; return the key of the first. whole: they are
     complete."""
-    branch, memory = turn.located.branch, turn.located.branch.live_session
+    branch, live_session = turn.located.branch, turn.located.branch.live_session
     first = None
     position = len(chain.find_chained_indices(turn.request))
     group_id = turn.find_group_ids()(len(turn.keys) - 1)
@@ -185,14 +185,14 @@ def _store_answers(
         if message.calls:
             rows += locate.mark_working(branch)
         chain_key = chain.derive_next_key(turn.tip_key, message.digest)
-        if chain_key not in memory.nodes:
+        if chain_key not in live_session.nodes:
             rows.append(
                 exchange_rows.make_message_row(
                     turn, message, chain_key, turn.tip_key, position, group_id, now, answer=True, reached=True
                 )
             )
             services.live_sessions.add_node(
-                memory, chain_key, exchange_rows.make_node(turn, message, now, reached=True)
+                live_session, chain_key, exchange_rows.make_node(turn, message, now, reached=True)
             )
         if first is None:
             first = chain_key
@@ -224,7 +224,7 @@ def _read_state(
 def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> None:
     """Add the figures of an exchange to the request log."""
     original = turn.prompt.observed or turn.prompt.plan.messages is None
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "session": turn.located.branch.session,
         "policy": turn.enriched.policy.name,
         "tokens_before": turn.prompt.plan.before,
@@ -233,12 +233,12 @@ def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> 
         else turn.prompt.plan.after,
     }
     if meter is not None and any(cached >= 0 for _, cached in meter.rounds):
-        told["cached"] = sum(max(cached, 0) for _, cached in meter.rounds)
+        fields["cached"] = sum(max(cached, 0) for _, cached in meter.rounds)
     if turn.prompt.fallback is not None:
-        told["fallback"] = turn.prompt.fallback
+        fields["fallback"] = turn.prompt.fallback
     if status != "complete":
-        told["outcome"] = status
-    turn.log_fields.update(told)
+        fields["outcome"] = status
+    turn.log_fields.update(fields)
 
 
 def _asked_for_state(turn: Turn, answer: AssembledAnswer) -> bool:

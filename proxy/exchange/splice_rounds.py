@@ -81,20 +81,20 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
 async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
     """Return the rounds behind the answers in this request, read from the store where this process does not know
     them."""
-    memory = turn.located.branch.live_session
+    live_session = turn.located.branch.live_session
     keys, answers = turn.keys, turn.request.find_indices("answers", lambda m: m.role == "assistant")
     asked = {keys[n - 1]: None for n in answers if n}
-    missing = [k for k in asked if k not in memory.hidden_rounds]
+    missing = [k for k in asked if k not in live_session.hidden_rounds]
     if missing:
-        rows = await services.store.read_hidden_rounds(turn.tenant, memory.session, missing)
+        rows = await services.store.read_hidden_rounds(turn.tenant, live_session.session, missing)
         found: dict[bytes, tuple[HiddenRound, ...]] = dict.fromkeys(missing, ())
         for row in rows:
             if row.head in found:
                 found[row.head] += (decode_round(row.key, row.head, row.body, row.created_at),)
         for head, known in found.items():
-            if head not in memory.hidden_rounds:  # nobody else has read it meanwhile
-                memory.put_rounds(head, known)
-    return memory.hidden_rounds
+            if head not in live_session.hidden_rounds:  # nobody else has read it meanwhile
+                live_session.put_rounds(head, known)
+    return live_session.hidden_rounds
 
 
 def _find_conversation_kind(turn: Turn) -> tuple[str, tuple[str, ...]]:

@@ -140,8 +140,8 @@ class HelperClient:
     def _read(self, prompt: str, answer: AssembledAnswer) -> HelperAnswer:
         usage = answer.usage
         if usage is None:
-            asked, said = estimate_text_tokens(prompt) + PER_MESSAGE, estimate_text_tokens(answer.text)
-            usage = Usage(asked, said, asked + said)
+            asked, answered = estimate_text_tokens(prompt) + PER_MESSAGE, estimate_text_tokens(answer.text)
+            usage = Usage(asked, answered, asked + answered)
         if answer.error is not None and not answer.is_done:
             return HelperAnswer("failed")
         outcome = "answered" if answer.is_done else "garbage"

@@ -206,30 +206,30 @@ class HelperQueue:
                 return "over_budget"
         except StoreUnavailable:
             return "store"
-        told = HelperAnswer("cancelled", dollars=reserved)
+        answer = HelperAnswer("cancelled", dollars=reserved)
         try:
-            told = await self._helper_client.ask(question.ask.prompt, question.headers)
+            answer = await self._helper_client.ask(question.ask.prompt, question.headers)
         finally:
             spent = self._budget.settle_reserve(
-                question.ask.kind, reserved, (told.prompt_tokens, told.completion_tokens), told.dollars
+                question.ask.kind, reserved, (answer.prompt_tokens, answer.completion_tokens), answer.dollars
             )
             store.put([spent])
-            self._count_cost(question.ask, told)
-        if self._breaker.record_call(told.outcome):
+            self._count_cost(question.ask, answer)
+        if self._breaker.record_call(answer.outcome):
             log.warning(
                 "the helper at upstream %s is down: nothing is asked for %g s", self._helper_client.target.name, BREAK_S
             )
-        outcome = judge_answer(question.ask, told.text.strip()) if told.outcome == "answered" else told.outcome
+        outcome = judge_answer(question.ask, answer.text.strip()) if answer.outcome == "answered" else answer.outcome
         if outcome == "kept":
-            await self._store_answer(question, told)
+            await self._store_answer(question, answer)
         return outcome
 
-    async def _store_answer(self, question: Question, told: HelperAnswer) -> None:
+    async def _store_answer(self, question: Question, answer: HelperAnswer) -> None:
         """Deliver the answer at once, and return when it is on disk: until then no other process would find it
         there."""
-        text = told.text.strip()
+        text = answer.text.strip()
         tenant, session, name = question.key
-        tokens = (told.prompt_tokens, told.completion_tokens)
+        tokens = (answer.prompt_tokens, answer.completion_tokens)
         row = HelperAnswerRow(
             tenant,
             session,
@@ -237,7 +237,7 @@ class HelperQueue:
             question.ask.kind,
             self._helper_client.model_name,
             *tokens,
-            told.dollars,
+            answer.dollars,
             self._now(),
             text,
         )
@@ -253,8 +253,8 @@ class HelperQueue:
         memory."""
         question.text = text
         tenant, session, name = question.key
-        memory = self._live_sessions.find_session(tenant, session)
-        for branch in [*(memory.branches.values() if memory is not None else ()), *question.branches]:
+        live_session = self._live_sessions.find_session(tenant, session)
+        for branch in [*(live_session.branches.values() if live_session is not None else ()), *question.branches]:
             remember_answer(branch, name, text)
         if not question.done.done():
             question.done.set_result(True)
@@ -268,10 +268,10 @@ class HelperQueue:
     def _count(self, ask: Ask, outcome: str) -> None:
         self._metrics.helper_total.labels(kind=self._metrics.limit_label("helper", ask.kind), outcome=outcome).inc()
 
-    def _count_cost(self, ask: Ask, told: HelperAnswer) -> None:
+    def _count_cost(self, ask: Ask, answer: HelperAnswer) -> None:
         kind = self._metrics.limit_label("helper", ask.kind)
-        self._metrics.helper_dollars_total.labels(kind=kind).inc(told.dollars)
-        self._metrics.helper_tokens_total.labels(kind=kind).inc(told.prompt_tokens + told.completion_tokens)
+        self._metrics.helper_dollars_total.labels(kind=kind).inc(answer.dollars)
+        self._metrics.helper_tokens_total.labels(kind=kind).inc(answer.prompt_tokens + answer.completion_tokens)
 
 
 def remember_answer(branch: Branch, name: str, text: str) -> None:

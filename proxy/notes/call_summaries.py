@@ -68,10 +68,10 @@ def describe_call(call: Call) -> str:
     """`searched 'python tutorial'`: the verb by the tool's name, and the subject of the call."""
     verb = next((_VERB_OF[w] for w in map(str.lower, _WORDS.findall(call.name)) if w in _VERB_OF), "")
     subject = _subject(call.arguments)
-    said = verb or f"called {shorten_to_line(call.name, MAX_SUBJECT_CHARS)}"
+    phrase = verb or f"called {shorten_to_line(call.name, MAX_SUBJECT_CHARS)}"
     if not subject:
-        return said if not verb else f"{verb} with {shorten_to_line(call.name, MAX_SUBJECT_CHARS)}"
-    return f"{said} '{subject}'" if verb == "searched" or not verb else f"{said} {subject}"
+        return phrase if not verb else f"{verb} with {shorten_to_line(call.name, MAX_SUBJECT_CHARS)}"
+    return f"{phrase} '{subject}'" if verb == "searched" or not verb else f"{phrase} {subject}"
 
 
 def _subject(arguments: str) -> str:
@@ -108,8 +108,8 @@ def describe_result(result: Message, outcome: QuotedOutcome) -> str:
         more = text.count("\n")
         return shorten_to_line(first, MAX_LINE_CHARS) + (f" ({more + 1} lines)" if more else "")
     tail = reversed(text[-MAX_SEARCHED_CHARS:].splitlines())
-    said = outcome.quoted_line or next((one for one in tail if _ERROR_WORDS.search(one)), first)
-    return f"{outcome.outcome}: {shorten_to_line(said, MAX_LINE_CHARS)}"
+    quoted = outcome.quoted_line or next((one for one in tail if _ERROR_WORDS.search(one)), first)
+    return f"{outcome.outcome}: {shorten_to_line(quoted, MAX_LINE_CHARS)}"
 
 
 def _count(text: str) -> str | None:

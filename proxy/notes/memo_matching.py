@@ -185,8 +185,14 @@ def render_memo(memo: Memo) -> str:
     day = datetime.fromtimestamp(min(max(memo.updated_at, 0.0), 253_402_300_799.0), UTC).date().isoformat()
     content = memo.content.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
     names = [tag[:MAX_TAG_CHARS] for tag in memo.tags[:MAX_TAGS]]
-    said = {"id": memo.id[:MAX_TAG_CHARS], "saved": day, "session": memo.session[:100], "tags": names, "memo": content}
-    plain = json.dumps(said, ensure_ascii=False).encode("utf-8", "replace").decode()
+    fields = {
+        "id": memo.id[:MAX_TAG_CHARS],
+        "saved": day,
+        "session": memo.session[:100],
+        "tags": names,
+        "memo": content,
+    }
+    plain = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace").decode()
     return _UNSAFE.sub(lambda found: "".join(map(_escape, found.group())), plain)
 
 

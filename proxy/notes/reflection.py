@@ -156,8 +156,8 @@ def parse_reflection(text: str) -> Reflection | None:
 
 def render_call(call: Call, result: Message, item: CallReflection | None, outcome: QuotedOutcome) -> str:
     """`searched 'python tutorial' → found 3 results, too general`: action → insight; learning; next."""
-    said = (item.insights, item.learning, item.next_suggested_actions) if item is not None else ()
-    insight, *more = said or ("",)
+    reflected = (item.insights, item.learning, item.next_suggested_actions) if item is not None else ()
+    insight, *more = reflected or ("",)
     parts = [
         insight or call_summaries.describe_result(result, outcome),
         *more[:1],

@@ -76,11 +76,11 @@ async def find_branch(services: Services, tenant: str, name: str, branch: str | 
         request = await parse_request(services, await run_off_loop(len(raws), partial(write_request, request, raws)))
         keys = (*keys, exchange.answer)
     copied = await _copy(services, record, exchange.branch, keys)
-    steered = copied.live_session.stored_decisions or StoredDecisions()
+    decisions = copied.live_session.stored_decisions or StoredDecisions()
     policy = services.policies.get(exchange.policy)
     observation = policy.observation if policy is not None else None
     found = await run_off_loop(len(keys), partial(split_groups, request.messages, keys, observation))
-    return SelectedBranch(record, copied, exchange, request, keys, steered, found)
+    return SelectedBranch(record, copied, exchange, request, keys, decisions, found)
 
 
 async def find_last_exchange(services: Services, record: SessionRecord, branch: str | None) -> ExchangeRecord:
@@ -114,13 +114,13 @@ async def _copy(services: Services, record: SessionRecord, name: str, keys: Sequ
         len(known),
         lambda: {k: Node(one.form, one.branch, one.reached, one.strategy, one.seen) for k, one in known.items()},
     )
-    memory = LiveSession(
+    live_session = LiveSession(
         *place, record.explicit, nodes, stored=True, stored_decisions=await read_decisions(services.store, *place)
     )
     live = services.live_sessions.find_session(*place)
     found = live.branches.get(name) if live is not None else None
     if found is None:
-        found = await services.live_sessions.load_branch(memory, name)
+        found = await services.live_sessions.load_branch(live_session, name)
     if found is None:
         raise NotFound(f"session {record.session!r} has no branch {name!r}")
-    return replace(found, live_session=memory)
+    return replace(found, live_session=live_session)

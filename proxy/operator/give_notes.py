@@ -39,15 +39,15 @@ async def read_state(services: Services, tenant: str, session: str, *, branch: s
 
 
 def _shown(selected: SelectedBranch) -> StateDetails:
-    told = selected.operator_decisions.apply_to(selected.branch.state, side=False)
+    state = selected.operator_decisions.apply_to(selected.branch.state, side=False)
     by: StateAuthor = (
         ""
-        if told.state is None
+        if state.state is None
         else "operator"
-        if told.is_state_external and not told.states[-1][0].endswith(MODEL_STATE_SUFFIX)
+        if state.is_state_external and not state.states[-1][0].endswith(MODEL_STATE_SUFFIX)
         else "model"
     )
-    return StateDetails(selected.branch.name, told.state, by, len(told.states))
+    return StateDetails(selected.branch.name, state.state, by, len(state.states))
 
 
 async def set_state(
@@ -144,8 +144,8 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
     )
     if known is None:
         raise NotFound(f"session {session!r} has no note {note!r}")
-    told = parse_settings(record.settings)
-    left = msgspec.structs.replace(told, withdrawn=[*told.withdrawn, note][-MAX_WITHDRAWN:])
+    settings = parse_settings(record.settings)
+    left = msgspec.structs.replace(settings, withdrawn=[*settings.withdrawn, note][-MAX_WITHDRAWN:])
     blank = msgspec.structs.replace(known, text="")
     await services.store.put([blank, lookups.make_settings_row(tenant, session, left)])
     await lookups.reload(services, tenant, session)

@@ -146,12 +146,12 @@ def _prompt(messages: Sequence[PromptMessage]) -> str:
 def _message(message: PromptMessage) -> str:
     why = f" ({message.why.stage}: {message.why.reason})" if message.why is not None else ""
     head = f"[{message.role} {message.id or '-'} {message.status}{why}]"
-    said = message.content if message.content is not None else None
-    if not isinstance(said, dict):
+    restored = message.content if message.content is not None else None
+    if not isinstance(restored, dict):
         return head
-    content = said.get("content")
+    content = restored.get("content")
     text = content if isinstance(content, str) else "" if content is None else msgspec.json.encode(content).decode()
-    calls = "".join(f"\n-> {msgspec.json.encode(call).decode()}" for call in said.get("tool_calls") or ())
+    calls = "".join(f"\n-> {msgspec.json.encode(call).decode()}" for call in restored.get("tool_calls") or ())
     return f"{head}\n{text}{calls}"
 
 

@@ -116,9 +116,9 @@ def _placed_inserts(turn: Turn) -> list[PromptInsert]:
     places: dict[bytes, int] = {}
     for n, k in enumerate(turn.keys):
         places.setdefault(k, n)
-    woven = turn.enriched.spliced.keys
+    keys = turn.enriched.spliced.keys
     return [
-        PromptInsert(places.get(woven[index], -1) if 0 <= index < len(woven) else -1, insert.source, insert.text)
+        PromptInsert(places.get(keys[index], -1) if 0 <= index < len(keys) else -1, insert.source, insert.text)
         for index, insert in ([] if turn.prompt.observed else turn.prompt.plan.placed_inserts)
     ]
 
@@ -328,7 +328,7 @@ def _build_group_item(
     ]
     same = set(states)
     whole = [weigh(selected.request.messages[n]) for n in open_]
-    told = [reported[selected.keys[n]] for n in open_ if selected.keys[n] in reported]
+    reported_tokens = [reported[selected.keys[n]] for n in open_ if selected.keys[n] in reported]
     pins = selected.operator_decisions.find_pins(selected.branch.state.pins)
     prompts = [selected.request.messages[n] for n in open_ if selected.request.messages[n].role == "user"]
     return GroupListItem(
@@ -339,7 +339,7 @@ def _build_group_item(
         sent=sum(size if edit is None else edit.after for size, edit in zip(whole, found, strict=True)),
         status=states[0] if len(same) == 1 else "changed" if same else "in",
         pinned=bool(open_) and all(selected.keys[n] in pins for n in open_),
-        snapshot=told[-1] if told else None,
+        snapshot=reported_tokens[-1] if reported_tokens else None,
         title=_title(prompts),
     )
 

@@ -135,19 +135,19 @@ def _read_har(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
 
 def _read_stream(text: str) -> Any:
     """Return the answer of a stream of chat completions: the texts and calls of its chunks."""
-    said, calls = "", dict[int, Json]()
+    answered, calls = "", dict[int, Json]()
     for line in text.splitlines():
         event = _decode(line.removeprefix("data:").strip())
         for choice in (event.get("choices") or ())[:1] if isinstance(event, Mapping) else ():
             delta = choice.get("delta") or {}
-            said += delta.get("content") or ""
+            answered += delta.get("content") or ""
             for part in delta.get("tool_calls") or ():
                 new: Json = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
                 call = calls.setdefault(part.get("index", 0), new)
                 call["id"] += part.get("id") or ""
                 for name in ("name", "arguments"):
                     call["function"][name] += (part.get("function") or {}).get(name) or ""
-    return make_assistant(said, list(calls.values())) if said or calls else None
+    return make_assistant(answered, list(calls.values())) if answered or calls else None
 
 
 def _read_requests(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
@@ -159,11 +159,11 @@ def _read_requests(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
         if "custom_id" in one:
             known = True
             answer = one.get("response")
-            told = answer.get("body") if isinstance(answer, Mapping) else None
+            answered = answer.get("body") if isinstance(answer, Mapping) else None
             at = batch.setdefault(str(one["custom_id"]), len(pairs))
             if at == len(pairs):
                 pairs.append((None, None))
-            pairs[at] = (_decode(one.get("body")) or pairs[at][0], told or pairs[at][1])
+            pairs[at] = (_decode(one.get("body")) or pairs[at][0], answered or pairs[at][1])
             continue
         body = _decode(_first(one, "request", "request_body", "req", "kwargs"))
         if not isinstance(body, Mapping):
@@ -191,11 +191,11 @@ def _read_langsmith(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
         listed = given.get("messages")
         listed = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], list) else listed
         tools = given.get("tools") or (run.get("extra") or {}).get("invocation_params", {}).get("tools")
-        told = run.get("outputs") or {}
-        generations = told.get("generations")
+        outputs = run.get("outputs") or {}
+        generations = outputs.get("generations")
         while isinstance(generations, list) and generations:
             generations = generations[0]
-        answer = generations.get("message") if isinstance(generations, Mapping) else told.get("messages") or told
+        answer = generations.get("message") if isinstance(generations, Mapping) else outputs.get("messages") or outputs
         pairs.append(({"messages": listed, "tools": tools}, [answer] if isinstance(generations, Mapping) else answer))
     return _from_requests(pairs)
 
@@ -276,8 +276,8 @@ def _chain(messages: list[Json]) -> Iterator[bytes]:
     than what a client sends back."""
     link = b""
     for message in messages:
-        told = {key: value for key, value in message.items() if value not in (None, "", [])}
-        link = hashlib.blake2b(link + json.dumps(told, sort_keys=True).encode(), digest_size=16).digest()
+        filled = {key: value for key, value in message.items() if value not in (None, "", [])}
+        link = hashlib.blake2b(link + json.dumps(filled, sort_keys=True).encode(), digest_size=16).digest()
         yield link
 
 

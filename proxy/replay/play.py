@@ -114,11 +114,13 @@ def play_conversation(conversation: RecordedConversation, settings: ReplaySettin
     early = {
         n: _Player(settings.contenders[n], settings, table, early=True).play()
         for n in needed
-        if players[n].front.offered_names
+        if players[n].offered.offered_names
     }
     edited = frozenset(n for n in early if count_cuts(players[n].session.edits))
     seen, pairs = table.build_bound_inputs(settings.contenders), len(settings.prices)
-    bounds = {name: compute_bound(table.wants, ruler, settings.model, seen[name], price_pairs=pairs) for name in BOUNDS}
+    bounds = {
+        name: compute_bound(table.wanted, ruler, settings.model, seen[name], price_pairs=pairs) for name in BOUNDS
+    }
     return ConversationResult(
         conversation.source, tallies, bounds, tuple(sorted(table.request.tool_names)), early, edited
     )
@@ -166,9 +168,9 @@ class _SharedInput:
         self._read: dict[bytes, Message] = {}
         self.messages = tuple(map(self.read, conversation.messages))
         self.keys = chain.compute_keys(conversation.tenant, self.messages)
-        self.wants = WantedReferences(self.messages, conversation.tools)
+        self.wanted = WantedReferences(self.messages, conversation.tools)
         self.times = conversation.times or _paced(self.messages)
-        self.head = ruler.count_tools(conversation.tools)
+        self.tool_tokens = ruler.count_tools(conversation.tools)
         self.request = _request(conversation, conversation.tools)
 
     def offer_tools(self, policy: Policy | None) -> RequestWithTools:
@@ -183,7 +185,7 @@ class _SharedInput:
             return RequestWithTools(self.request, frozenset(), 0)
         front, _, rest = tools.rpartition(b"]")
         array = front + (b"," if self.request.tool_names else b"") + join_definitions(names) + b"]" + rest
-        more = self.ruler.count_tools(array) - self.head
+        more = self.ruler.count_tools(array) - self.tool_tokens
         return RequestWithTools(_request(self.conversation, array), frozenset(names), more)
 
     def build_bound_inputs(self, contenders: Sequence[Contender]) -> dict[str, BoundInput]:
@@ -191,7 +193,7 @@ class _SharedInput:
         patterns = [c.policy.observation for c in contenders if c.policy and c.policy.observation]
         shared = self.conversation.shared_messages
         return {
-            name: BoundInput(find_removable(name, self.messages, patterns), self.head, self.times, shared)
+            name: BoundInput(find_removable(name, self.messages, patterns), self.tool_tokens, self.times, shared)
             for name in BOUNDS
         }
 
@@ -230,7 +232,7 @@ class _Player:
     asked: set[str] = field(default_factory=set)
     early: bool = False
     """True if tools are offered from the first request on, whatever the policy says."""
-    front: RequestWithTools = field(init=False)
+    offered: RequestWithTools = field(init=False)
     late: bool = False
     """True while the proxy's tools are not in the prompt yet. They come with the first edit."""
     edit_points: list[EditPoint] | None = None
@@ -240,18 +242,20 @@ class _Player:
         """Play the whole conversation, and return the sums."""
         table, match = self.table, self.match
         self.session = BranchState(helper_answers=dict(table.conversation.answers))
-        judge = PromptScorer(table.wants, table.ruler, match.price_scale)
+        judge = PromptScorer(table.wanted, table.ruler, match.price_scale)
         policy = self.contender.policy
-        self.front = table.offer_tools(policy)
+        self.offered = table.offer_tools(policy)
         waits = policy is not None and policy.offer in ("first_edit", "when_needed") and not self.early
-        self.late = waits and bool(self.front.offered_names)
-        cache = ProviderCache(match.model, table.ruler, table.head + (0 if self.late else self.front.tool_tokens))
-        for step in table.wants.requests:
+        self.late = waits and bool(self.offered.offered_names)
+        cache = ProviderCache(
+            match.model, table.ruler, table.tool_tokens + (0 if self.late else self.offered.tool_tokens)
+        )
+        for step in table.wanted.requests:
             now = table.times[step.position - 1]
             plan, prompt = self._plan(step.position, now, judge.totals)
             if self.late and plan and count_cuts(plan.edits):
                 self.late = False
-                cache.change_tools(table.head + self.front.tool_tokens)
+                cache.change_tools(table.tool_tokens + self.offered.tool_tokens)
             if self.edit_points is not None and plan and plan.new_edits and prompt is not None:
                 self.edit_points.append(self._make_point(step.position, prompt))
             size, cached = cache.send_prompt(prompt or list(table.messages[: step.position]), now)
@@ -269,7 +273,7 @@ class _Player:
 
     def _make_point(self, position: int, prompt: Sequence[Message]) -> EditPoint:
         """The two prompts of a request. The managed one has the proxy's tools where they are offered by now."""
-        request = self.table.request if self.late else self.front.request
+        request = self.table.request if self.late else self.offered.request
         span = request.spans.get("tools")
         tools = request.body[span[0] : span[1]] if span is not None else None
         full = [message.raw for message in self.table.messages[:position]]
@@ -283,12 +287,12 @@ class _Player:
             return None, [table.read(raw) for raw in BASELINES[self.contender.baseline](messages, table.weigh)]
         if policy is None or policy.mode != "rewrite":
             return None, None
-        request = replace(table.request if self.late else self.front.request, messages=messages)
+        request = replace(table.request if self.late else self.offered.request, messages=messages)
         try:
             plan = rewrite(
                 request, self.session, policy, self.match.model, now,
                 RewriteInputs(table.weigh, keys=table.keys[:position], times=table.times[:position],
-                offered_tools=self.front.offered_names, tool_tokens=self.front.tool_tokens if self.late else 0),
+                offered_tools=self.offered.offered_names, tool_tokens=self.offered.tool_tokens if self.late else 0),
             )  # fmt: skip
         except Exception as problem:  # noqa: BLE001  # as the server does: counted, and the history goes out as it is
             tally.failed += 1
@@ -303,10 +307,14 @@ class _Player:
         """Move the session past an answer. Return the tokens of the STATE block at the end of the answer."""
         self.asked.update(ask.id for ask in plan.asks)
         session = self.session.after_sending(plan, now)
-        said = self.table.messages[step.position]
+        message = self.table.messages[step.position]
         state = None
-        if self.match.play_state and plan.asks_for_state and not said.calls:
+        if self.match.play_state and plan.asks_for_state and not message.calls:
             state = self.table.keys[step.position], PLAYED_STATE
-        settled = self.table.keys[step.position - 1] if plan.asks_for_state and (state or said.text.strip()) else None
-        self.session = session.after_answer(predicted=plan.predicted, cached=cached, state=state, answered_tip=settled)
+        answered_tip = (
+            self.table.keys[step.position - 1] if plan.asks_for_state and (state or message.text.strip()) else None
+        )
+        self.session = session.after_answer(
+            predicted=plan.predicted, cached=cached, state=state, answered_tip=answered_tip
+        )
         return self.table.ruler.count_text("### STATE\n" + PLAYED_STATE) if state else 0

@@ -349,17 +349,17 @@ class StoredDecisions:
     @property
     def planning_decisions(self) -> OperatorDecisions:
         """The decisions in the form that a plan needs."""
-        told = self.settings
-        limits = {"max_iterations": told.max_iterations, "urgency": told.urgency or None}
+        settings = self.settings
+        limits = {"max_iterations": settings.max_iterations, "urgency": settings.urgency or None}
         return OperatorDecisions(
             dropped=self.dropped,
             restored=self.restored,
-            window=told.window,
+            window=settings.window,
             notes=self.notes,
-            withdrawn_notes=tuple(told.withdrawn),
+            withdrawn_notes=tuple(settings.withdrawn),
             setting_overrides={name: value for name, value in limits.items() if value is not None},
-            forced_action=told.force,
-            ask_for_state=told.ask,
+            forced_action=settings.force,
+            ask_for_state=settings.ask,
         )
 
     @property
@@ -376,12 +376,12 @@ class StoredDecisions:
         it gets no notes, and uses up no one-time setting."""
         if self.is_empty:
             return state
-        steering = self.planning_decisions
+        decisions = self.planning_decisions
         if side:
-            steering = replace(steering, window=None, notes=(), forced_action="", ask_for_state=False)
+            decisions = replace(decisions, window=None, notes=(), forced_action="", ask_for_state=False)
         return replace(
             state,
-            decisions=steering,
+            decisions=decisions,
             pins=self.find_pins(state.pins),
             # A state that was written in a dropped answer, or about it, is no state of the conversation without that
             # answer.
@@ -400,8 +400,8 @@ def parse_settings(text: str) -> SessionSettings:
 async def read_decisions(store: Store, tenant: str, session: str) -> StoredDecisions:
     """Read a session's decisions from the store. StoreUnavailable passes through."""
     found = await store.read_decisions(tenant, session, WHOLE_SESSION)
-    told = tuple(OperatorNote(note.note, note.text) for note in found.notes if note.kind == "note")
-    return apply_rows(StoredDecisions(parse_settings(found.settings), notes=told), [row for row, _ in found.edits])
+    notes = tuple(OperatorNote(note.note, note.text) for note in found.notes if note.kind == "note")
+    return apply_rows(StoredDecisions(parse_settings(found.settings), notes=notes), [row for row, _ in found.edits])
 
 
 def apply_rows(decisions: StoredDecisions, rows: list[EditRow]) -> StoredDecisions:

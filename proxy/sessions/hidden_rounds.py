@@ -113,8 +113,8 @@ def splice_hidden_rounds(
     if found:
         messages, names, hidden = _put_back(request.messages, keys, found, message_reader)
     array = request.tools[:-1] + b"," + tools + b"]" if tools and request.tools is not None else request.tools
-    woven = request.is_spliced or bool(found)
-    made = replace(request, messages=messages, tools=array, prefix_messages=0, prefix_bytes=0, is_spliced=woven)
+    is_spliced = request.is_spliced or bool(found)
+    made = replace(request, messages=messages, tools=array, prefix_messages=0, prefix_bytes=0, is_spliced=is_spliced)
     return SplicedRequest(made, names, len(found), hidden, tools if array is not request.tools else b"")
 
 

@@ -117,15 +117,17 @@ class LiveSessions:
 
     def forget_tenant(self, tenant: str) -> None:
         """Forget every session of a tenant, whose store is being emptied."""
-        for memory in [memory for (owner, _), memory in self._sessions.items() if owner == tenant]:
-            self.forget_session(memory)
+        for live_session in [live_session for (owner, _), live_session in self._sessions.items() if owner == tenant]:
+            self.forget_session(live_session)
 
     def forget_idle(self, before: float) -> None:
         """Forget every session that was last used before this time: its stored rows may be removed."""
-        for memory in list(self._sessions.values()):
-            moves = [branch.positions[-1][2] if branch.positions else before for branch in memory.branches.values()]
+        for live_session in list(self._sessions.values()):
+            moves = [
+                branch.positions[-1][2] if branch.positions else before for branch in live_session.branches.values()
+            ]
             if moves and max(moves) < before:
-                self.forget_session(memory)
+                self.forget_session(live_session)
 
     def _is_live(self, live_session: LiveSession) -> bool:
         """True if other requests can find the session. A session that has left may still be used by a request. It must
@@ -200,13 +202,13 @@ class LiveSessions:
         return True
 
     def _remove_branch(self, branch: Branch) -> None:
-        memory = branch.live_session
-        del memory.branches[branch.name]
-        memory.forget_rounds()  # an answer that was given elsewhere may have other rounds behind it
-        if self._is_live(memory):
+        live_session = branch.live_session
+        del live_session.branches[branch.name]
+        live_session.forget_rounds()  # an answer that was given elsewhere may have other rounds behind it
+        if self._is_live(live_session):
             self._count -= 1
             if branch.first_tip_key is not None:
-                self._drop(self._by_first_tip, (memory.tenant, branch.first_tip_key), branch)
+                self._drop(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
 
     async def load_branch(self, live_session: LiveSession, name: str) -> Branch | None:
         """Return the branch from memory or from the store; None where there is none. StoreUnavailable passes

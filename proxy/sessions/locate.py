@@ -137,25 +137,25 @@ async def locate_request(
     retry: the client says that it sends the same request again.
     """
     messages, nodes = request.messages, chain.find_chained_indices(request)
-    memory, at, branch = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
-    if memory is not None and branch is None and (at >= 0 or await live_sessions.is_gone(memory)):
+    live_session, at, branch = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
+    if live_session is not None and branch is None and (at >= 0 or await live_sessions.is_gone(live_session)):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
-        live_sessions.forget_session(memory)
-        memory, at, branch = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
+        live_sessions.forget_session(live_session)
+        live_session, at, branch = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
     system = chain.digest_system_messages([messages[n] for n in request.find_indices("system", lambda m: m.is_system)])
-    if memory is None:
-        memory = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
+    if live_session is None:
+        live_session = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
         if named_session is None:
-            memory.stored_decisions = (
+            live_session.stored_decisions = (
                 StoredDecisions()
             )  # nobody can have decided anything for a name that is not known yet
-        made = _make_branch(live_sessions, memory, "main", chain.digest_undated_system(messages))
+        made = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
         return Located(made, "main", -1, named_session is not None, system)
     if branch is None:
         like, short = chain.digest_undated_system(messages), len(nodes) <= MAX_MESSAGES
-        others = await read_branch_traits(live_sessions.store, memory) if short else []
+        others = await read_branch_traits(live_sessions.store, live_session) if short else []
         kind, ends = classify_branch(like, others, short=short, tools=bool(request.tool_names))
-        made = _make_branch(live_sessions, memory, kind, like)
+        made = _make_branch(live_sessions, live_session, kind, like)
         made.may_become_side_call = ends
         return Located(made, "side" if kind == "side" else "main", -1, named_session is not None, system)
     if branch.read_back and not branch.failed and branch.tip_key == keys[at] != branch.answer_key:
@@ -180,19 +180,23 @@ async def _find_deepest(
 ) -> tuple[LiveSession | None, int, Branch | None]:
     """(the session, the index of the deepest message that it holds, the branch that brought that message). The index is
     -1 and the branch None for new ones."""
-    memory, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
-    if memory is None:
+    live_session, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
+    if live_session is None:
         return None, -1, None
-    asked = memory.partial and _has_answer_after(messages, nodes, at)
+    asked = live_session.partial and _has_answer_after(messages, nodes, at)
     if asked:  # the store may know an answer that is not in memory
-        at = await _load_nodes(live_sessions, memory, tenant, memory.session, keys, nodes)
-    branch = await live_sessions.refresh_branch(memory, memory.nodes[keys[at]].branch) if at >= 0 else None
-    if memory.partial and not asked and not _is_continued(branch, messages, keys, nodes, at):
-        deeper = await _load_nodes(live_sessions, memory, tenant, memory.session, keys, nodes)
+        at = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, nodes)
+    branch = await live_sessions.refresh_branch(live_session, live_session.nodes[keys[at]].branch) if at >= 0 else None
+    if live_session.partial and not asked and not _is_continued(branch, messages, keys, nodes, at):
+        deeper = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, nodes)
         if deeper != at:
             at = deeper
-            branch = await live_sessions.refresh_branch(memory, memory.nodes[keys[at]].branch) if at >= 0 else None
-    return memory, at, branch
+            branch = (
+                await live_sessions.refresh_branch(live_session, live_session.nodes[keys[at]].branch)
+                if at >= 0
+                else None
+            )
+    return live_session, at, branch
 
 
 def find_live_session(
@@ -215,10 +219,10 @@ async def find_session_and_branch(
     """(session, branch) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
     passes through."""
     nodes = [n for n, m in enumerate(messages) if not m.is_system]
-    memory, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
-    if memory is None:
+    live_session, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
+    if live_session is None:
         return None
-    return memory.session, memory.nodes[keys[at]].branch if at >= 0 else None
+    return live_session.session, live_session.nodes[keys[at]].branch if at >= 0 else None
 
 
 async def _find_session(
@@ -231,12 +235,12 @@ async def _find_session(
 ) -> tuple[LiveSession | None, int]:
     """(the session, the index of the deepest message that it holds), (None, -1) where there is none."""
     if named_session is not None:
-        memory = live_sessions.find_session(tenant, named_session)
-        if memory is None:
-            memory = live_sessions.open_session(tenant, named_session, True)
-            await _load_nodes(live_sessions, memory, tenant, named_session, keys, nodes)
-        at = next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
-        return memory, at
+        live_session = live_sessions.find_session(tenant, named_session)
+        if live_session is None:
+            live_session = live_sessions.open_session(tenant, named_session, True)
+            await _load_nodes(live_sessions, live_session, tenant, named_session, keys, nodes)
+        at = next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
+        return live_session, at
     if not any(messages[n].role == "assistant" for n in nodes):
         return None, -1  # no message here can be an answer of ours: two first requests that are alike are two sessions
     here = _find_in_memory(live_sessions, tenant, keys, nodes)
@@ -251,9 +255,9 @@ def _find_in_memory(
 ) -> tuple[LiveSession, int] | None:
     for n in reversed(nodes):
         for session in reversed(live_sessions.find_sessions_at(tenant, keys[n])):
-            memory = live_sessions.find_session(tenant, session)
-            if memory is not None:
-                return memory, n
+            live_session = live_sessions.find_session(tenant, session)
+            if live_session is not None:
+                return live_session, n
     return None
 
 
@@ -265,11 +269,11 @@ async def _search_store(
     hits = await live_sessions.store.find_chain_hits(tenant, answers, None)
     if hits:
         best = hits[0]
-        memory = live_sessions.find_session(tenant, best.session) or live_sessions.open_session(
+        live_session = live_sessions.find_session(tenant, best.session) or live_sessions.open_session(
             tenant, best.session, False
         )
-        at = await _load_nodes(live_sessions, memory, tenant, best.session, keys, nodes)
-        return (memory, at) if at >= 0 else (None, -1)
+        at = await _load_nodes(live_sessions, live_session, tenant, best.session, keys, nodes)
+        return (live_session, at) if at >= 0 else (None, -1)
     return _find_reworded(live_sessions, tenant, messages, keys, nodes)
 
 
@@ -432,14 +436,14 @@ def mark_working(branch: Branch) -> list[Row]:
     """Note that a branch works: return the rows that say so; memory is updated. Empty where it is known."""
     if branch.is_working:
         return []
-    memory, was, branch.is_working = branch.live_session, branch.kind, True
+    live_session, was, branch.is_working = branch.live_session, branch.kind, True
     if was == "side":
         branch.kind = "main"
-    for other in memory.branches.values():
+    for other in live_session.branches.values():
         if other is not branch and other.kind == "main" and not other.is_working and other.system != branch.system:
             # A branch that was read back may have worked before; its next request makes it a conversation again.
             other.kind = "side"
-    if not memory.explicit or not (was == "side" or memory.partial or len(memory.branches) > 1):
+    if not live_session.explicit or not (was == "side" or live_session.partial or len(live_session.branches) > 1):
         return []
     return [WorkingBranchRow(branch.tenant, branch.session, branch.name, branch.system, MAX_MESSAGES)]
 

@@ -61,12 +61,12 @@ class _GrowingCall:
 class _GrowingMessage:
     """One choice's message while it grows."""
 
-    __slots__ = ("by_index", "fields", "raw", "role", "rows", "said", "text")
+    __slots__ = ("by_index", "fields", "has_text", "raw", "role", "rows", "text")
 
     def __init__(self) -> None:
         self.role = "assistant"
         self.text = StringIO()
-        self.said = False  # there was a text, possibly an empty one
+        self.has_text = False  # there was a text, possibly an empty one
         self.fields: dict[str, Any] = {}
         self.rows: list[_GrowingCall] = []
         self.by_index: dict[int, _GrowingCall] = {}
@@ -171,7 +171,7 @@ class AssembledAnswer:
         return False
 
     def _add_text(self, turn: _GrowingMessage, text: str) -> None:
-        turn.said = True
+        turn.has_text = True
         if self._reserve_chars(len(text)):
             turn.text.write(text)
 
@@ -230,7 +230,7 @@ class AssembledAnswer:
             return turn.raw
         fields = {name: build_json_value(value) for name, value in turn.fields.items()}
         content = fields.pop("content", None)
-        if turn.said:
+        if turn.has_text:
             text = turn.text.getvalue()
             content = [*content, {"type": "text", "text": text}] if isinstance(content, list) else text
         message = {"role": turn.role, "content": content, **fields}
@@ -425,12 +425,12 @@ def _add_entry(rows: IndexedList, entry: Any, room: CaptureLimit, depth: int) ->
     if known is not None:
         merge_fields(known, entry, room, depth + 1)
         return
-    grown = merge_value(None, entry, room, depth)
-    if grown is None:
+    merged = merge_value(None, entry, room, depth)
+    if merged is None:
         return
-    rows.entries.append(grown)
-    if isinstance(index, int) and isinstance(grown, dict):
-        rows.by_index[index] = grown
+    rows.entries.append(merged)
+    if isinstance(index, int) and isinstance(merged, dict):
+        rows.by_index[index] = merged
 
 
 def build_json_value(value: Any, depth: int = 0) -> Any:

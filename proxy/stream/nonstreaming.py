@@ -162,11 +162,11 @@ def _first_message(body: bytes) -> tuple[int, int]:
 
 def _joined(contents: list[Any]) -> Any:
     """Join several contents into one: a text, or parts if one of them has parts; None if there is none at all."""
-    said = [one for one in contents if one is not None]
-    if all(isinstance(one, str) for one in said):
-        return "".join(said) if said else None
+    texts = [one for one in contents if one is not None]
+    if all(isinstance(one, str) for one in texts):
+        return "".join(texts) if texts else None
     parts: list[Any] = []
-    for one in said:
+    for one in texts:
         if isinstance(one, list):
             parts += one
         elif one:

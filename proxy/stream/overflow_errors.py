@@ -81,24 +81,24 @@ def read_overflow(body: bytes) -> ContextOverflow | None:
             texts.append(value)
         elif name in ("n_ctx", "n_prompt_tokens"):
             numbers[name] = value
-    said = "\n".join(texts)
+    text = "\n".join(texts)
     window, prompt = numbers.get("n_ctx"), numbers.get("n_prompt_tokens")
-    if window is not None and not _UNNUMBERED.search(said):
+    if window is not None and not _UNNUMBERED.search(text):
         return None
     if window is None:
-        window, prompt = _in_words(said)
+        window, prompt = _in_words(text)
     if window is not None and MIN_WINDOW <= window <= MAX_WINDOW:
         return ContextOverflow(window, prompt)
-    return ContextOverflow(None, None) if _UNNUMBERED.search(said) else None
+    return ContextOverflow(None, None) if _UNNUMBERED.search(text) else None
 
 
-def _in_words(said: str) -> tuple[int | None, int | None]:
+def _in_words(text: str) -> tuple[int | None, int | None]:
     for pattern in _BOTH:
-        if found := pattern.search(said):
+        if found := pattern.search(text):
             return _number(found[2]), _number(found[1])
     for pattern in _WINDOW:
-        if found := pattern.search(said):
-            prompts = (match for one in _PROMPT if (match := one.search(said)))
+        if found := pattern.search(text):
+            prompts = (match for one in _PROMPT if (match := one.search(text)))
             prompt = next(prompts, None)
             return _number(found[1]), _number(prompt[1]) if prompt else None
     return None, None

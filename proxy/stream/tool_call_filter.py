@@ -46,12 +46,12 @@ class HeldFragment(msgspec.Struct):
 class _CallState:
     """One call. number: the index under which the client sees it."""
 
-    __slots__ = ("argued", "closed", "held", "id", "index", "kind", "name", "number", "position", "said")
+    __slots__ = ("argued", "closed", "held", "id", "index", "kind", "name", "number", "position", "upstream_id")
 
     def __init__(self, position: int, index: int | None) -> None:
         self.position = position
         self.index = index
-        self.said = ""  # the id that upstream gives it
+        self.upstream_id = ""  # the id that upstream gives it
         self.id = ""  # the id that it has here: another one if that id is taken
         self.name = ""
         self.kind = _OPEN
@@ -185,8 +185,8 @@ class ToolCallFilter:
         """Record what a fragment says about its call. Return the fragment as upstream should get it back."""
         known, name, arguments = _text(part.get("id")), _name(part), _arguments(part)
         new = {**part, "index": row.position}
-        if known and not row.said:
-            row.said = row.id = known
+        if known and not row.upstream_id:
+            row.upstream_id = row.id = known
             if self._ids.setdefault(known, row) is not row:  # two calls with one id: results would be ambiguous
                 row.id = make_call_id(self._seed, row.position)
         if known and known != row.id:
@@ -255,8 +255,8 @@ def _begins(row: _CallState, index: int | None, known: str, name: str) -> bool:
     if name and row.kind == _THEIRS and not row.name:
         return True  # that call was sent without a name
     if known:
-        other = row.said or (row.name if name else "")
-        return known != row.said and bool(other or (index is None and (row.name or row.argued)))
+        other = row.upstream_id or (row.name if name else "")
+        return known != row.upstream_id and bool(other or (index is None and (row.name or row.argued)))
     if not name or not (row.argued or (index is None and row.index is not None)):
         return False
     return name[:_NAME_MAX] != row.name or (index is None and row.closed)

@@ -38,12 +38,12 @@ async def recall_message(arguments: RecallArguments, context: ToolContext) -> st
     start = (arguments.page - 1) * size
     more = f'; next: recall(id="{name}", page={arguments.page + 1})' if arguments.page < pages else ""
     seen = await stored_history.load_provenance(context, name)
-    told = f"; {seen.describe_origin()}" if seen is not None else ""
+    origin = f"; {seen.describe_origin()}" if seen is not None else ""
     if seen is not None and seen.edits:
-        told += "; the old text follows"
+        origin += "; the old text follows"
     head = (
         f"[message {name} of role {role[:20]}, page {arguments.page} of {pages},"
-        f" {len(text)} characters in all{told}{more}]"
+        f" {len(text)} characters in all{origin}{more}]"
     )
     return f"{head}\n{text[start : start + size]}"
 

@@ -157,9 +157,9 @@ class Reply:
         try:
             part = await self._next()
         except httpx2.TransportError as error:
-            told = self._convert_error(error)
+            converted = self._convert_error(error)
             await self.close()
-            raise told from error
+            raise converted from error
         except BaseException:
             await self.close()
             raise

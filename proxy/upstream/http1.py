@@ -401,8 +401,8 @@ class ResponseStream(httpx2.AsyncByteStream):
             return
         self._parts.clear()
         late = now >= self._deadline
-        told = "the answer took longer than timeouts.total_s" if late else f"no byte for {self._idle:g} s"
-        self._fail(httpx2.ReadTimeout(told))
+        reason = "the answer took longer than timeouts.total_s" if late else f"no byte for {self._idle:g} s"
+        self._fail(httpx2.ReadTimeout(reason))
 
     def _fail(self, error: httpx2.TransportError) -> None:
         self._error = error

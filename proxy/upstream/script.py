@@ -338,9 +338,9 @@ def _from_results(prompt: str, called: list[str], results: list[str]) -> str:
 
 def _from_prompt(prompt: str, messages: int) -> str:
     count = "1 message" if messages == 1 else f"{messages} messages"
-    said = f"You said: “{_short(prompt, 160)}”\n\n" if prompt else ""
+    quoted = f"You said: “{_short(prompt, 160)}”\n\n" if prompt else ""
     return (
-        f"{said}I am the scripted demo model: I need no key and no network, I call your tools, and I answer from "
+        f"{quoted}I am the scripted demo model: I need no key and no network, I call your tools, and I answer from "
         f"what they return. {count} reached me. Set an upstream to talk to a real one."
     )
 

@@ -233,8 +233,8 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             else:
                 authority = address.host_header.decode() if address.port else f"{address.host_header.decode()}:443"
                 host = {"Host": authority}
-                said = {**host, "User-Agent": "context-proxy"} | ({"Proxy-Authorization": secret} if secret else {})
-                self._options = {"proxy": through, "proxy_headers": said, "headers": host}
+                headers = {**host, "User-Agent": "context-proxy"} | ({"Proxy-Authorization": secret} if secret else {})
+                self._options = {"proxy": through, "proxy_headers": headers, "headers": host}
         self.tls = create_client_context(target) if encrypted else None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

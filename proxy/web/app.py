@@ -150,7 +150,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     metrics.store_queue.set_function(lambda: store.queued)
     metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has a log of its own
     models = settings.load_models()
-    purse = Budget(settings.helper.dollars_a_day)
+    budget = Budget(settings.helper.dollars_a_day)
     return Services(
         settings=settings,
         store=store,
@@ -161,10 +161,10 @@ def make_services(settings: Settings, store: Store) -> Services:
         models=models,
         policies=make_policies(settings),
         find_token_counter=weigh,
-        helper_budget=purse,
+        helper_budget=budget,
         event_bus=EventBus(settings.events, metrics),
         run_command=inband_commands.run_command,
-        helper_queue=make_helper_queue(settings, client, purse, branches, metrics, models),
+        helper_queue=make_helper_queue(settings, client, budget, branches, metrics, models),
     )
 
 
@@ -192,8 +192,8 @@ class ContextProxy:
         routes, metrics = RouteTable(self.api.routes, compress=settings.compress.enabled), self.services.metrics
         self.telemetry = self.services.client.telemetry = create_telemetry(settings)
         routed = self._route if self.telemetry is None else trace_requests(self._route, self.telemetry)
-        gate = require_access(routed, settings, routes)
-        self._app = log_requests(answer_errors(limit_heads(gate, settings), metrics))
+        checked = require_access(routed, settings, routes)
+        self._app = log_requests(answer_errors(limit_heads(checked, settings), metrics))
         handshake = require_access(admit_handshake, settings, routes)
         self._admit = answer_errors(limit_heads(handshake, settings), metrics)
         self._histories = CarriedHistories(settings.limits.bodies_mb << 20)
@@ -257,21 +257,21 @@ class ContextProxy:
                 return
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door: Route = scope[ROUTE_KEY]
-        if door.kind == "api":
+        route: Route = scope[ROUTE_KEY]
+        if route.kind == "api":
             with self._counted("api", send) as counted:
                 await self._api(scope, receive, counted)
             return
-        if door.kind == "pages":
+        if route.kind == "pages":
             await self._pages(scope, receive, send)
             return
-        if door.kind not in ("data", "gateway"):
+        if route.kind not in ("data", "gateway"):
             await self._probes(scope, receive, send)
             return
         session, path, raw = split_session(scope)
         caller: Caller = scope[CALLER_KEY]
         whose = find_share_owner(caller.tenant, caller.name)
-        if door.kind == "gateway":
+        if route.kind == "gateway":
             with (
                 self._counted("compress", send) as counted,
                 self.concurrency.hold_place(),
@@ -291,10 +291,10 @@ class ContextProxy:
             return
         talks = is_conversational(scope["method"], path)
         shown = raw.partition("?")[0][:MAX_PATH_CHARS] if talks else None
-        telling = send if shown is None else _naming_path(send, shown)
+        naming_send = send if shown is None else _naming_path(send, shown)
         client, metrics = self.services.client, self.services.metrics
         with (
-            self._counted("passthrough", telling) as counted,
+            self._counted("passthrough", naming_send) as counted,
             self.concurrency.hold_place(),
             self.body_budget.share(whose) as share,
         ):
@@ -309,14 +309,14 @@ class ContextProxy:
         answers."""
         status, began = "none", time.perf_counter()
 
-        def noting(message: Message) -> Awaitable[None]:
+        def note_status(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])
             return send(message)
 
         try:
-            yield noting
+            yield note_status
         finally:
             metrics = self.services.metrics
             metrics.requests_total.labels(route=route, status=metrics.limit_label("status", status)).inc()
@@ -350,13 +350,13 @@ def find_share_owner(tenant: str, key: str) -> str:
 def _naming_path(send: Send, shown: str) -> Send:
     """Return a `send` that names the path in a header of the answer."""
 
-    def telling(message: Message) -> Awaitable[None]:
+    def send_named(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             told = (UNMANAGED_HEADER, shown.encode("ascii", "replace"))
             message = {**message, "headers": [*message["headers"], told]}
         return send(message)
 
-    return telling
+    return send_named
 
 
 def create_app(settings: Settings | None = None, **overrides: Any) -> ContextProxy:

@@ -300,7 +300,7 @@ def log_requests(app: App) -> App:
         scope[FACTS_KEY] = facts
         status, whole = CLIENT_GONE_STATUS, False
 
-        def noting(message: Message) -> Awaitable[None]:
+        def note_status(message: Message) -> Awaitable[None]:
             nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -309,7 +309,7 @@ def log_requests(app: App) -> App:
             return send(message)
 
         try:
-            await app(scope, receive, noting)
+            await app(scope, receive, note_status)
         finally:
             line = {"method": scope["method"], "path": render_path(scope), "status": status, **facts}
             if not whole:

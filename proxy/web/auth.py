@@ -157,12 +157,12 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        door = routes.find_route(scope["method"], scope["path"])
+        route = routes.find_route(scope["method"], scope["path"])
         if not keys:
             _check_local(scope)
-        scope[ROUTE_KEY] = door
-        if door.kind == "data":
-            scope[CALLER_KEY] = keys.admit_caller(scope, door.planes, from_authorization=False)
+        scope[ROUTE_KEY] = route
+        if route.kind == "data":
+            scope[CALLER_KEY] = keys.admit_caller(scope, route.planes, from_authorization=False)
             if not keys:
                 # A credential that came proves nothing: an upstream on this machine may need none.
                 browsers.check_host(scope, allow_short=True)
@@ -174,18 +174,18 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
             return
         page: bytes | None = None
         try:
-            if not keys and door.kind != "health":
-                browsers.check_host(scope, allow_short=door.kind == "gateway")
-            if door.planes:
+            if not keys and route.kind != "health":
+                browsers.check_host(scope, allow_short=route.kind == "gateway")
+            if route.planes:
                 page = browsers.check_origin(scope)
-            send = _add_security_headers(send, door, page)
+            send = _add_security_headers(send, route, page)
             if page is not None and scope["method"] == "OPTIONS":
                 await send({"type": "http.response.start", "status": 204, "headers": build_preflight_headers()})
                 await send({"type": "http.response.body", "body": b""})
                 return
-            if door.planes:  # an open route serves everybody: it has no caller
-                scope[CALLER_KEY] = keys.admit_caller(scope, door.planes)
-            if door.kind == "api" or (door.kind == "gateway" and scope["method"] == "POST"):
+            if route.planes:  # an open route serves everybody: it has no caller
+                scope[CALLER_KEY] = keys.admit_caller(scope, route.planes)
+            if route.kind == "api" or (route.kind == "gateway" and scope["method"] == "POST"):
                 browsers.check_content_type(scope)
         except ProxyError as problem:  # answered here, where the page is known that must read the error
             await send_error(send, problem, separate_hint=True)

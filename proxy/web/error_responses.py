@@ -38,10 +38,10 @@ LINGER_S: Final = 2.0
 def render_error(error: ProxyError, *, separate_hint: bool = False) -> bytes:
     """Return the error's body; also the text after `data: ` if a stream breaks. separate_hint: the hint goes into its
     own field, as in the admin API. OpenAI's clients show the message alone."""
-    told = {"message": str(error), "type": error.type, "param": None, "code": error.code}
+    fields = {"message": str(error), "type": error.type, "param": None, "code": error.code}
     if separate_hint:
-        told = {"message": error.message, "type": error.type, "code": error.code, "hint": error.hint}
-    return json.dumps({"error": told}).encode()
+        fields = {"message": error.message, "type": error.type, "code": error.code, "hint": error.hint}
+    return json.dumps({"error": fields}).encode()
 
 
 async def send_error(
@@ -104,13 +104,13 @@ def answer_errors(app: App, metrics: Metrics) -> App:
             return
         begun = False
 
-        def send_noting(message: Message) -> Awaitable[None]:
+        def note_status(message: Message) -> Awaitable[None]:
             nonlocal begun
             begun = True
             return send(message)
 
         try:
-            await app(scope, receive, send_noting)
+            await app(scope, receive, note_status)
         except ClientGone:
             metrics.client_gone_total.inc()
         except asyncio.CancelledError:  # only by the server, when it stops and no longer waits

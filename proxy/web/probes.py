@@ -35,8 +35,8 @@ async def _readyz(request: Request) -> JSONResponse:
     asked: _Probed = request.app.state.probed
     store = asked.store
     status = "draining" if asked.draining() else "ok" if store.healthy else "degraded"
-    told = {"status": status, "store": "ok" if store.healthy else store.trouble, "queued": store.queued}
-    return JSONResponse(told | {"dropped": store.dropped}, status_code=503 if status == "draining" else 200)
+    fields = {"status": status, "store": "ok" if store.healthy else store.trouble, "queued": store.queued}
+    return JSONResponse(fields | {"dropped": store.dropped}, status_code=503 if status == "draining" else 200)
 
 
 async def _metrics(request: Request) -> Response:
@@ -48,6 +48,6 @@ def create_probes(store: Store, metrics: Metrics, *, draining: Callable[[], bool
     """Return the app with /healthz, /readyz and /metrics. `draining`: returns True if the process is to stop."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.state.probed = _Probed(store, metrics, draining)
-    for path, told in (("/healthz", _healthz), ("/readyz", _readyz), ("/metrics", _metrics)):
-        app.get(path)(told)
+    for path, probe in (("/healthz", _healthz), ("/readyz", _readyz), ("/metrics", _metrics)):
+        app.get(path)(probe)
     return app

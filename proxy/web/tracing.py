@@ -24,7 +24,7 @@ def trace_requests(app: App, telemetry: Telemetry) -> App:
             return
         status = 0
 
-        def noting(message: Message) -> Awaitable[None]:
+        def note_status(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -34,7 +34,7 @@ def trace_requests(app: App, telemetry: Telemetry) -> App:
         token = CURRENT.set(trace)
         problem: BaseException | None = None
         try:
-            await app(scope, receive, noting)
+            await app(scope, receive, note_status)
         except BaseException as error:
             problem = error
             raise

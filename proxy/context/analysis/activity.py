@@ -128,8 +128,8 @@ class ActivityRecord:
             self._add_run(key, command, call_outcome, place)
         if failed or passed:
             self.error_lines.pop(key, None)
-        if failed and (said := _failure_lines(call_outcome, lines or ())):
-            self.error_lines[key] = said
+        if failed and (error_lines := _failure_lines(call_outcome, lines or ())):
+            self.error_lines[key] = error_lines
 
     def supersede_call(
         self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Sequence[str] | None
@@ -184,9 +184,9 @@ class ActivityRecord:
             if kind in ("gone", "undone"):
                 self.change_count += self._drop(path, gone=kind == "gone") or path == "*"
                 continue
-            told = (*self.files_edited, *self.files_created, *self.files_read)
+            known = (*self.files_edited, *self.files_created, *self.files_read)
             self.change_count += (
-                kind != "placed" or path == "*" or any(moved_files.matches_path(path, name) for name in told)
+                kind != "placed" or path == "*" or any(moved_files.matches_path(path, name) for name in known)
             )
             if not stands and kind != "placed":
                 files = self.files_created if kind == "created" else self.files_edited
@@ -198,12 +198,12 @@ class ActivityRecord:
 
         The removal of other files, for example logs, changes nothing on which a command depends.
         """
-        told = False
+        removed = False
         for files in (self.files_edited, self.files_created, self.files_read) if gone else (self.files_edited,):
             for name in [name for name in files if moved_files.matches_path(path, name)]:
                 del files[name]
-                told = True
-        return told
+                removed = True
+        return removed
 
     def _read_open_items(self, arguments: Mapping[str, Any]) -> None:
         found = _open_items(arguments)
@@ -225,20 +225,22 @@ class ActivityRecord:
         before = self.command_runs.pop(key, None)
         looks = command.kind == "look"
         if end.verdict == "failed":
-            told = f"failed ({end.exit_code})" if end.exit_code else "failed"
-            self.command_runs[key] = CommandRun(command.text, told, True, looks, place, self.change_count)
+            outcome_text = f"failed ({end.exit_code})" if end.exit_code else "failed"
+            self.command_runs[key] = CommandRun(command.text, outcome_text, True, looks, place, self.change_count)
         elif end.verdict == "unknown" and before is not None and before.unresolved:
             self.command_runs[key] = before._replace(again=True)
         else:
-            told = "ok" if end.verdict == "succeeded" and not looks else ""
-            self.command_runs[key] = CommandRun(command.text, told, False, looks, place, self.change_count)
+            outcome_text = "ok" if end.verdict == "succeeded" and not looks else ""
+            self.command_runs[key] = CommandRun(command.text, outcome_text, False, looks, place, self.change_count)
 
     def list_entries(self) -> list[ActivityEntries]:
         """Return the entries of each kind, newest first. Failed commands come before all others, and commands that only
         show something come last."""
         ran = list(reversed(self.command_runs.values()))
         ran.sort(key=lambda one: (one.only_shows, not one.unresolved))
-        errors = identifiers.remove_duplicates(line for said in self.error_lines.values() for line in said)
+        errors = identifiers.remove_duplicates(
+            line for error_lines in self.error_lines.values() for line in error_lines
+        )
         found = (
             ActivityEntries("Edited", _newest(self.files_edited, 12)),
             ActivityEntries("Created", _newest(self.files_created, 8)),
@@ -301,14 +303,14 @@ def _proves_change(end: ToolOutcome, lines: Sequence[str] | None) -> bool:
         return end.verdict == "succeeded"
     if end.summary_lines:
         return False  # the result counts no changes
-    opening = outcome.strip_line(lines[end.first_line]) if end.first_line is not None else ""
-    first = _PATH.sub(" ", _SENTENCE.split(opening, maxsplit=1)[0])
+    first_line = outcome.strip_line(lines[end.first_line]) if end.first_line is not None else ""
+    first = _PATH.sub(" ", _SENTENCE.split(first_line, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):
         return True
     if sum(map(len, lines)) > _BRIEF:
         return False
-    said = [_PATH.sub(" ", line) for line in lines]
-    return not any(_UNCHANGED.search(line) or _ASKS.search(line) for line in said)
+    cleaned = [_PATH.sub(" ", line) for line in lines]
+    return not any(_UNCHANGED.search(line) or _ASKS.search(line) for line in cleaned)
 
 
 def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
@@ -320,10 +322,10 @@ def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
     shown = [_shown(one.text) for one in ran]
     places = len({one.directory for one in ran if not one.only_shows}) > 1
     return [
-        f"`{said if shown.count(said) == 1 else _ends(one.text)}` {one.outcome_text}".rstrip()
+        f"`{command if shown.count(command) == 1 else _ends(one.text)}` {one.outcome_text}".rstrip()
         + (f" in {_shown(one.directory)}" if places and one.directory and not one.only_shows else "")
         + _outdated_reason(one, changes)
-        for said, one in zip(shown, ran, strict=True)
+        for command, one in zip(shown, ran, strict=True)
     ]
 
 

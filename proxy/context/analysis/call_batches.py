@@ -223,10 +223,10 @@ def read_reflection(view: View, batch: CallBatch) -> Reflection | None:
 def render_call(view: View, answered_call: AnsweredCall, reflections: FoundReflections) -> str:
     """Return the line on one call. If the model has recall, the line ends with the id of the result."""
     item = reflections.items.get(answered_call.result_index)
-    said = (item.insights, item.learning, item.next_suggested_actions) if item is not None else None
+    reflected = (item.insights, item.learning, item.next_suggested_actions) if item is not None else None
     line = view.messages[answered_call.result_index].derive(
         lambda m: reflection.render_call(answered_call.call, m, item, read_call_outcome(answered_call.call, m)),
-        ("told", answered_call.call.name, answered_call.call.arguments, said),
+        ("told", answered_call.call.name, answered_call.call.arguments, reflected),
     )
     return f"{line}; id {public_id(view.keys[answered_call.result_index])}" if "recall" in view.offered_tools else line
 
@@ -239,12 +239,12 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
     """
     command = shell_commands.parse_call(call)
     ended = outcome.read_outcome(result, command)
-    telling = (
+    shown = (
         (*ended.failure_lines, *ended.summary_lines, *ended.code_lines)
         if ended.verdict == "failed"
         else ended.summary_lines[-1:]
     )
-    line = outcome.strip_line(outcome.read_lines(result)[telling[0]]) if telling else ""
+    line = outcome.strip_line(outcome.read_lines(result)[shown[0]]) if shown else ""
     if ended.verdict == "failed":
         if ended.timed_out:
             return QuotedOutcome("timeout", line)

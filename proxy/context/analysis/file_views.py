@@ -67,11 +67,11 @@ def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
 def _known(line: str, wanted: set[str]) -> str:
     """Return the wanted line that equals this one without indentation, a listing's number, or a search's file and
     number. Empty if there is none."""
-    said = identifiers.strip_line_number(line)
-    if said in wanted:
-        return said
-    said = line.split(":", 2)[-1].strip()
-    return said if said in wanted else ""
+    code = identifiers.strip_line_number(line)
+    if code in wanted:
+        return code
+    code = line.split(":", 2)[-1].strip()
+    return code if code in wanted else ""
 
 
 def find_spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:

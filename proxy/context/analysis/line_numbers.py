@@ -55,12 +55,12 @@ def split_lines(text: str) -> NumberedLines:
     """Split a text into its lines."""
     whole = text.split("\n")
     is_plain = _OTHER_ENDS.search(text) is None
-    said = sum(1 for line in whole if line)
+    filled = sum(1 for line in whole if line)
     checkpoint()
     found = [_NUMBERED.match(line) for line in whole]
     checkpoint()
     numbered = sum(1 for match in found if match is not None)
-    if numbered < MIN_NUMBERED_LINES or numbered < _SHARE * said:
+    if numbered < MIN_NUMBERED_LINES or numbered < _SHARE * filled:
         return NumberedLines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
     numbers = [int(match[1]) if match is not None else -1 for match in found]
     rows = sum(1 for a, b in pairwise(numbers) if b == a + 1 > 0)

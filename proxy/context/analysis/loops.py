@@ -146,10 +146,10 @@ class _LoopPatterns:
             lines = (line.strip()[:MAX_LINE_CHARS] for line in reversed(text.splitlines()))
             error = next((line for line in lines if self._error.search(line)), None)
         if error is None and ended.verdict == "failed":
-            telling = (*ended.failure_lines, *ended.summary_lines, *ended.code_lines)
+            numbers = (*ended.failure_lines, *ended.summary_lines, *ended.code_lines)
             error = (
-                outcome.strip_line(outcome.read_lines(message)[telling[0]])[:MAX_LINE_CHARS]
-                if telling
+                outcome.strip_line(outcome.read_lines(message)[numbers[0]])[:MAX_LINE_CHARS]
+                if numbers
                 else text[:MAX_LINE_CHARS]
             )
         return _ResultFacts(hash(text), error)
@@ -236,10 +236,10 @@ class _LoopDetector:
             self.read_result(message.call_id, brought)
         elif message.role == "assistant":
             acts = n + 1 < len(messages) and is_result[n + 1]
-            said = message.derive(eyes.read_assistant, (eyes, "said"))
-            if said.theme is not None:
+            facts = message.derive(eyes.read_assistant, (eyes, "said"))
+            if facts.theme is not None:
                 self._read_thought(message)
-            self.read_assistant(said, acts)
+            self.read_assistant(facts, acts)
         elif message.role == "user":
             self.read_prompt()
 
@@ -278,30 +278,30 @@ class _LoopDetector:
             self._thoughts = self._themed = 0
         self._thought, self._parted = message, False
 
-    def read_assistant(self, said: _AssistantFacts, acts: bool) -> None:
+    def read_assistant(self, facts: _AssistantFacts, acts: bool) -> None:
         """Read an assistant message, which is a new iteration. acts: an observation follows, for agents without tool
         calls."""
         self._close()
         signs = self._signs
         self._now = {}
-        self._calls = list(said.calls)
+        self._calls = list(facts.calls)
         self._errors_now.clear()
-        polls = bool(said.calls) and all(call.polls for call in said.calls)
+        polls = bool(facts.calls) and all(call.polls for call in facts.calls)
         self._idle += not polls
         self._open = not polls
-        if said.theme is not None and not polls:
-            self._themed = self._themed + 1 if said.theme == self._theme else 1
-            self._theme = said.theme
-            if said.theme in signs.looping:
-                self._tally("theme_loop", self._themed, signs.theme_window, said.theme)
-        if said.calls or acts:
+        if facts.theme is not None and not polls:
+            self._themed = self._themed + 1 if facts.theme == self._theme else 1
+            self._theme = facts.theme
+            if facts.theme in signs.looping:
+                self._tally("theme_loop", self._themed, signs.theme_window, facts.theme)
+        if facts.calls or acts:
             self._thoughts = 0
-        elif said.theme is not None:
+        elif facts.theme is not None:
             self._thoughts += 1
             self._tally("repeated_planning", self._thoughts, signs.consecutive_threshold, "")
-        if said.text:
-            self._texts[said.text] += 1
-            self._tally("same_text", self._texts[said.text], signs.repeats, "")
+        if facts.text:
+            self._texts[facts.text] += 1
+            self._tally("same_text", self._texts[facts.text], signs.repeats, "")
 
     def read_result(self, call_id: str | None, brought: _ResultFacts) -> None:
         """Read the result of a call, or an observation."""
@@ -338,13 +338,13 @@ class _LoopDetector:
         self._tally("same_call_still", run, signs.still, call.name)
         events = self._events
         events.append((call.key, brought.key))
-        told = False  # a cycle of two calls is also a cycle of four, with half the count
+        counted = False  # a cycle of two calls is also a cycle of four, with half the count
         for length in range(2, signs.cycle + 1):
             same = len(events) > length and events[-1] == events[-1 - length]
             self._periods[length] = self._periods[length] + 1 if same else 0
             rounds, rest = divmod(self._periods[length] + length, length)
-            if not told and rounds >= signs.repeats and len(set(events[-length:])) > 1:
-                told = True
+            if not counted and rounds >= signs.repeats and len(set(events[-length:])) > 1:
+                counted = True
                 if rest == 0:
                     self._tally("cycle", rounds, signs.repeats, call.name)
 

@@ -291,27 +291,29 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     tail = _ends(rows, MAX_LAST_LINES if command.kind == "run" else 1)
     if command.kind == "look":
         return _of_look(rows, command, code, shown, tail, first)
-    told = _find_outcome_lines(rows, set(shown))
+    found = _find_outcome_lines(rows, set(shown))
     last = strip_line(rows[tail[-1]]) if tail else ""
     patterns = runners.compile_patterns()
     timed_out = code == 124 or any(
         _TIMED_OUT.match(strip_line(rows[n])) for n in {*tail, *([] if first is None else [first])}
     )
     ends_badly = bool(last) and (
-        patterns.error.match(last) is not None or bool(told.failed and told.failed[-1] == tail[-1])
+        patterns.error.match(last) is not None or bool(found.failed and found.failed[-1] == tail[-1])
     )
-    nothing_found = code == 1 and command.is_search and not told.failed
-    verdict = _verdict(command, code, told, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
+    nothing_found = code == 1 and command.is_search and not found.failed
+    verdict = _verdict(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
     proven = code == 0 and command.exit_code_proves
-    doubtful = verdict == "succeeded" and not proven and _reports_error(rows, told, command)
+    doubtful = verdict == "succeeded" and not proven and _reports_error(rows, found, command)
     if doubtful:
         verdict = "unknown"
-    suspicious = doubtful or verdict == "failed" or bool(told.failed) or ends_badly
+    suspicious = doubtful or verdict == "failed" or bool(found.failed) or ends_badly
     failures = _failures(rows, patterns) if suspicious else ()
     summary = (
-        told.failed[-MAX_SUMMARIES:] + told.failed[:1] if told.failed else (told.passed or told.part or told.words)[-1:]
+        found.failed[-MAX_SUMMARIES:] + found.failed[:1]
+        if found.failed
+        else (found.passed or found.part or found.words)[-1:]
     )
     keep = sorted({*shown, *summary, *failures, *tail})
     return ToolOutcome(
@@ -322,7 +324,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
 def _verdict(
     command: ShellCommand,
     code: int | None,
-    told: _OutcomeLines,
+    found: _OutcomeLines,
     *,
     timed_out: bool,
     ends_badly: bool,
@@ -332,20 +334,20 @@ def _verdict(
         return "failed"
     if timed_out or given:
         return "failed"
-    if told.failed:
+    if found.failed:
         # The exit code of all that ran contradicts: a program prints such lines itself, or hides its code.
         return "unknown" if code == 0 and command.exit_code_proves and command.text else "failed"
     if ends_badly:
         return "unknown" if code == 0 and command.exit_code_proves else "failed"
     if code == 0 and command.exit_code_proves:
         return "succeeded"
-    passed = bool(told.passed) or (not command.output_cut and bool(told.part or told.last))
+    passed = bool(found.passed) or (not command.output_cut and bool(found.part or found.last))
     if not passed or runners.compile_patterns().repeating_command.search(command.text):
         return "unknown"
     # Of several commands, the success of one proves nothing of the others. The exception is a chain of `&&`, which
     # stops at a failure, with the success at its end.
     chained = command.exit_code_proves or _is_chain(command)
-    return "succeeded" if command.is_single or (chained and told.ends_well) else "unknown"
+    return "succeeded" if command.is_single or (chained and found.ends_well) else "unknown"
 
 
 def _is_chain(command: ShellCommand) -> bool:
@@ -363,7 +365,7 @@ def _is_chain(command: ShellCommand) -> bool:
     return [part for part in parts if part in runs] == runs
 
 
-def _reports_error(rows: Sequence[str], told: _OutcomeLines, command: ShellCommand) -> bool:
+def _reports_error(rows: Sequence[str], found: _OutcomeLines, command: ShellCommand) -> bool:
     """True if a line reports an error that is not the runner's own.
 
     Lines before the summary of a command that is a runner come from tests that passed. A script may print an error
@@ -372,7 +374,7 @@ def _reports_error(rows: Sequence[str], told: _OutcomeLines, command: ShellComma
     patterns = runners.compile_patterns()
     start = 0
     if command.is_single and patterns.runner_command.match(command.core):
-        start = max([*told.passed, *told.part, *told.last], default=-1) + 1
+        start = max([*found.passed, *found.part, *found.last], default=-1) + 1
     logged = False
     for line in rows[start:]:
         begins = strip_line(line[:MAX_LINE_CHARS])[:SHORT_LINE_CHARS]
@@ -409,8 +411,8 @@ class _OutcomeLines(NamedTuple):
 
 def _find_outcome_lines(rows: Sequence[str], but: set[int]) -> _OutcomeLines:
     patterns = runners.compile_patterns()
-    told = _OutcomeLines([], [], [], [], [], _ends(rows, MAX_LAST_LINES))
-    final = told.ends[-1] if told.ends else None
+    found = _OutcomeLines([], [], [], [], [], _ends(rows, MAX_LAST_LINES))
+    final = found.ends[-1] if found.ends else None
     for n in _candidates(rows):
         if n in but or HEAD_LINES <= n < len(rows) - TAIL_LINES or len(rows[n]) > MAX_LINE_CHARS:
             continue
@@ -418,24 +420,24 @@ def _find_outcome_lines(rows: Sequence[str], but: set[int]) -> _OutcomeLines:
         if len(line) > SHORT_LINE_CHARS or not line:
             continue
         kind = (
-            told.passed if patterns.passed.match(line)
-            else told.part if patterns.part.match(line)
-            else told.last if n == final and patterns.last.match(line)
+            found.passed if patterns.passed.match(line)
+            else found.part if patterns.part.match(line)
+            else found.last if n == final and patterns.last.match(line)
             else None
         )  # fmt: skip
         if patterns.failed.match(line) or _failed_below(rows, n, line):
-            told.failed.append(n)
+            found.failed.append(n)
         elif kind is not None:
-            (told.failed if patterns.failure_count.search(line) else kind).append(n)
+            (found.failed if patterns.failure_count.search(line) else kind).append(n)
         elif patterns.success_words.match(line):
-            told.words.append(n)
+            found.words.append(n)
     # `OK` is a line of unittest only after the number of tests that it ran.
-    if told.passed and all(strip_line(rows[n]).startswith("OK") for n in told.passed):
-        counted = any(_COUNTED_TESTS.match(strip_line(line)) for n in told.passed for line in rows[max(0, n - 4) : n])
+    if found.passed and all(strip_line(rows[n]).startswith("OK") for n in found.passed):
+        counted = any(_COUNTED_TESTS.match(strip_line(line)) for n in found.passed for line in rows[max(0, n - 4) : n])
         if not counted:
-            told.words[:0] = [n for n in told.passed if "test" not in rows[n]]
-            told.passed[:] = [n for n in told.passed if "test" in rows[n]]
-    return told
+            found.words[:0] = [n for n in found.passed if "test" not in rows[n]]
+            found.passed[:] = [n for n in found.passed if "test" in rows[n]]
+    return found
 
 
 def _failed_below(rows: Sequence[str], n: int, line: str) -> bool:
@@ -465,9 +467,9 @@ def _code(given: ResultLines) -> tuple[int | None, list[int]]:
     """Return the exit code and the lines that show it. The code is searched at both ends, and a code other than 0 has
     priority over 0."""
     rows = given.lines
-    said = [n for n, line in enumerate(rows) if line.strip()]
+    filled = [n for n, line in enumerate(rows) if line.strip()]
     found: list[tuple[int, int]] = []
-    for n in dict.fromkeys(said[:3] + said[-3:]):
+    for n in dict.fromkeys(filled[:3] + filled[-3:]):
         line = rows[n].strip()
         match = _CODE.fullmatch(_ANSI.sub("", line)) if len(line) < 120 else None
         if match is not None:
@@ -502,11 +504,11 @@ def _failures(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[in
     for n in (*range(min(HEAD_LINES, len(rows))), *range(max(HEAD_LINES, len(rows) - TAIL_LINES), len(rows))):
         if n <= until or len(rows[n]) > MAX_LINE_CHARS:
             continue
-        told = strip_line(rows[n])
-        match = patterns.detail.match(told) if told else None
-        if match is None or told in seen:
+        stripped = strip_line(rows[n])
+        match = patterns.detail.match(stripped) if stripped else None
+        if match is None or stripped in seen:
             continue
-        seen.add(told)
+        seen.add(stripped)
         follow = patterns.following_lines[(match.lastindex or 1) - 1]
         group = (n, *_following(rows, n, follow))
         until = group[-1]
@@ -538,10 +540,10 @@ def _of_look(
 ) -> ToolOutcome:
     """Return the outcome of a command that only shows; the shown text is no outcome of its own."""
     error = runners.compile_patterns().error
-    said = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
-    starts = [strip_line(rows[n]) for n in said]
-    only_errors = bool(said) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
-    failures = tuple(said[:2]) if only_errors or (code and said) else ()
+    filled = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
+    starts = [strip_line(rows[n]) for n in filled]
+    only_errors = bool(filled) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
+    failures = tuple(filled[:2]) if only_errors or (code and filled) else ()
     verdict: Verdict = "unknown"
     if (code and not (code == 1 and command.is_search)) or (only_errors and code != 0):
         verdict = "failed"
@@ -558,13 +560,13 @@ def _of_call(given: ResultLines, first: int | None, *, edits: bool) -> ToolOutco
     The call failed if its result is a message of failure, or reports a failure in a field.
     """
     rows = given.lines
-    opening = strip_line(rows[first])[:SHORT_LINE_CHARS] if first is not None else ""
+    beginning = strip_line(rows[first])[:SHORT_LINE_CHARS] if first is not None else ""
     brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
-    may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in opening
-    begins = may_begin and bool(_CALL_FAILED.match(opening)) and not _DONE.search(opening)
-    says_no = brief and bool(_SAYS_NO.search(opening)) and not _DONE.search(opening)
-    timed_out = brief and bool(_TIMED_OUT.match(opening))
-    unchanged = edits and not given.is_object and _changed_nothing(rows, opening)
+    may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in beginning
+    begins = may_begin and bool(_CALL_FAILED.match(beginning)) and not _DONE.search(beginning)
+    says_no = brief and bool(_SAYS_NO.search(beginning)) and not _DONE.search(beginning)
+    timed_out = brief and bool(_TIMED_OUT.match(beginning))
+    unchanged = edits and not given.is_object and _changed_nothing(rows, beginning)
     failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
     if given.zero_counts and not failed:
         # An edit without a change has failed. An update without a change may have found the right state already.
@@ -584,8 +586,8 @@ def _counted(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
     return tuple(n for n, row in enumerate(rows) if len(row) <= MAX_LINE_CHARS and field.search(row))[:MAX_SUMMARIES]
 
 
-def _changed_nothing(rows: Sequence[str], opening: str) -> bool:
+def _changed_nothing(rows: Sequence[str], beginning: str) -> bool:
     """True if the beginning of an edit's result reports no change, or a line reports a failed hunk."""
-    return bool(_EDIT_FAILED.match(opening)) or any(
+    return bool(_EDIT_FAILED.match(beginning)) or any(
         _HUNK_FAILED.match(row[:SHORT_LINE_CHARS]) for row in rows[:HEAD_LINES]
     )

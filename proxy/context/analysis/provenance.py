@@ -51,15 +51,15 @@ class Provenance:
         arguments = " ".join(self.call.arguments.split())
         if len(arguments) > _ARGUMENTS:
             arguments = f"{arguments[: _ARGUMENTS - 23]}...{arguments[-20:]}"
-        said = f"{self.call.name} {arguments}".translate(_NO_BRACKETS)
+        text = f"{self.call.name} {arguments}".translate(_NO_BRACKETS)
         if self.is_removed:
-            return f"the result of {said}, {ago}; no longer current: the file was deleted or moved away"
+            return f"the result of {text}, {ago}; no longer current: the file was deleted or moved away"
         if not self.edits:
-            return f"the result of {said}, {ago}{self._unchanged()}"
+            return f"the result of {text}, {ago}{self._unchanged()}"
         times = "once" if self.edits == 1 else f"{self.edits} times"
         if self.is_file:
-            return f"the result of {said}, {ago}; edited {times} since: read it again for its present text"
-        return f"the result of {said}, {ago}; changed {times} since: ask again for what is there now"
+            return f"the result of {text}, {ago}; edited {times} since: read it again for its present text"
+        return f"the result of {text}, {ago}; changed {times} since: ask again for what is there now"
 
     def _unchanged(self) -> str:
         """Return the words for a text that no call is known to have changed."""

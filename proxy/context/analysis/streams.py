@@ -39,19 +39,19 @@ def find_streams(view: View) -> Streams:
     results, thoughts = [], []
     source: dict[int, int] = {}
     ends: dict[int, int] = {}
-    asking: int | None = None
+    question: int | None = None
     for n, message in enumerate(view.messages):
         if view.is_result[n]:
             results.append(n)
-            if asking is not None:
-                source[n] = asking
-                ends[asking] = n + 1
+            if question is not None:
+                source[n] = question
+                ends[question] = n + 1
         elif message.role == "assistant":
-            asking = n
+            question = n
             if message.text or message.reasoning:
                 thoughts.append(n)
         elif not message.is_system:
-            asking = None
+            question = None
     return Streams(tuple(results), tuple(thoughts), source, ends)
 
 

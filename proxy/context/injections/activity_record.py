@@ -34,8 +34,8 @@ class ReportActivity(Injection):
         """Yield the record at the tail, as a kept insert, if enough results have left since the last record."""
         if not view.edits:
             return
-        count, told = view.memo_edited("activity_record", partial(_counted, view))
-        if count < (told + self.every if told else 1):
+        count, reported = view.memo_edited("activity_record", partial(_counted, view))
+        if count < (reported + self.every if reported else 1):
             return
         kinds = build_activity_record(view.messages, _left(view)).list_entries()
         heading = "\n\n" + HEADING.format(count=count)

@@ -37,7 +37,5 @@ class QuoteMemos(Injection):
 
     def _new(self, view: View) -> Iterable[memo_matching.Memo]:
         """Return the memos that are not in the prompt yet."""
-        standing = (
-            [e.text for e in view.edits.values() if e.text and memo_matching.START in e.text] if view.memos else ()
-        )
-        return (memo for memo in view.memos if not any(memo_matching.render_memo(memo) in text for text in standing))
+        quoted = [e.text for e in view.edits.values() if e.text and memo_matching.START in e.text] if view.memos else ()
+        return (memo for memo in view.memos if not any(memo_matching.render_memo(memo) in text for text in quoted))

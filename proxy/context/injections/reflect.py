@@ -83,8 +83,8 @@ class Reflect(ReflectionSettings, Injection):
                 yield from _LOOPS(view)
             return
         run, total = count_stuck_iterations(looked.progress)
-        told = view.note_counts.get("recovery")
-        if run >= self.stuck and (told is None or total >= 2 * told):
+        reported = view.note_counts.get("recovery")
+        if run >= self.stuck and (reported is None or total >= 2 * reported):
             yield Insert("tail", "reflect", "\n\n" + RECOVERY_PROMPT.format(count=run), note_count=("recovery", total))
 
     def _asking(self, view: View, looked: FoundReflections) -> Iterator[Insert]:

@@ -206,8 +206,8 @@ class Retrieve(Injection):
             same = [e for e in _errors(view, before.start, before.end) if _plain(e) in errors] if hidden else []
             if same:
                 then = extracts.extract_step(view, after)
-                told = [extracts.extract_step(view, before).call, *same, f"then: {then.call} -> {then.first_line}"]
-                yield Quotation(view.keys[before.end - 1], "the same error earlier", "\n".join(filter(None, told)))
+                lines = [extracts.extract_step(view, before).call, *same, f"then: {then.call} -> {then.first_line}"]
+                yield Quotation(view.keys[before.end - 1], "the same error earlier", "\n".join(filter(None, lines)))
 
 
 def has_topic(injection: Retrieve, message: Message) -> bool:

@@ -136,7 +136,7 @@ def select_loop(
     found = [loop for loop in found if loop.kind in kinds]
     seen = {loop.kind for loop in found}
     for loop in found:
-        told = note_counts.get(loop.kind)
-        if not seen & _COVERED.get(loop.kind, frozenset()) and (told is None or loop.total >= 2 * told):
+        reported = note_counts.get(loop.kind)
+        if not seen & _COVERED.get(loop.kind, frozenset()) and (reported is None or loop.total >= 2 * reported):
             return loop
     return None

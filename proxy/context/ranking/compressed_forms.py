@@ -144,41 +144,41 @@ class CompressionLadder:
             self._move(carrier, Level.SESSION)
             self.folded.add(block)
             return True
-        told = [self.layout.steps[i] for i in block.steps]
+        steps_asked = [self.layout.steps[i] for i in block.steps]
         brief = [self.priorities[i] < self.limits.low_priority for i in block.steps]
         self.folded.add(block)
-        ask = self._ask(told)
+        ask = self._ask(steps_asked)
         answer = self.view.helper_answers.get(ask.id, "")
         if answer.strip():
-            text = extracts.render_answer(self.view, told, answer, 2 * self.limits.summary_chars)
+            text = extracts.render_answer(self.view, steps_asked, answer, 2 * self.limits.summary_chars)
         else:
             self.asks.append(ask)
-            name = ("fold", self.view.keys[told[-1].end - 1], tuple(brief), self.limits)
-            first = self.view.messages[told[0].start]
+            name = ("fold", self.view.keys[steps_asked[-1].end - 1], tuple(brief), self.limits)
+            first = self.view.messages[steps_asked[0].start]
             text = first.derive(
-                lambda _: extracts.extract_steps(self.view, told, brief, self.limits.summary_chars), name
+                lambda _: extracts.extract_steps(self.view, steps_asked, brief, self.limits.summary_chars), name
             )
-        return self._carry(steps, carrier, text, reason, told[-1].end - 1, again=False)
+        return self._carry(steps, carrier, text, reason, steps_asked[-1].end - 1, again=False)
 
     def summarize_group(self, group: int, blocks: Sequence[StepBlock], reason: str) -> None:
         """Replace a group's work by one short summary: a summary of its blocks' summaries if a helper has made one."""
         steps = [i for block in blocks for i in block.steps if self.count_step_tokens(i)]
         carrier = self._carrier(steps)
         if carrier is not None:
-            told = [self.layout.steps[i] for block in blocks for i in block.steps]
-            text, name = "", ("brief", group, len(told), self.view.keys[told[-1].end - 1], self.limits)
-            ask = self._ask_again(group, blocks, told)
+            steps_asked = [self.layout.steps[i] for block in blocks for i in block.steps]
+            text, name = "", ("brief", group, len(steps_asked), self.view.keys[steps_asked[-1].end - 1], self.limits)
+            ask = self._ask_again(group, blocks, steps_asked)
             answer = self.view.helper_answers.get(ask.id, "") if ask is not None else ""
-            first = self.view.messages[told[0].start]
+            first = self.view.messages[steps_asked[0].start]
             if answer.strip():
-                text = extracts.render_answer(self.view, told, answer, 2 * self.limits.brief_chars)
+                text = extracts.render_answer(self.view, steps_asked, answer, 2 * self.limits.brief_chars)
             else:
                 self.asks += [ask] if ask is not None else []
-                short = [True] * len(told)
+                short = [True] * len(steps_asked)
                 text = first.derive(
-                    lambda _: extracts.extract_steps(self.view, told, short, self.limits.brief_chars), name
+                    lambda _: extracts.extract_steps(self.view, steps_asked, short, self.limits.brief_chars), name
                 )
-            self._carry(steps, carrier, text, reason, told[-1].end - 1, again=True)
+            self._carry(steps, carrier, text, reason, steps_asked[-1].end - 1, again=True)
         self.shorten_prompts(group, self.limits.excerpt_chars // 2, reason)
 
     def shorten_prompts(self, group: int, max_chars: int, reason: str) -> None:
@@ -210,27 +210,29 @@ class CompressionLadder:
         bearer = self.layout.steps[prompts[0]].start
         if self.view.messages[bearer].shape not in ("string", "parts"):
             return False
-        told = [self.layout.steps[i] for i in inside]
+        steps_asked = [self.layout.steps[i] for i in inside]
         stay = {prompts[0]}
         if self.view.model.alternate:  # an answer has to stand between two user messages
             answer = self.layout.answers[groups[0]]
             if answer is None:
                 return False
             stay.add(answer)
-        ask = extracts.build_ask(self.view, told, self.limits.brief_chars, self.limits.min_ids, self.limits.prompt)
+        ask = extracts.build_ask(
+            self.view, steps_asked, self.limits.brief_chars, self.limits.min_ids, self.limits.prompt
+        )
         answer_text = self.view.helper_answers.get(ask.id, "")
         if answer_text.strip():
-            text = extracts.render_answer(self.view, told, answer_text, 2 * self.limits.brief_chars)
+            text = extracts.render_answer(self.view, steps_asked, answer_text, 2 * self.limits.brief_chars)
         else:
             text = extracts.extract_messages(
-                self.view, told, self.limits.brief_chars if len(groups) == 1 else self.limits.summary_chars
+                self.view, steps_asked, self.limits.brief_chars if len(groups) == 1 else self.limits.summary_chars
             )
         leaving = [i for i in inside if i not in stay]
         if count_edited_tokens(self.view, bearer, text) >= self.count_step_tokens(prompts[0]) + sum(
             map(self.count_step_tokens, leaving)
         ):
             return False
-        mine = {self.view.keys[n] for step in told for n in range(step.start, step.end)}
+        mine = {self.view.keys[n] for step in steps_asked for n in range(step.start, step.end)}
         self.asks = [known for known in self.asks if not mine.issuperset(known.message_keys)]
         if not answer_text.strip():
             self.asks.append(ask)
@@ -284,15 +286,15 @@ class CompressionLadder:
             self._move(i, Level.SESSION)
         return True
 
-    def _ask(self, told: Sequence[Step]) -> Ask:
-        first = self.view.messages[told[0].start]
-        name = ("ask", self.view.keys[told[-1].end - 1], len(told), self.limits)
+    def _ask(self, steps: Sequence[Step]) -> Ask:
+        first = self.view.messages[steps[0].start]
+        name = ("ask", self.view.keys[steps[-1].end - 1], len(steps), self.limits)
         sizes = self.limits
         return first.derive(
-            lambda _: extracts.build_ask(self.view, told, sizes.summary_chars, sizes.min_ids, sizes.prompt), name
+            lambda _: extracts.build_ask(self.view, steps, sizes.summary_chars, sizes.min_ids, sizes.prompt), name
         )
 
-    def _ask_again(self, group: int, blocks: Sequence[StepBlock], told: Sequence[Step]) -> Ask | None:
+    def _ask_again(self, group: int, blocks: Sequence[StepBlock], steps: Sequence[Step]) -> Ask | None:
         """The question for a summary of summaries, None until every block of the group has its summary from a
         helper."""
         parts = [
@@ -301,10 +303,12 @@ class CompressionLadder:
         if not parts or not all(part.strip() for part in parts):
             return None
         prompts = [self.layout.steps[i] for i in self.layout.prompts[group]]
-        first = self.view.messages[told[0].start]
-        name = ("ask again", self.view.keys[told[-1].end - 1], tuple(parts), self.limits)
+        first = self.view.messages[steps[0].start]
+        name = ("ask again", self.view.keys[steps[-1].end - 1], tuple(parts), self.limits)
         limit, asked = self.limits.brief_chars, self.limits.prompt
-        return first.derive(lambda _: extracts.build_merge_ask(self.view, [*prompts, *told], parts, limit, asked), name)
+        return first.derive(
+            lambda _: extracts.build_merge_ask(self.view, [*prompts, *steps], parts, limit, asked), name
+        )
 
     def _editable(self, n: int) -> bool:
         message = self.view.messages[n]

@@ -56,9 +56,9 @@ class DistilResults(ReflectionSettings, Stage):
             if step.end - step.start == 1 or step.end > first or step.end > last:
                 continue
             if at_tail:
-                told = max(since.get(n, last) for n in range(step.start + 1, step.end))
+                since_all = max(since.get(n, last) for n in range(step.start + 1, step.end))
                 for n in range(step.start, step.end):
-                    yield Proposal(n, "gone", NAME, "told in a line at the tail", 0, since=told)
+                    yield Proposal(n, "gone", NAME, "told in a line at the tail", 0, since=since_all)
                 continue
             for n in range(step.start + 1, step.end):
                 if n in by_result:

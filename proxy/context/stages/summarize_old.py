@@ -54,8 +54,8 @@ class SummarizeOld(Stage):
         edit = view.find_edit(old.bearer)
         before = edit.text or "" if edit is not None and edit.action == "append" else ""
         # An existing summary stays; if another message carries the summary now, it covers all old messages again.
-        told = fresh if edit is not None and edit.stage == NAME else old.covered
-        text = self._text(view, told, old.first)
+        covered = fresh if edit is not None and edit.stage == NAME else old.covered
+        text = self._text(view, covered, old.first)
         if text is None or (edit is not None and edit.action != "append"):
             return
         reason = f"older than the last {self.keep} messages"
@@ -63,7 +63,7 @@ class SummarizeOld(Stage):
         for n in fresh:
             yield Proposal(n, "gone", NAME, reason, 0, since=last, needs_index=old.bearer, joint=True)
         after = view.original_tokens[old.bearer] + view.weigh.count_text(before + text)
-        why = f"says what {len(told)} older messages were"
+        why = f"says what {len(covered)} older messages were"
         yield Proposal(old.bearer, "append", NAME, why, after, before + text, since=last, joint=True)
 
     def asks(self, view: View) -> Iterator[Ask]:
@@ -91,10 +91,10 @@ class SummarizeOld(Stage):
                 urgent=now,
             )
 
-    def _text(self, view: View, told: Sequence[int], first: int) -> str | None:
+    def _text(self, view: View, covered: Sequence[int], first: int) -> str | None:
         """Return the text on these messages: answers for the batches that have one, a count of the rest. None if the
         text would not be shorter than the messages."""
-        left = set(told)
+        left = set(covered)
         parts = []
         batches, rest = self._batches(view, first)
         for batch in (piece for one in [*batches, rest] for piece in _pieces(view, one)):
@@ -111,7 +111,7 @@ class SummarizeOld(Stage):
         if left:
             parts.append(summary.render_count(view.messages[n] for n in sorted(left)))
         text = "\n\n" + "\n\n".join(parts)
-        return text if len(text) < sum(summary.count_chars(view.messages[n]) for n in told) else None
+        return text if len(text) < sum(summary.count_chars(view.messages[n]) for n in covered) else None
 
     def _batches(self, view: View, first: int) -> tuple[list[list[int]], list[int]]:
         """Return the batches of messages before `first`, and the messages that are no batch yet.

@@ -147,13 +147,13 @@ def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
     return "\n".join(rows)
 
 
-def _row(told: StepExtract, *, short: bool) -> str:
+def _row(extract: StepExtract, *, short: bool) -> str:
     if short:
-        return told.call or told.first_line
-    row = " -> ".join(part for part in (told.call, told.first_line) if part)
-    if told.errors:
-        row += " | " + " | ".join(told.errors)
-    return row + (f" ({' '.join(told.ids)})" if told.ids else "")
+        return extract.call or extract.first_line
+    row = " -> ".join(part for part in (extract.call, extract.first_line) if part)
+    if extract.errors:
+        row += " | " + " | ".join(extract.errors)
+    return row + (f" ({' '.join(extract.ids)})" if extract.ids else "")
 
 
 def render_answer(view: View, steps: Sequence[Step], answer: str, limit: int) -> str:
@@ -182,8 +182,8 @@ def build_ask(view: View, steps: Sequence[Step], max_chars: int, min_ids: int, p
             message = view.messages[n]
             keys.append(view.keys[n])
             rows.append(f"{message.role}: {shorten_text(identifiers.read_all_text(message), ASKED_CHARS)}")
-    told = (extract_step(view, step) for step in steps)
-    shown = " ".join(part for one in told for part in (one.first_line, *one.errors, *one.ids))
+    found = (extract_step(view, step) for step in steps)
+    shown = " ".join(part for one in found for part in (one.first_line, *one.errors, *one.ids))
     ids = identifiers.remove_duplicates(
         name for name in identifiers.find_names(shown) if len(name) <= 40 and not name.endswith("...")
     )

@@ -82,8 +82,8 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     lines = outcome.read_lines(message)
     ended = outcome.read_outcome(message, command)
     stays = _outcome_lines(ended, command, is_view=content != "other")
-    telling = [n for n in _telling_lines(message, command, content) if n not in stays]
-    fixed = sum(len(lines[n]) for n in _both_ends(telling, _ERRORS - len(ended.failure_lines)))
+    numbers = [n for n in _telling_lines(message, command, content) if n not in stays]
+    fixed = sum(len(lines[n]) for n in _both_ends(numbers, _ERRORS - len(ended.failure_lines)))
     if len(message.text) > _LONG:
         fixed += _LONG * len(_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
     if ended.first_line is not None:
@@ -220,12 +220,12 @@ class StubWriter:
         if first is not None:
             kept.add(first)
         has, most = self._standing.has_line, self._keep.max_errors
-        telling = [
+        numbers = [
             n
             for n in _telling_lines(message, command, content)
             if n not in kept and not has(identifiers.strip_line_number(lines[n]), held.line_set)
         ]
-        kept.update(_both_ends(telling, most - len(ended.failure_lines)))
+        kept.update(_both_ends(numbers, most - len(ended.failure_lines)))
         if is_view:
             kept.update(message.derive(find_imports))
         return kept

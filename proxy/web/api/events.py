@@ -116,8 +116,8 @@ async def stream_events(
         after = int(last_event_id)
     if not follow and after is None:
         after = 0
-    wants = EventFilter(admin.tenant, None if session is None else read_address(session), kind or ())
-    return EventStream(admin.services, wants, after, follow=follow)
+    event_filter = EventFilter(admin.tenant, None if session is None else read_address(session), kind or ())
+    return EventStream(admin.services, event_filter, after, follow=follow)
 
 
 class EventStream(Response):
@@ -125,10 +125,10 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, services: Services, wants: EventFilter, after: int | None, *, follow: bool) -> None:
+    def __init__(self, services: Services, event_filter: EventFilter, after: int | None, *, follow: bool) -> None:
         super().__init__()
         self._news: EventBus = services.event_bus
-        self._wants = wants
+        self._wants = event_filter
         self._after = after
         self._follow = follow
         self._idle_s = services.settings.timeouts.idle_s
@@ -174,5 +174,5 @@ async def render_frames(listener: Listener, beat_s: float = HEARTBEAT_S) -> Asyn
 
 
 def _special(kind: str, data: dict[str, int]) -> bytes:
-    told = bus.PublishedEvent(0, kind, "", "", "", "", 0.0, data)
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(told))
+    event = bus.PublishedEvent(0, kind, "", "", "", "", 0.0, data)
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(event))

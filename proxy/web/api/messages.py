@@ -111,8 +111,10 @@ async def list_messages(
     rows = await context.services.store.read_messages(
         context.tenant, context.session, after, limit + 1, only, newest=newest
     )
-    told = await _snapshots(context, rows)
-    return pagination.make_page(rows, limit, lambda row: MessageListItem(**_fields(row, told)), lambda row: [row.seq])
+    snapshots = await _snapshots(context, rows)
+    return pagination.make_page(
+        rows, limit, lambda row: MessageListItem(**_fields(row, snapshots)), lambda row: [row.seq]
+    )
 
 
 async def _snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> dict[bytes, int]:
@@ -120,11 +122,11 @@ async def _snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> 
     return await context.services.store.read_token_snapshots(context.tenant, context.session, keys) if keys else {}
 
 
-def _fields(row: MessageRecord, told: Mapping[bytes, int]) -> dict[str, Any]:
+def _fields(row: MessageRecord, snapshots: Mapping[bytes, int]) -> dict[str, Any]:
     return {
         "id": chain.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
         "branch": row.branch, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
-        "snapshot": told.get(row.key), "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
+        "snapshot": snapshots.get(row.key), "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
         "text": pagination.cut_preview(pagination.render_text(row.body)),
     }  # fmt: skip
 

@@ -336,8 +336,8 @@ async def list_session_figures(
     )
     made = []
     for row in rows[:limit]:
-        told = await _timeline_cache(request).find_timeline(admin.services, row)
-        figured = told.figures if told is not None else None
+        found_timeline = await _timeline_cache(request).find_timeline(admin.services, row)
+        figured = found_timeline.figures if found_timeline is not None else None
         title = await read_title(admin.services, row.tenant, row.session)
         made.append({**session_line(row).model_dump(), "figures": figured, "title": title})
     more = pagination.write_cursor(rows[limit - 1].cursor) if len(rows) > limit else None
@@ -375,10 +375,12 @@ async def show_costs(
     )
     found: list[tuple[SessionItem, SessionTimeline]] = []
     for row in rows[:MAX_SESSIONS]:
-        told = await _timeline_cache(request).find_timeline(admin.services, row)
-        if told is not None:
-            found.append((row, told))
-    sums = await run_off_loop(sum(len(told.periods) for _, told in found), partial(_add_up, found, since, step))
+        found_timeline = await _timeline_cache(request).find_timeline(admin.services, row)
+        if found_timeline is not None:
+            found.append((row, found_timeline))
+    sums = await run_off_loop(
+        sum(len(found_timeline.periods) for _, found_timeline in found), partial(_add_up, found, since, step)
+    )
     spenders = sorted(found, key=lambda one: -(one[1].figures.cost or 0.0))[:MAX_SPENDERS]
     return json_answers.render(
         {
@@ -386,7 +388,9 @@ async def show_costs(
             "over": min(len(rows), MAX_SESSIONS),
             "more": len(rows) > MAX_SESSIONS,
             **sums,
-            "spenders": [await _spender(admin.services, row, told.figures) for row, told in spenders],
+            "spenders": [
+                await _spender(admin.services, row, found_timeline.figures) for row, found_timeline in spenders
+            ],
         }
     )
 
@@ -401,7 +405,12 @@ async def show_savings(
 
 def _add_up(found: Sequence[tuple[SessionItem, SessionTimeline]], since: float, step: str) -> dict[str, Any]:
     """Return the sums of the periods that ended after `since`, under the names of `CostReport`."""
-    periods = [(row.tenant, one) for row, told in found for one in told.periods if one.figures.at + PERIOD_S > since]
+    periods = [
+        (row.tenant, one)
+        for row, found_timeline in found
+        for one in found_timeline.periods
+        if one.figures.at + PERIOD_S > since
+    ]
     times = [one.figures.at for _, one in periods]
     size = STEPS[step] or _choose_step(max(times, default=0) - min(times, default=0))
     total, steps = PeriodFigures(int(since)), dict[int, PeriodFigures]()

@@ -104,8 +104,8 @@ def render_text(body: bytes) -> str:
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
     named = [f"{function.get('name', '')}()" for function in functions if isinstance(function, dict)]
-    said = content if isinstance(content, str) else ""
-    return " ".join(f"{said} {' '.join(named)}".split())
+    text = content if isinstance(content, str) else ""
+    return " ".join(f"{text} {' '.join(named)}".split())
 
 
 def cut_preview(text: str) -> str:
