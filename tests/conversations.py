@@ -80,7 +80,7 @@ def look(
     strategies: Sequence[str] | None = None,
     offered: frozenset[str] = frozenset(),
     guarded: Sequence[int] = (),
-    toll: int = 0,
+    tool_tokens: int = 0,
     scratchpad: str = "",
     memos: Sequence[Memo] = (),
     **more: Any,
@@ -95,7 +95,7 @@ def look(
         strategies or [strategy] * len(keys),
         offered_tools=offered,
         guarded_keys=frozenset(keys[n] for n in guarded),
-        tool_tokens=toll,
+        tool_tokens=tool_tokens,
         scratchpad=scratchpad,
         memos=memos,
     )

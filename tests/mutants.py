@@ -204,8 +204,8 @@ MUTANTS = (
     Mutant(
         "the tool definitions count",
         "proxy/context/fit.py",
-        "return seen.prefix_tokens + toll + seen.insert_tokens + sum(",
-        "return toll + seen.insert_tokens + sum(",
+        "return seen.prefix_tokens + tool_tokens + seen.insert_tokens + sum(",
+        "return tool_tokens + seen.insert_tokens + sum(",
         ("tests/context/test_pipeline_budget.py::test_the_tools_count_too",),
     ),
     # Secrets, and who is let in.

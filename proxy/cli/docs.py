@@ -103,7 +103,7 @@ def render_table(name: str, commands: Any) -> str:
     NoSource if the source of the table is missing."""
     made = {
         "settings": _settings, "stages": _stages, "injections": _injections, "metrics": _metrics, "routes": _routes,
-        "errors": _errors,
+        "errors": _list_errors,
         "policy_keys": _policy_keys,
     }  # fmt: skip
     if name == "commands":
@@ -119,19 +119,19 @@ def _settings() -> Iterator[str]:
     yield from _head("Key", "Default", "What it does")
     for field in read_fields(Settings):
         if field.name not in TABLE_SETTINGS and not isinstance(field.default, SettingsSection):
-            yield _row(f"`{field.name}`", f"`{_short(field.default)}`", field.text)
+            yield _render_row(f"`{field.name}`", f"`{_shorten_default(field.default)}`", field.text)
     for field in read_fields(Settings):
         if isinstance(field.default, SettingsSection):
             for below in read_fields(type(field.default)):
-                yield _row(f"`{field.name}.{below.name}`", f"`{_short(below.default)}`", below.text)
+                yield _render_row(f"`{field.name}.{below.name}`", f"`{_shorten_default(below.default)}`", below.text)
     for field in read_fields(UpstreamSettings):
-        default = "required" if field.required else f"`{_short(field.default)}`"
-        yield _row(f"`upstreams.NAME.{field.name}`", default, field.text)
+        default = "required" if field.required else f"`{_shorten_default(field.default)}`"
+        yield _render_row(f"`upstreams.NAME.{field.name}`", default, field.text)
     for field in read_fields(ApiKeySettings):
-        yield _row(f"`keys[].{field.name}`", "required", field.text)
+        yield _render_row(f"`keys[].{field.name}`", "required", field.text)
     for field in read_fields(WebhookSettings):
-        default = "required" if field.required else f"`{_short(field.default)}`"
-        yield _row(f"`webhooks[].{field.name}`", default, field.text)
+        default = "required" if field.required else f"`{_shorten_default(field.default)}`"
+        yield _render_row(f"`webhooks[].{field.name}`", default, field.text)
 
 
 def _stages() -> Iterator[str]:
@@ -145,32 +145,32 @@ def _injections() -> Iterator[str]:
 def _parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
     yield from _head(title, "What it does", "Settings")
     for name, kind in kinds.items():
-        settings = [f"`{field.name} = {_short(field.default)}` {field.text}" for field in read_fields(kind)]
-        yield _row(f"`{name}`", read_summary(kind), "<br>".join(settings) or "none")
+        settings = [f"`{field.name} = {_shorten_default(field.default)}` {field.text}" for field in read_fields(kind)]
+        yield _render_row(f"`{name}`", read_summary(kind), "<br>".join(settings) or "none")
 
 
 def _metrics() -> Iterator[str]:
     yield from _head("Metric", "Kind", "Labels", "What it tells")
     for described in Metrics().descriptions:
         labels = ", ".join(f"`{label}`" for label in described.labels)
-        yield _row(f"`{described.name}`", described.kind, labels, described.description)
+        yield _render_row(f"`{described.name}`", described.kind, labels, described.description)
 
 
 def _commands(group: Any) -> Iterator[str]:
     yield from _head("Command", "Option", "What it does")
     shared: list[Any] = []
     for name, command in _leaves(group):
-        yield _row(f"`context-proxy {name}`", "", inspect.cleandoc(command.help or "").split("\n\n")[0])
+        yield _render_row(f"`context-proxy {name}`", "", inspect.cleandoc(command.help or "").split("\n\n")[0])
         asks = {option.name for option in command.params} >= set(SHARED_OPTIONS)
         for option in command.params:
             if asks and option.name in SHARED_OPTIONS:
                 shared = shared if len(shared) == len(SHARED_OPTIONS) else [*shared, option]
             elif option.name != "session" or option.param_type_name != "argument":
-                yield _row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
+                yield _render_row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
     if shared:
-        yield _row("of all that ask a running proxy", "", "SESSION is a session's name, `-` the one used last.")
+        yield _render_row("of all that ask a running proxy", "", "SESSION is a session's name, `-` the one used last.")
     for option in shared:
-        yield _row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
+        yield _render_row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
 
 
 def _leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -190,13 +190,13 @@ def _routes() -> Iterator[str]:
     if routes is None:
         raise MissingSource("proxy.web.app has no ROUTES: (methods, path, what it does)")
     for methods, path, text in routes:
-        yield _row(methods, f"`{path}`", text)
+        yield _render_row(methods, f"`{path}`", text)
     for router in ROUTERS:
         for route in router.routes:
             path, text = getattr(route, "path", ""), inspect.cleandoc(getattr(route, "description", ""))
             for method in sorted(getattr(route, "methods", None) or ()):
                 keys = " Also with a read key." if ADMIN_ROUTES.find_route(method, path).planes > {"admin"} else ""
-                yield _row(method, f"`{path}`", text.split("\n\n")[0] + keys)
+                yield _render_row(method, f"`{path}`", text.split("\n\n")[0] + keys)
 
 
 def _reference_rows(name: str) -> Iterator[str]:
@@ -208,17 +208,19 @@ def _reference_rows(name: str) -> Iterator[str]:
         rows = ((f"`{first}`", *more) for first, *more in getattr(reference, name.upper()))
     yield from _head(*TABLE_HEADS[name])
     for row in rows:
-        yield _row(*row)
+        yield _render_row(*row)
 
 
-def _errors() -> Iterator[str]:
+def _list_errors() -> Iterator[str]:
     """Yield the table of errors that a client can get."""
     yield from _head("Status", "`code`", "`type`", "When")
     error_types = [kind for base in (RequestError, UpstreamError) for kind in (base, *base.__subclasses__())]
     for kind in error_types:
         if kind is not RequestError and kind is not UpstreamError:
-            yield _row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(read_summary(kind)))
-    yield _row("500", f"`{ProxyError.code}`", f"`{ProxyError.type}`", "A mistake in the proxy. Its log says where.")
+            yield _render_row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(read_summary(kind)))
+    yield _render_row(
+        "500", f"`{ProxyError.code}`", f"`{ProxyError.type}`", "A mistake in the proxy. Its log says where."
+    )
 
 
 def _policy_keys() -> Iterator[str]:
@@ -227,10 +229,10 @@ def _policy_keys() -> Iterator[str]:
     tables = {"tools": "tools.enabled", "offer": "tools.offer"}
     for field in read_fields(Policy):
         if field.name == "name":
-            yield _row("`name`", "required", "The policy's name.")
+            yield _render_row("`name`", "required", "The policy's name.")
         elif field.name not in ("stages", "injections", "stands_for"):
-            default = "none" if field.default is None else f"`{_short(field.default)}`"
-            yield _row(f"`{tables.get(field.name, field.name)}`", default, field.text)
+            default = "none" if field.default is None else f"`{_shorten_default(field.default)}`"
+            yield _render_row(f"`{tables.get(field.name, field.name)}`", default, field.text)
 
 
 def _without_status(text: str) -> str:
@@ -239,14 +241,14 @@ def _without_status(text: str) -> str:
 
 
 def _head(*titles: str) -> Iterable[str]:
-    return _row(*titles), "|" + "---|" * len(titles)
+    return _render_row(*titles), "|" + "---|" * len(titles)
 
 
-def _row(*cells: str) -> str:
+def _render_row(*cells: str) -> str:
     return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
 
 
-def _short(value: object) -> str:
+def _shorten_default(value: object) -> str:
     """Return a default on one line. A long list is cut after its first item, since config/default.toml has it whole."""
     if isinstance(value, tuple) and len(render_literal(value)) > 60:
         return f"[{render_literal(value[0])}, ...]"

@@ -86,7 +86,7 @@ def doctor(
 ) -> None:
     """Look at upstream, key, model table, store and agents, and say whether edits can happen and what costs (exit code
     1 at a fault)."""
-    findings = list(_look(config, model, send, proxy, {"upstream": upstream, "db": db, "policy": policy}))
+    findings = list(_find_findings(config, model, send, proxy, {"upstream": upstream, "db": db, "policy": policy}))
     faults = sum(one.status == "fault" for one in findings)
     if json:
         print_json({"findings": [asdict(one) for one in findings], "faults": faults})
@@ -96,7 +96,9 @@ def doctor(
     raise typer.Exit(1 if faults else 0)
 
 
-def _look(config: Path | None, model: str, send: bool, url: str, flags: Mapping[str, object]) -> Iterator[Finding]:
+def _find_findings(
+    config: Path | None, model: str, send: bool, url: str, flags: Mapping[str, object]
+) -> Iterator[Finding]:
     try:
         settings = read_settings(config, **flags)
     except ConfigError as problem:

@@ -19,10 +19,12 @@ def report(
     days: Annotated[float, typer.Option(min=0.01, help="Sessions used in so many days.")] = 90.0,
 ) -> None:
     """Compare the sessions of the control arm with all others: dollars, requests, errors, latency (`[experiment]`)."""
-    command.show(command.client.request("GET", "/api/report", since=max(0.0, time.time() - days * DAY_S)), _show)
+    command.show(
+        command.client.request("GET", "/api/report", since=max(0.0, time.time() - days * DAY_S)), _print_report
+    )
 
 
-def _show(found: Any) -> None:
+def _print_report(found: Any) -> None:
     print_text(found["verdict"])
     print_text(
         f"{found['control_sessions']} sessions in the control arm, {found['managed_sessions']} managed"
@@ -57,7 +59,7 @@ def _interval(one: Any) -> str:
     return f"{_number(one['value'])} [{_number(one['low'])}, {_number(one['high'])}]"
 
 
-def _difference(figure: Any) -> str:
+def _render_difference(figure: Any) -> str:
     one = figure["difference"]
     if one["value"] is None:
         return "-"
@@ -70,6 +72,6 @@ COLUMNS = (
     TableColumn("", lambda figure: figure["name"], is_never_cut=True),
     TableColumn("control [95 %]", lambda figure: _interval(figure["control"])),
     TableColumn("managed [95 %]", lambda figure: _interval(figure["managed"])),
-    TableColumn("difference [95 %]", _difference),
+    TableColumn("difference [95 %]", _render_difference),
     TableColumn("known", lambda figure: "yes" if figure["known"] else "no"),
 )

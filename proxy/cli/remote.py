@@ -73,7 +73,7 @@ class AdminClient:
     def send_body(self, method: str, path: str, raw: bytes | None, kind: str, **query: object) -> Any:
         """Send a request with a body of the media type `kind`, and return the JSON answer. Raises Refused and
         Unreached."""
-        with self._answer(method, path, raw, {"content-type": kind}, query) as answer:
+        with self._open_answer(method, path, raw, {"content-type": kind}, query) as answer:
             text = answer.read()
         try:
             return json.loads(text)
@@ -84,7 +84,7 @@ class AdminClient:
 
     def read_lines(self, path: str, headers: dict[str, str], query: dict[str, object]) -> Iterator[bytes]:
         """Yield the lines of an endless or long answer, each with its line end."""
-        with self._answer("GET", path, None, headers, query) as answer:
+        with self._open_answer("GET", path, None, headers, query) as answer:
             while line := answer.readline():
                 yield line
 
@@ -111,7 +111,7 @@ class AdminClient:
         return f"/api/sessions/{quote(newest[0]['address'], safe='~')}"
 
     @contextmanager
-    def _answer(
+    def _open_answer(
         self, method: str, path: str, raw: bytes | None, headers: dict[str, str], query: dict[str, object]
     ) -> Iterator[http.client.HTTPResponse]:
         given = {"tenant": self.tenant or None, **query}

@@ -128,12 +128,12 @@ def replay(
     wanted = [settings.policy] if ask is not None and not policy else policy or []
     match = ReplaySettings(read_contenders(wanted, make_policies(settings)), decided, pairs, play_state)
     if ask is not None:
-        with _found(settings, files or [], from_store) as (_, found):
+        with _find_conversations(settings, files or [], from_store) as (_, found):
             points = find_points(settings, found, match, ask)
         print_decisions(ask_points(settings, points, ask, dollars, answers), json)
         return
     try:
-        with _found(settings, files or [], from_store) as (number, found):
+        with _find_conversations(settings, files or [], from_store) as (number, found):
             report = _play(found, number, match, jobs or min(4, os.cpu_count() or 1))
     except StoreUnavailable as problem:
         raise StoreRefused(f"{settings.db} cannot be read to its end: {problem}") from problem
@@ -174,7 +174,7 @@ def _play(found: Iterator[RecordedConversation], number: int | None, match: Repl
 
 
 @contextmanager
-def _found(
+def _find_conversations(
     settings: Settings, names: list[str], from_store: bool
 ) -> Iterator[tuple[int | None, Iterator[RecordedConversation]]]:
     """Yield (number of requests, None for a store's; the conversations). Raises ConfigError and StoreRefused."""

@@ -53,7 +53,7 @@ def list_sessions(
     days: Annotated[float | None, typer.Option(min=0, help="Used in so many days.")] = None,
 ) -> None:
     """List sessions, the last used one first."""
-    _list(command, limit, policy=policy, since=_since(days))
+    _list(command, limit, policy=policy, since=_find_since(days))
 
 
 @app.command()
@@ -75,7 +75,7 @@ def _list(command: RemoteCommand, limit: int, **query: object) -> None:
     )
 
 
-def _since(days: float | None) -> float | None:
+def _find_since(days: float | None) -> float | None:
     return None if days is None else max(0.0, time.time() - days * 86400)
 
 
@@ -84,10 +84,10 @@ def _since(days: float | None) -> float | None:
 def show(command: RemoteCommand, session: Session) -> None:
     """Show one session: its branches, its settings, and the number of its rows in the store."""
     found = command.client.request("GET", command.client.find_session_path(session))
-    command.show(found, _shown)
+    command.show(found, _print_session)
 
 
-def _shown(found: Any) -> None:
+def _print_session(found: Any) -> None:
     named = "named by the client" if found["explicit"] else "told by its messages"
     settings = ", ".join(f"{k} = {v}" for k, v in found["settings"].items())
     rows = ", ".join(f"{n} {name}" for name, n in found["rows"].items() if n)
@@ -326,7 +326,7 @@ def stats(
     """Show the size of a session's next prompt, by level, and the session's cost. Without a session: figures of the
     proxy."""
     if session is None:
-        command.show(command.client.request("GET", "/api/stats"), _whole)
+        command.show(command.client.request("GET", "/api/stats"), _print_details)
         return
     path = command.client.find_session_path(session) + "/stats"
     command.show(command.client.request("GET", path, branch=branch), _session)
@@ -403,7 +403,7 @@ def _refetched(counts: Mapping[str, int], requests: int) -> str:
     return f"{kinds} ({format_percent(sum(counts.values()) / max(requests, 1))} of the requests)"
 
 
-def _whole(found: Any) -> None:
+def _print_details(found: Any) -> None:
     health = "healthy" if found["healthy"] else f"away: {found['trouble']}"
     print_pairs(
         f"context-proxy {found['version']}",

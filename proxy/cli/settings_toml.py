@@ -66,12 +66,12 @@ def render_defaults() -> str:
     top = [
         field for field in fields if field.name not in TABLE_SETTINGS and not isinstance(field.default, SettingsSection)
     ]
-    parts += ["\n" + _comment(field.text) + _line(field) for field in top]
+    parts += ["\n" + _comment(field.text) + _render_line(field) for field in top]
     for field in fields:
         if isinstance(field.default, SettingsSection):
             kind = type(field.default)
             parts.append("\n" + _comment(read_summary(kind)) + f"[{field.name}]\n")
-            parts += ["\n" + _comment(below.text) + _line(below) for below in read_fields(kind)]
+            parts += ["\n" + _comment(below.text) + _render_line(below) for below in read_fields(kind)]
     parts.append(UPSTREAM_HEADER)
     for field in read_fields(UpstreamSettings):
         shown = "https://api.openai.com/v1" if field.required else field.default
@@ -133,7 +133,7 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/***"
 
 
-def _line(field: DocumentedField) -> str:
+def _render_line(field: DocumentedField) -> str:
     return f"{field.name} = {render_literal(field.default)}\n"
 
 

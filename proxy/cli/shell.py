@@ -91,7 +91,7 @@ def _run(commands: Any, line: str, session: str, command: RemoteCommand) -> None
         shared = ["--url", command.client.url, "--key", command.client.key, "--tenant", command.client.tenant]
         if words and _shares(commands, words):
             # After the command and before its arguments, one of which may follow a `--`.
-            depth = _depth(commands, words)
+            depth = _count_command_words(commands, words)
             words = [*words[:depth], *shared, *(["--json"] * command.json), *words[depth:]]
         commands.main(words, prog_name="", standalone_mode=True)
     except SystemExit:
@@ -115,7 +115,7 @@ def parse_line(commands: Any, line: str, session: str) -> list[str]:
             break
     if words[0] in REFUSED_COMMANDS:
         raise ValueError(f"{words[0]} has no place here")
-    depth = _depth(commands, words)
+    depth = _count_command_words(commands, words)
     command = _command(commands, words[:depth])
     takes = [p.name for p in getattr(command, "params", ()) if p.param_type_name == "argument"]
     if takes[:1] == ["session"] and "--help" not in words:
@@ -125,7 +125,7 @@ def parse_line(commands: Any, line: str, session: str) -> list[str]:
     return words
 
 
-def _depth(commands: Any, words: list[str]) -> int:
+def _count_command_words(commands: Any, words: list[str]) -> int:
     """Return the number of words that name the command."""
     depth, at = 0, commands
     while depth < len(words) and words[depth] in getattr(at, "commands", {}):
@@ -141,5 +141,5 @@ def _command(commands: Any, words: list[str]) -> Any:
 
 
 def _shares(commands: Any, words: list[str]) -> bool:
-    command = _command(commands, words[: _depth(commands, words)])
+    command = _command(commands, words[: _count_command_words(commands, words)])
     return {p.name for p in getattr(command, "params", ())} >= set(SHARED_OPTIONS)

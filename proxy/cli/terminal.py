@@ -80,15 +80,15 @@ def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: s
         made.add_column(
             column.title, justify="right" if column.is_number else "left", style=column.style,
             no_wrap=True, overflow="ellipsis", ratio=1 if column.takes_rest else None,
-            min_width=max((len(_cell(column.make_cell(row)).plain) for row in shown), default=0)
+            min_width=max((len(_render_cell(column.make_cell(row)).plain) for row in shown), default=0)
             if column.is_never_cut else None,
         )  # fmt: skip
     for row in shown:
-        made.add_row(*(_cell(column.make_cell(row)) for column in columns))
+        made.add_row(*(_render_cell(column.make_cell(row)) for column in columns))
     make_console().print(made)
 
 
-def _cell(value: Cell) -> Text:
+def _render_cell(value: Cell) -> Text:
     if isinstance(value, Text):
         return value
     if value is None:
@@ -109,7 +109,7 @@ def print_pairs(title: str, lines: Mapping[str, Cell]) -> None:
     grid.add_column(style="bright_black", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in lines.items():
-        grid.add_row(name, _cell(value))
+        grid.add_row(name, _render_cell(value))
     out.print(grid)
 
 

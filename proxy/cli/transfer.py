@@ -104,13 +104,13 @@ def _jsonl(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
             with show_progress("importing", size, bytes_=True) as move:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
-                        _one(command, line, f"{name}:{number}", tally)
+                        _import_line(command, line, f"{name}:{number}", tally)
                     move(len(line))
     except OSError as error:
         raise ConfigError("FILE", name, f"a file that can be read ({error.strerror})") from None
 
 
-def _one(command: RemoteCommand, line: bytes, place: str, tally: ImportTally) -> str | None:
+def _import_line(command: RemoteCommand, line: bytes, place: str, tally: ImportTally) -> str | None:
     """Store a conversation. Return the name of its session, None if the conversation was not stored."""
     try:
         found = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON)
@@ -133,7 +133,7 @@ def _slop(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
     with show_progress("importing", len(talks) + len(memos)) as move:
         for talk in talks:
             body = {"session": talk.session, "messages": talk.messages}
-            session = _one(command, json.dumps(body).encode(), f"{file}: session {talk.session}", tally)
+            session = _import_line(command, json.dumps(body).encode(), f"{file}: session {talk.session}", tally)
             if session is not None:
                 _store_session_extras(command, session, talk, tally)
             move(1)

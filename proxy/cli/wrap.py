@@ -69,20 +69,20 @@ def wrap(
     if program is None:
         raise ConfigError("AGENT", agent, f"a program that is installed: there is no `{agent}` on the PATH")
     with find_or_start_proxy(setup, url, config, upstream=upstream, policy=policy, db=db) as used:
-        say(f"{agent} runs behind {used.url}, which leads to {used.leads_to}.")
+        print_notice(f"{agent} runs behind {used.url}, which leads to {used.leads_to}.")
         for line in (*used.notes, *setup.notes):
-            say(line)
+            print_notice(line)
         client = AdminClient(used.url, seconds=SETTLE_S)
         began = time.time()
         environment = {**surroundings.environment, **setup.fill_environment(used.url)}
         code = run_agent([program, *setup.fill_arguments(used.url), *given], environment)
         for line in describe_savings(read_savings(client, began)):
-            say(line)
-        say(used.afterwards)
+            print_notice(line)
+        print_notice(used.afterwards)
     raise typer.Exit(code)
 
 
-def say(text: str) -> None:
+def print_notice(text: str) -> None:
     """Print a line of wrap's own on stderr."""
     Console(stderr=True, highlight=False).print(Text(f"context-proxy: {escape_controls(text)}"), soft_wrap=True)
 

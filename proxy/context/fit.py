@@ -48,10 +48,14 @@ def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Ma
     newest = [apply_settings(stage, {"keep_steps": 1}, NAME) for stage in last]
     steps: tuple[Callable[[Mapping[bytes, Edit]], Mapping[bytes, Edit]], ...] = (
         lambda known: _remove_units(seen, last, known, low),
-        lambda known: _cut(seen, policy, known, list(_results(seen, guarded=False)), low, MIN_RESULT_TOKENS),
+        lambda known: _cut_to_common_size(
+            seen, policy, known, list(_results(seen, guarded=False)), low, MIN_RESULT_TOKENS
+        ),
         lambda known: _remove_units(seen, newest, known, low),
-        lambda known: _cut(seen, policy, known, list(_results(seen, guarded=True)), low, MIN_TEXT_TOKENS),
-        lambda known: _cut(seen, policy, known, list(_older_texts(seen)), low, MIN_TEXT_TOKENS),
+        lambda known: _cut_to_common_size(
+            seen, policy, known, list(_results(seen, guarded=True)), low, MIN_TEXT_TOKENS
+        ),
+        lambda known: _cut_to_common_size(seen, policy, known, list(_older_texts(seen)), low, MIN_TEXT_TOKENS),
     )
     for step in steps:
         edits = step(edits)
@@ -117,7 +121,7 @@ def _may_cut(seen: View, n: int) -> bool:
     return seen.keys[n] not in seen.pins and (seen.is_result[n] or not has_pin_mark(message))
 
 
-def _cut(
+def _cut_to_common_size(
     seen: View, policy: Policy, edits: Mapping[bytes, Edit], places: Sequence[int], goal: int, least: int
 ) -> Mapping[bytes, Edit]:
     """The edits with the largest of these messages cut to one common size.

@@ -39,7 +39,7 @@ class OperatorDecisions:
     """The operator's decisions in force."""
 
     dropped: Mapping[bytes, str] = field(default_factory=dict)
-    """The reason why each message is out, by chain key (`steered` takes these messages out)."""
+    """The reason why each message is out, by chain key (`remove_dropped_messages` takes these messages out)."""
     restored: frozenset[bytes] = frozenset()
     """Keys of messages that are back and stay whole."""
     window: int | None = None

@@ -124,12 +124,12 @@ def _rewrite_view(
     seen: View, session: BranchState, policy: Policy, model: Model, now: float, notes: list[Note], *, frozen: bool
 ) -> Plan:
     """The plan for the view. notes: the notes made so far."""
-    drawn = _draft(seen, session, policy, frozen=frozen)
+    drawn = _draft_plan(seen, session, policy, frozen=frozen)
     for _ in range(MAX_FIT_PASSES):
         if seen.budget is None or drawn.tokens <= seen.budget or drawn.extra <= seen.insert_tokens:
             break
         seen = replace(seen, insert_tokens=drawn.extra)  # the messages have to make room for what is inserted
-        drawn = _draft(seen, session, policy, frozen=frozen)
+        drawn = _draft_plan(seen, session, policy, frozen=frozen)
     if seen.limit is not None and drawn.tokens > seen.limit and drawn.extra:
         drawn = _without_inserts(seen, drawn, seen.limit, notes)
     try:
@@ -141,9 +141,9 @@ def _rewrite_view(
     return _plan(seen, session, policy, drawn, notes, made, now)
 
 
-def _draft(seen: View, session: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
+def _draft_plan(seen: View, session: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
     """The draft of a plan: removed messages, shortened messages, and inserts."""
-    edits = _edits(seen, session, policy, frozen=frozen)
+    edits = _decide_edits(seen, session, policy, frozen=frozen)
     wanted: list[Insert] = []
     asked = False
     if session.stopped is None:
@@ -166,7 +166,7 @@ def _draft(seen: View, session: BranchState, policy: Policy, *, frozen: bool) ->
 def _draft_with_inserts(seen: View, edits: Mapping[bytes, Edit], wanted: Sequence[Insert], *, asked: bool) -> _Draft:
     """The draft with these inserts in their places."""
     before = edits
-    by_index, after, edits = _place(seen, wanted, edits)
+    by_index, after, edits = _place_inserts(seen, wanted, edits)
     added = sum(seen.weigh.count_text(i.text) for found in by_index.values() for i in found)
     added += PER_MESSAGE + seen.weigh.count_text(join_inserts(after)) if after else 0
     tokens = fit.count_total_tokens(seen, edits) - seen.insert_tokens + added
@@ -188,7 +188,7 @@ def _without_inserts(seen: View, drawn: _Draft, limit: int, notes: list[Note]) -
     return drawn
 
 
-def _edits(seen: View, session: BranchState, policy: Policy, *, frozen: bool) -> Mapping[bytes, Edit]:
+def _decide_edits(seen: View, session: BranchState, policy: Policy, *, frozen: bool) -> Mapping[bytes, Edit]:
     """The edits in force, with those of this request."""
     force = session.decisions.forced_action if session.decisions is not None else ""
     if frozen and not policy.literal:
@@ -319,7 +319,7 @@ def _add_dependencies(chosen: list[Proposal], open_: Sequence[Proposal]) -> list
     return chosen + [p for p in open_ if p.index in missing]
 
 
-def _place(
+def _place_inserts(
     seen: View, wanted: Sequence[Insert], edits: Mapping[bytes, Edit]
 ) -> tuple[dict[int, list[Insert]], list[Insert], Mapping[bytes, Edit]]:
     """Find the place of each insert: appended to a message, in a message of ours, or, if it is kept, as an edit.
@@ -373,7 +373,7 @@ def _plan(
         edits=old if same else edits if policy.literal else {**old, **edits},
         placed_inserts=tuple(placed),
         asks=tuple(
-            ask for stage in policy.stages for ask in _asks(stage, seen) if ask.id not in session.helper_answers
+            ask for stage in policy.stages for ask in _find_asks(stage, seen) if ask.id not in session.helper_answers
         ),
         notes=tuple(notes),
         marks=tuple(made.marks),
@@ -400,7 +400,7 @@ def _find_deferred_inserts(wanted: Sequence[Insert], placed: Sequence[tuple[int,
     return tuple(insert for insert in wanted if insert.note_count and insert.note_count not in given)
 
 
-def _asks(stage: object, seen: View) -> Iterable[Ask]:
+def _find_asks(stage: object, seen: View) -> Iterable[Ask]:
     """The questions of a stage for a helper model. Stages that ask have a method `asks`."""
     asks = getattr(stage, "asks", None)
     return asks(seen) if asks is not None else ()

@@ -173,11 +173,11 @@ def render_prompt(
     without = seen.memo_edited("rendering", go_on)
     made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts, without)
     if edits or inserts or own_inserts:
-        _check(seen, without, made, model, inserts)
+        _check_rules(seen, without, made, model, inserts)
     return made
 
 
-def _check(
+def _check_rules(
     seen: View, without: Rendering, made: Rendering, model: Model, inserts: Mapping[int, Sequence[Insert]]
 ) -> None:
     """Check the same as `rules.check`, incrementally.

@@ -57,24 +57,24 @@ def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[b
 
     edits_in_force: edits that are in force already; none of these is withdrawn.
     """
-    stay = [n for n in range(len(view.messages)) if not _gone(view, n, edits)]
+    stay = [n for n in range(len(view.messages)) if not _is_gone(view, n, edits)]
     if len(stay) == len(view.messages):
         return edits
     steps = {n for step in view.steps if step.end - step.start > 1 for n in range(step.start, step.end)}
     for before, after in pairwise(stay):
-        if after - before > 1 and _clash(view, before, after):
+        if after - before > 1 and _may_not_follow(view, before, after):
             _bring_back(view, edits, edits_in_force, _parting(view, before, after, steps, edits_in_force))
     if view.model.alternate or view.strategy in USER_FIRST_STRATEGIES or not view.messages[0].is_system:
         _bring_back(view, edits, edits_in_force, _opening(view, edits, edits_in_force))
     return edits
 
 
-def _gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
+def _is_gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
     edit = None if view.messages[n].is_system else edits.get(view.keys[n])
     return edit is not None and edit.action == "gone"
 
 
-def _clash(view: View, before: int, after: int) -> bool:
+def _may_not_follow(view: View, before: int, after: int) -> bool:
     """True if messages[after] may not follow messages[before]."""
     one, other = view.messages[before].role, view.messages[after].role
     if one == "tool" and other == "user":
@@ -87,23 +87,23 @@ def _parting(view: View, before: int, after: int, steps: set[int], force: Mappin
     there."""
     between = [n for n in range(before + 1, after) if _may_return(view, n, force)]
     for n in between:
-        alone = n not in steps and _says(view.messages[n])
-        if alone and not _clash(view, before, n) and not _clash(view, n, after):
+        alone = n not in steps and _has_content(view.messages[n])
+        if alone and not _may_not_follow(view, before, n) and not _may_not_follow(view, n, after):
             return [n]
     return between
 
 
 def _may_return(view: View, n: int, force: Mapping[bytes, Edit]) -> bool:
-    return not view.messages[n].is_system and not _gone(view, n, force)
+    return not view.messages[n].is_system and not _is_gone(view, n, force)
 
 
-def _says(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     return bool(message.text or message.media_count)
 
 
 def _opening(view: View, edits: Mapping[bytes, Edit], force: Mapping[bytes, Edit]) -> Sequence[int]:
     """The index of the prompt that belongs to the first remaining messages, if these do not begin with a prompt."""
-    first = next((n for n, m in enumerate(view.messages) if not m.is_system and not _gone(view, n, edits)), None)
+    first = next((n for n, m in enumerate(view.messages) if not m.is_system and not _is_gone(view, n, edits)), None)
     if first is None or view.messages[first].role == "user":
         return ()
     prompts = [n for n in range(first) if view.messages[n].role == "user" and _may_return(view, n, force)]

@@ -66,7 +66,7 @@ def when_it_pays(
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
-    offers = list(_worth(view, proposals, fault_cost))
+    offers = list(_find_profitable(view, proposals, fault_cost))
     chosen = _batch(view, offers, rent, payback)
     if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
         as_ever = {p.index for p in _batch(replace(view, cached_tokens=view.warm_tokens), offers, rent, payback)}
@@ -88,7 +88,7 @@ class _Offer(NamedTuple):
     """Cost that the proposal saves in one request, in input tokens, less its page faults."""
 
 
-def _worth(view: View, proposals: Sequence[Proposal], loss: Callable[[Proposal], float]) -> Iterator[_Offer]:
+def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[Proposal], float]) -> Iterator[_Offer]:
     """Yield the proposals that save more than the page faults that they cause, riders included."""
     for proposal in proposals:
         gain, lost = count_saved_tokens(view, proposal), loss(proposal)
@@ -212,7 +212,7 @@ def apply(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, 
             k, proposal.action, text, proposal.stage, proposal.reason, seen.original_tokens[proposal.index], after
         )
     for proposal in chosen:
-        if proposal.needs_index is not None and not _stands(edits.get(seen.keys[proposal.needs_index])):
+        if proposal.needs_index is not None and not _keeps_message(edits.get(seen.keys[proposal.needs_index])):
             k = seen.keys[proposal.index]  # the edit that it needs was not written
             edits.pop(k, None)
             edits.update({k: old[k]} if k in old else {})
@@ -230,7 +230,7 @@ def keep_first_reasons(edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -
     return {**edits, **kept} if kept else edits
 
 
-def _stands(edit: Edit | None) -> bool:
+def _keeps_message(edit: Edit | None) -> bool:
     return edit is not None and edit.action in ("text", "append")
 
 

@@ -206,7 +206,7 @@ def summarize_context(history: PlainHistory, max_items: int = 10, *, text: str |
     the messages that it replaces, and not empty. Else the history comes back as it is, and `summary` is None.
     """
     messages = [read_item(item) for item in history]
-    first = _first(messages, max_items)
+    first = _find_first_kept(messages, max_items)
     old = [n for n in range(first) if not messages[n].is_system]
     text_of_old = summary.render_count(messages[n] for n in old) if text is None else text
     found = summary.accept_summary(text_of_old, sum(summary.count_chars(messages[n]) for n in old)) if old else None
@@ -215,7 +215,7 @@ def summarize_context(history: PlainHistory, max_items: int = 10, *, text: str |
         everything = len(old) + len(kept)
         return {"summarized": history, "summary": None, "stats": {"summarizedItems": 0, "keptItems": everything}}
     bearer = next((n for n in kept if messages[n].role == "user"), None)
-    message = _said("parts" in history[old[0]], found)
+    message = _make_message("parts" in history[old[0]], found)
     made: list[PlainMessage] = []
     for n, item in enumerate(history):
         if bearer is None and kept and n == kept[0]:
@@ -229,7 +229,7 @@ def summarize_context(history: PlainHistory, max_items: int = 10, *, text: str |
     return {"summarized": made, "summary": message, "stats": {"summarizedItems": len(old), "keptItems": len(kept)}}
 
 
-def _first(messages: Sequence[Message], keep: int) -> int:
+def _find_first_kept(messages: Sequence[Message], keep: int) -> int:
     """The index at which the last `keep` messages begin; no step is cut."""
     count, first = 0, len(messages)
     for step in reversed(group.split_steps(messages)):
@@ -241,7 +241,7 @@ def _first(messages: Sequence[Message], keep: int) -> int:
     return first
 
 
-def _said(has_parts: bool, text: str) -> PlainMessage:
+def _make_message(has_parts: bool, text: str) -> PlainMessage:
     return {"role": "user", "parts": [{"text": text}]} if has_parts else {"role": "user", "content": text}
 
 

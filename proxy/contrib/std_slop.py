@@ -60,7 +60,7 @@ def read_database(file: Path) -> tuple[list[SlopSession], list[SlopMemo]]:
             tables = {row[0] for row in there.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not {"messages", "sessions"} <= tables or "session_id" not in _columns(there, "messages"):
                 raise ConfigError("FILE", str(file), "std::slop's database, or JSONL with a conversation a line")
-            return _talks(there, tables), _memos(there, tables)
+            return _read_sessions(there, tables), _memos(there, tables)
     except sqlite3.DatabaseError as error:
         raise ConfigError("FILE", str(file), f"a SQLite file that can be read ({error})") from None
 
@@ -69,7 +69,7 @@ def _columns(there: sqlite3.Connection, name: str) -> set[str]:
     return {row["name"] for row in there.execute(f"PRAGMA table_info({name})")}
 
 
-def _talks(there: sqlite3.Connection, tables: set[str]) -> list[SlopSession]:
+def _read_sessions(there: sqlite3.Connection, tables: set[str]) -> list[SlopSession]:
     settings = {row["id"]: dict(row) for row in there.execute("SELECT * FROM sessions")}
     states = _by_session(there, "session_state", "state_blob", tables)
     pads = _by_session(there, "scratchpads", "content", tables)

@@ -77,9 +77,9 @@ async def _embed_batch(services: Services, target: Target, texts: Sequence[str],
     worst = sum(len(text.encode("utf-8", "replace")) for text in texts) * (model.input or 0) / 1e6
     try:
         if not await services.helper_budget.reserve(services.store, worst):
-            return _counted(services, EmbeddingAnswer("over_budget"))
+            return _count_answer(services, EmbeddingAnswer("over_budget"))
     except StoreUnavailable:
-        return _counted(services, EmbeddingAnswer("store"))
+        return _count_answer(services, EmbeddingAnswer("store"))
     made = EmbeddingAnswer("cancelled", dollars=worst)
     try:
         shown = [] if target.key is not None else pick_credential_headers(headers)
@@ -87,11 +87,11 @@ async def _embed_batch(services: Services, target: Target, texts: Sequence[str],
         made = await embed_texts(services.client, target, name, model, texts, shown, timeout_s=timeout_s)
     finally:
         services.store.put([services.helper_budget.settle_reserve(KIND, worst, (made.prompt_tokens, 0), made.dollars)])
-        _counted(services, made)
+        _count_answer(services, made)
     return made
 
 
-def _counted(services: Services, made: EmbeddingAnswer) -> EmbeddingAnswer:
+def _count_answer(services: Services, made: EmbeddingAnswer) -> EmbeddingAnswer:
     _count(services, "kept" if made.outcome == "answered" else made.outcome)
     services.metrics.helper_dollars_total.labels(kind=KIND).inc(made.dollars)
     services.metrics.helper_tokens_total.labels(kind=KIND).inc(made.prompt_tokens)

@@ -37,10 +37,10 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
         given = options.get(name, "")
         value = given if name == "policy" else given.lower()
         if value and value not in words:
-            found.append(f"x-context-{name}: {_shown(given)} is none of {', '.join(words)}")
+            found.append(f"x-context-{name}: {_render_value(given)} is none of {', '.join(words)}")
     given = options.get("max-iterations", "")
     if given and not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) > 0):
-        found.append(f"x-context-max-iterations: {_shown(given)} is no number from 1 on")
+        found.append(f"x-context-max-iterations: {_render_value(given)} is no number from 1 on")
     return tuple(found)
 
 
@@ -52,7 +52,7 @@ def log_once(warnings: Iterable[str], logged: set[str]) -> None:
             log.warning("a request header is not understood: %s", text)
 
 
-def _shown(value: str) -> str:
+def _render_value(value: str) -> str:
     """Return a value in a form that can stand in a header and a log line."""
     cut = value if len(value) <= SHOWN else value[:SHOWN] + "..."
     return "'" + "".join(one if one.isascii() and one.isprintable() else "?" for one in cut) + "'"

@@ -1,7 +1,7 @@
 """Import of conversations from elsewhere, stored as if the proxy had carried them.
 
 An imported conversation is a session whose last request has been answered. Its agent can continue it through the proxy,
-and it is shown, steered and replayed as any other. Messages in Gemini's form become chat messages, since the next
+and it is shown, edited and replayed as any other. Messages in Gemini's form become chat messages, since the next
 request will bring that form. They keep the mark of the format that they were made for (FEATURES.md A3, A5).
 """
 

@@ -57,7 +57,7 @@ async def extract_command(services: Services, incoming: Incoming) -> ExtractedCo
     except NotManaged:
         return ExtractedCommand(incoming)  # the planner meets the same error, and passes the request through
     left = list(drop_commands(request.messages))
-    line = _last(request.messages)
+    line = _find_command(request.messages)
     if line is not None:
         return ExtractedCommand(incoming, line, request, tuple(m for m in left if m is not request.messages[-1]))
     if len(left) == len(request.messages):
@@ -103,7 +103,7 @@ def is_reply(text: str) -> bool:
     return text.startswith(REPLY_MARK)
 
 
-def _last(messages: Sequence[Message]) -> str | None:
+def _find_command(messages: Sequence[Message]) -> str | None:
     """Return the command with which the request ends."""
     last = messages[-1] if messages else None
     return last.text if last is not None and _is_command(last) else None
@@ -147,12 +147,12 @@ async def _reply(services: Services, request: Request, session: str, text: str, 
         await out.end(body)
         return
     await out.start(200, [(b"content-type", b"text/event-stream; charset=utf-8"), *headers])
-    for event in _events(head, text, usage if request.usage_wanted else None):
+    for event in _stream_reply(head, text, usage if request.usage_wanted else None):
         await out.write(event)
     await out.end(b"data: [DONE]\n\n")
 
 
-def _events(head: dict[str, object], text: str, usage: dict[str, int] | None) -> Iterator[bytes]:
+def _stream_reply(head: dict[str, object], text: str, usage: dict[str, int] | None) -> Iterator[bytes]:
     """Yield the reply as a stream: role, text in pieces, the end, and usage where it was asked for."""
 
     def event(choices: list[dict[str, object]], **more: object) -> bytes:

@@ -117,14 +117,14 @@ def _iteration(turn: Turn, injection: Reflect) -> list[Row]:
         return []
     ranks = _ranks(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
     if injection.read_mode(turn.options) == "off":
-        return [_row(turn, step, "", {}, ranks)]
+        return [_make_row(turn, step, "", {}, ranks)]
     batches = call_batches.find_batches(messages, keys, steps, injection)
     batch = batches[-1] if batches and batches[-1].calls[-1].call_index == step.start else None
     batch_calls = {one.call_index for one in batch.calls} if batch is not None else set()
     places = call_batches.number_newest_calls(messages, steps, injection)
     name = batch.ask_id if batch is not None else ""
     mine = [s for s in steps if s is step or s.start in batch_calls]
-    return [_row(turn, s, name if s.start in batch_calls else "", places, ranks) for s in mine]
+    return [_make_row(turn, s, name if s.start in batch_calls else "", places, ranks) for s in mine]
 
 
 def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
@@ -138,7 +138,9 @@ def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
     }
 
 
-def _row(turn: Turn, step: Step, name: str, places: Mapping[int, int], ranks: Mapping[int, Relevance]) -> IterationRow:
+def _make_row(
+    turn: Turn, step: Step, name: str, places: Mapping[int, int], ranks: Mapping[int, Relevance]
+) -> IterationRow:
     messages, keys, branch = turn.request.messages, turn.keys, turn.located.branch
     node = branch.live_session.nodes.get(keys[step.start])
     came = node.seen_at if node is not None else 0.0

@@ -382,7 +382,7 @@ that it is stuck."""
 
 
 @contextmanager
-def _safe(services: Services) -> Iterator[None]:
+def _guard_events(services: Services) -> Iterator[None]:
     try:
         yield
     except Exception:  # the answer goes out even if an event cannot be published
@@ -392,7 +392,7 @@ def _safe(services: Services) -> Iterator[None]:
 
 def publish_plan(services: Services, turn: Turn) -> None:
     """Publish the events of a plan, once its prompt has been sent upstream."""
-    with _safe(services):
+    with _guard_events(services):
         if not turn.dialect.returns_rows:  # a gateway withholds rows, so what is not there says nothing
             _publish_client_change(services, turn)
         if turn.prompt.observed or turn.prompt.fallback is not None or turn.enriched.policy.mode != "rewrite":
@@ -418,7 +418,7 @@ def _publish_client_change(services: Services, turn: Turn) -> None:
 
 def _publish_edits(services: Services, turn: Turn) -> None:
     for event in make_events(turn.prompt.plan):
-        _publish(services, turn, event.name, _bounded(event.payload))
+        _publish(services, turn, event.name, _shorten_payload(event.payload))
     short = [edit for edit in turn.prompt.plan.new_edits if edit.action in ("text", "text_only")]
     if short:
         data = {
@@ -431,7 +431,7 @@ def _publish_edits(services: Services, turn: Turn) -> None:
 def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: tuple[bytes, str] | None) -> None:
     """Publish the events of an answer. usage: that of the first round, None where the answer is not whole. state: the
     state block that the answer had, as (key, text)."""
-    with _safe(services):
+    with _guard_events(services):
         if turn.prompt.fallback is not None:
             _publish(services, turn, bus.FALLBACK, {"reason": turn.prompt.fallback})
         if state is not None:
@@ -444,7 +444,7 @@ def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: t
 
 def publish_fallback(services: Services, incoming: Incoming, reason: str) -> None:
     """Publish that a request without a known session went out as it came."""
-    with _safe(services):
+    with _guard_events(services):
         tenant, session = locate.find_owner(
             incoming.headers, incoming.tenant, incoming.session, services.settings.identity
         )
@@ -455,27 +455,27 @@ def publish_decision(
     services: Services, tenant: str, session: str, action: str, *, branch: str = "", **data: object
 ) -> None:
     """Publish a decision of the operator."""
-    with _safe(services):
+    with _guard_events(services):
         made = {"action": action, "by": "operator", **data}
-        services.event_bus.publish(bus.EDITED, tenant, _bounded(made), session=session, branch=branch)
+        services.event_bus.publish(bus.EDITED, tenant, _shorten_payload(made), session=session, branch=branch)
 
 
 def publish_state(services: Services, tenant: str, session: str, branch: str, text: str) -> None:
     """Publish a state that no answer had: the operator's, or one that was rebuilt for the operator."""
-    with _safe(services):
+    with _guard_events(services):
         data = {"by": "operator", "characters": len(text)}
         services.event_bus.publish(bus.STATE, tenant, data, session=session, branch=branch)
 
 
 def publish_memo_saved(services: Services, turn: Turn, name: str, *, merged: bool) -> None:
     """Publish a memo that the model saved. merged: it replaced a memo that said nearly the same."""
-    with _safe(services):
+    with _guard_events(services):
         _publish(services, turn, bus.MEMO, {"by": "model", "memo": name, "merged": merged})
 
 
 def publish_memo_changed(services: Services, tenant: str, name: str) -> None:
     """Publish that the operator changed a memo."""
-    with _safe(services):
+    with _guard_events(services):
         services.event_bus.publish(bus.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
 
 
@@ -484,12 +484,12 @@ def _publish(services: Services, turn: Turn, kind: str, data: Mapping[str, Any])
     services.event_bus.publish(kind, turn.tenant, data, session=branch.session, branch=branch.name, exchange=turn.id)
 
 
-def _bounded(payload: Mapping[str, Any]) -> dict[str, Any]:
+def _shorten_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return the payload with long lists and long texts cut to their first NAMED items and SAID characters."""
-    return {name: _cut(value) for name, value in payload.items()}
+    return {name: _shorten_value(value) for name, value in payload.items()}
 
 
-def _cut(value: Any) -> Any:
+def _shorten_value(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "…"
     return list(value[:MAX_LISTED]) if isinstance(value, Sequence) else value

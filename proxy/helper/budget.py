@@ -47,7 +47,7 @@ class Budget:
         spent today cannot be read."""
         async with self._reading:
             today = self.day
-            if self._day != today or store.shared:  # other replicas spend from the same purse
+            if self._day != today or store.shared:  # other replicas spend from the same budget
                 stored = await store.sum_spending(today)
                 self.spent = max(stored, self.spent) if self._day == today else stored
                 self._day = today

@@ -131,7 +131,7 @@ def select_memos(
     `least` of its words, or one rare, distinctive word. So one common word by chance selects no memo.
     """
     asked = frozenset(_words(text[:MAX_TOPIC_CHARS]))
-    bags = [_bag(memo.content, memo.tags) for memo in memos]
+    bags = [_find_memo_words(memo.content, memo.tags) for memo in memos]
     found = Counter(word for words, tags in bags for word in asked & words.union(*tags))
     n = len(memos)
     worth = {word: math.log(1 + n / often) for word, often in found.items() if often <= max(1.0, n / 2)}
@@ -146,7 +146,7 @@ def select_memos(
 
 
 @lru_cache(maxsize=4096)
-def _bag(content: str, tags: tuple[str, ...]) -> tuple[frozenset[str], tuple[frozenset[str], ...]]:
+def _find_memo_words(content: str, tags: tuple[str, ...]) -> tuple[frozenset[str], tuple[frozenset[str], ...]]:
     """The words of a memo, and the words of each of its tags."""
     return frozenset(_words(content)), tuple(frozenset(_words(tag)) for tag in tags)
 

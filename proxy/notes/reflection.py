@@ -181,12 +181,12 @@ def build_report(
 
     timestamp: Unix time of the results. finished_calls: for each call its result, the result's public id, its
     relevance, its number in the reflection, its outcome. seconds: from the answer with the calls to `at`."""
-    thought = _clean(assistant.text.strip() or assistant.reasoning.strip())
+    thought = _remove_surrogates(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(
-            tool=_clean(call.name),
+            tool=_remove_surrogates(call.name),
             params=_params(call.arguments),
-            raw_output=_clean(result.text[:MAX_RESULT_CHARS]),
+            raw_output=_remove_surrogates(result.text[:MAX_RESULT_CHARS]),
             outcome=reading.outcome,
             execution_time=seconds,
             cost=CallCost(weigh(call.name) + weigh(call.arguments) + weigh(result.text), seconds),
@@ -202,7 +202,7 @@ def build_report(
         timestamp,
         "deep" if effort in DEEP_EFFORTS else "fast",
         calls,
-        user_feedback=_clean(feedback[:MAX_RESULT_CHARS]),
+        user_feedback=_remove_surrogates(feedback[:MAX_RESULT_CHARS]),
     )
 
 
@@ -211,10 +211,10 @@ def _params(arguments: str) -> object:
         value: object = decode_embedded(arguments)
     except (ValueError, RecursionError):
         value = None
-    return value if isinstance(value, dict) else _clean(arguments)
+    return value if isinstance(value, dict) else _remove_surrogates(arguments)
 
 
-def _clean(text: str) -> str:
+def _remove_surrogates(text: str) -> str:
     """The text without lone surrogates, which JSON can carry and a record cannot."""
     return text.encode("utf-8", "replace").decode()
 

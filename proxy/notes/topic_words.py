@@ -56,10 +56,10 @@ def prepare_index_text(text: str) -> str:
     all its pairs of letters, grammar included; all other text stays unchanged."""
     if text.isascii() or not _UNSPACED.search(text):
         return text
-    return _UNSPACED.sub(_apart, text)
+    return _UNSPACED.sub(_split_bigrams, text)
 
 
-def _apart(found: re.Match[str]) -> str:
+def _split_bigrams(found: re.Match[str]) -> str:
     run = "".join(filter(str.isalnum, unicodedata.normalize("NFC", found.group())))
     return f" {' '.join(map(''.join, pairwise(run))) if len(run) > 1 else run} "
 

@@ -81,16 +81,16 @@ class FigureComparison(Struct, frozen=True):
     sessions_needed: int | None
 
 
-def _one(_: SessionMeasures) -> float:
+def _return_one(_: SessionMeasures) -> float:
     return 1.0
 
 
 FIGURES: Mapping[str, tuple[Callable[[SessionMeasures], float], Callable[[SessionMeasures], float]]] = {
     "dollars for the same prompts": (lambda s: s.dollars, lambda s: s.own),
-    "dollars a session": (lambda s: s.dollars, _one),
+    "dollars a session": (lambda s: s.dollars, _return_one),
     "dollars a request": (lambda s: s.dollars, lambda s: s.requests),
-    "requests a session": (lambda s: s.requests, _one),
-    "turns a session": (lambda s: s.turns, _one),
+    "requests a session": (lambda s: s.requests, _return_one),
+    "turns a session": (lambda s: s.turns, _return_one),
     "requests a turn": (lambda s: s.requests, lambda s: s.turns),
     "repeated calls": (lambda s: s.repeats, lambda s: s.calls),
     "tool errors": (lambda s: s.tool_errors, lambda s: s.results),

@@ -35,10 +35,10 @@ MAX_TRIES = 4
 async def read_state(services: Services, tenant: str, session: str, *, branch: str | None = None) -> StateDetails:
     """Return the state that the next prompt is given. Raises NotFound; StoreUnavailable passes through, here and
     below."""
-    return _shown(await find_branch(services, tenant, session, branch))
+    return _make_details(await find_branch(services, tenant, session, branch))
 
 
-def _shown(selected: SelectedBranch) -> StateDetails:
+def _make_details(selected: SelectedBranch) -> StateDetails:
     state = selected.operator_decisions.apply_to(selected.branch.state, side=False)
     by: StateAuthor = (
         ""
@@ -60,7 +60,7 @@ async def set_state(
         raise Unprocessable(f"a state has between 1 and {most} characters")
     here = await find_branch(services, tenant, session, branch)
     await store_state(services, here, text)
-    return _shown(await find_branch(services, tenant, session, here.branch.name))
+    return _make_details(await find_branch(services, tenant, session, here.branch.name))
 
 
 async def store_state(services: Services, selected: SelectedBranch, text: str) -> None:

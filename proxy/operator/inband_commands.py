@@ -109,13 +109,13 @@ def _rebuilt(rebuilt: RebuildResult) -> str:
     return rebuilt.text or f"The next answer is asked for a new state ({rebuilt.outcome})."
 
 
-def _changed(changed: DecisionResult) -> str:
+def _render_change(changed: DecisionResult) -> str:
     what = {"undo": "Undone", "drop": "Dropped", "restore": "Restored", "remove": "Removed for good"}[changed.action]
     note = f" ({changed.note})" if changed.note else ""
     return f"{what}: group {', '.join(changed.groups)}, {len(changed.messages)} messages, {changed.tokens} tokens{note}"
 
 
-def _listed(lines: Sequence[GroupListItem]) -> str:
+def _render_list(lines: Sequence[GroupListItem]) -> str:
     made = [
         f"{line.id}  {line.status:<8} {line.sent:>7} of {line.tokens:>7} tokens"
         f"  {line.snapshot if line.snapshot is not None else '-':>8}  {line.title}"
@@ -124,7 +124,7 @@ def _listed(lines: Sequence[GroupListItem]) -> str:
     return "\n".join(["group       status      prompt    whole           reported  prompt", *made])
 
 
-def _whole(shown: PromptDetails) -> str:
+def _render_prompt(shown: PromptDetails) -> str:
     """Return the prompt with each text of ours behind the message that it is appended to, as it goes out."""
     behind = {n: [_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}}
     there = range(len(shown.messages))
@@ -157,10 +157,10 @@ def _message(message: PromptMessage) -> str:
 
 REPLIES: Final[Mapping[Any, Callable[[Any], str]]] = {
     SessionSettings: _window,
-    PromptDetails: _whole,
+    PromptDetails: _render_prompt,
     RebuildResult: _rebuilt,
-    DecisionResult: _changed,
-    list[GroupListItem]: _listed,
+    DecisionResult: _render_change,
+    list[GroupListItem]: _render_list,
     list[PromptMessage]: _prompt,
     ScratchpadDetails: lambda pad: pad.text or "The scratchpad is empty.",
 }

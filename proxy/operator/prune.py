@@ -26,7 +26,7 @@ async def prune_next_prompt(services: Services, tenant: str, session: str) -> Se
     here = await find_branch(services, tenant, session)
     plain = await preview_prompt(services, here)
     if plain.turn.enriched.policy.mode == "rewrite" and plain.turn.enriched.policy.literal:
-        leaving = _leaving(here, plain, await preview_pruned_prompt(services, here))
+        leaving = _find_leaving(here, plain, await preview_pruned_prompt(services, here))
         if leaving:
             try:
                 await edit_messages.drop(services, tenant, session, leaving, branch=here.branch.name, id_kind="message")
@@ -36,7 +36,7 @@ async def prune_next_prompt(services: Services, tenant: str, session: str) -> Se
     return await session_settings.request_prune(services, tenant, session)
 
 
-def _leaving(selected: SelectedBranch, plain: Preview, pruned: Preview) -> list[str]:
+def _find_leaving(selected: SelectedBranch, plain: Preview, pruned: Preview) -> list[str]:
     """Return public ids of the messages that are in the next prompt and that pruning would take out."""
     gone = {k for k, edit in pruned.edits.items() if edit.action == "gone"}
     gone -= {k for k, edit in plain.edits.items() if edit.action == "gone"}

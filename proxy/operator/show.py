@@ -147,7 +147,7 @@ async def read_group(
     found = next((one for one in here.groups if one.id == group), None)
     if found is None:
         raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
-    return await _between(services, here, found.start, found.end)
+    return await _read_messages_between(services, here, found.start, found.end)
 
 
 async def read_message(
@@ -158,7 +158,7 @@ async def read_message(
     index = here.find_index(name)
     if index is None:
         raise NotFound(f"this branch has no message {name!r}", hint="List its groups.")
-    return (await _between(services, here, index, index + 1))[0]
+    return (await _read_messages_between(services, here, index, index + 1))[0]
 
 
 async def list_iterations(
@@ -170,7 +170,9 @@ async def list_iterations(
     return await iteration_records.read_iterations(services.store, (tenant, session, exchange.branch))
 
 
-async def _between(services: Services, selected: SelectedBranch, start: int, end: int) -> list[PromptMessage]:
+async def _read_messages_between(
+    services: Services, selected: SelectedBranch, start: int, end: int
+) -> list[PromptMessage]:
     seen = await preview_prompt(services, selected)
     since = await _edit_rows(services, selected)
     edits = {} if seen.turn.prompt.observed else seen.edits

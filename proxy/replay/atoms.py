@@ -46,19 +46,19 @@ def join_argument_values(message: Message) -> str:
 
 def collect_text(message: Message) -> str:
     """Return the text of a message and the values in the arguments of its calls."""
-    return message.derive(_said) if message.calls else message.text
+    return message.derive(_collect_text) if message.calls else message.text
 
 
-def _said(message: Message) -> str:
+def _collect_text(message: Message) -> str:
     return message.text + "\n" + join_argument_values(message)
 
 
 def collapse_text(message: Message) -> str:
     """Return `collect_text` with one space in place of any other white space."""
-    return message.derive(_collapsed)
+    return message.derive(_collapse_spaces)
 
 
-def _collapsed(message: Message) -> str:
+def _collapse_spaces(message: Message) -> str:
     return " ".join(collect_text(message).split())
 
 
@@ -84,10 +84,12 @@ def find_atom_positions(atom: str, text: str) -> Iterator[int]:
 
 def is_whole_word(text: str, start: int, end: int) -> bool:
     """True if text[start:end] has no letter, digit or underscore on either side."""
-    return not (start and _joins(text[start - 1])) and not (end < len(text) and _joins(text[end]))
+    return not (start and _is_name_character(text[start - 1])) and not (
+        end < len(text) and _is_name_character(text[end])
+    )
 
 
-def _joins(character: str) -> bool:
+def _is_name_character(character: str) -> bool:
     return character == "_" or character.isalnum()
 
 
@@ -107,10 +109,10 @@ def split_lines(text: str) -> Iterator[str]:
 def collect_lines(message: Message) -> frozenset[str]:
     """Return the lines of `collect_text`. They are stored with the message, so call this only for few or short
     messages."""
-    return message.derive(_lines)
+    return message.derive(_find_lines)
 
 
-def _lines(message: Message) -> frozenset[str]:
+def _find_lines(message: Message) -> frozenset[str]:
     return frozenset(split_lines(collect_text(message)))
 
 

@@ -44,12 +44,12 @@ class ProviderCache:
         hit = 0
         if model.cache != "none":
             alive = [old for at, old in self._earlier if now - at <= model.ttl_s]
-            hit = max((self._common(prompt, offsets, old) for old in alive), default=0)
+            hit = max((self._count_common_prefix(prompt, offsets, old) for old in alive), default=0)
         self._earlier.append((now, prompt))
         del self._earlier[:-MAX_CACHED_PROMPTS]
         return offsets[-1], count_served_tokens(hit, model)
 
-    def _common(self, prompt: list[Message], offsets: Sequence[int], old: list[Message]) -> int:
+    def _count_common_prefix(self, prompt: list[Message], offsets: Sequence[int], old: list[Message]) -> int:
         """Return the tokens of the longest common prefix with an earlier prompt."""
         shorter = min(len(prompt), len(old))
         if prompt[:shorter] == old[:shorter]:  # compared by identity: the same bytes are the same object

@@ -165,11 +165,11 @@ def _read_requests(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
                 pairs.append((None, None))
             pairs[at] = (_decode(one.get("body")) or pairs[at][0], answered or pairs[at][1])
             continue
-        body = _decode(_first(one, "request", "request_body", "req", "kwargs"))
+        body = _decode(_take_first(one, "request", "request_body", "req", "kwargs"))
         if not isinstance(body, Mapping):
             continue
         body = _decode(body["body"]) if "body" in body else body
-        answer = _decode(_first(one, "response", "response_body", "resp", "completion"))
+        answer = _decode(_take_first(one, "response", "response_body", "resp", "completion"))
         answer = _decode(answer["body"]) if isinstance(answer, Mapping) and "body" in answer else answer
         known = True
         pairs.append((body, answer))
@@ -262,7 +262,7 @@ def _from_requests(pairs: Iterable[tuple[Any, Any]]) -> list[Chat]:
 
 def _longest(chats: list[Chat]) -> Iterator[Chat]:
     """Yield the conversations that are not the beginning of another one, in the order in which they began."""
-    chains = [list(_chain(chat.messages)) for chat in chats]
+    chains = [list(_hash_prefixes(chat.messages)) for chat in chats]
     beginnings = {link for links in chains for link in links[:-1]}
     seen = set[bytes]()
     for chat, links in zip(chats, chains, strict=True):
@@ -271,7 +271,7 @@ def _longest(chats: list[Chat]) -> Iterator[Chat]:
             yield chat
 
 
-def _chain(messages: list[Json]) -> Iterator[bytes]:
+def _hash_prefixes(messages: list[Json]) -> Iterator[bytes]:
     """Yield a digest of each beginning of a history. Keys without a value count as absent: answers have more of them
     than what a client sends back."""
     link = b""
@@ -281,7 +281,7 @@ def _chain(messages: list[Json]) -> Iterator[bytes]:
         yield link
 
 
-def _first(one: Mapping[str, Any], *names: str) -> Any:
+def _take_first(one: Mapping[str, Any], *names: str) -> Any:
     return next((one[name] for name in names if one.get(name) is not None), None)
 
 

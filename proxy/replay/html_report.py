@@ -91,7 +91,7 @@ def conclude(report: ReplayReport) -> str:
         return (
             "These conversations do not show which policy is cheapest: too little was quoted again, or nothing kept it."
         )
-    kept = f"{_percent(_kept(best))} of what was quoted later"
+    kept = f"{_percent(_find_kept_share(best))} of what was quoted later"
     if best.kind == NOTHING:
         return f"Doing nothing costs least here: every policy that keeps enough costs more at {prices}."
     return f"{best.name} costs least: {_percent(1 - share)} less than doing nothing at {prices}. It kept {kept}."
@@ -100,7 +100,7 @@ def conclude(report: ReplayReport) -> str:
 def _section(report: ReplayReport, prices: str) -> str:
     best = find_cheapest(report)
     write, _, read = escape(prices).partition("/")
-    rows = "".join(_row(entry, prices, is_best=entry is best) for entry in report.entries)
+    rows = "".join(_render_row(entry, prices, is_best=entry is best) for entry in report.entries)
     heads = ("Policy", "Cost", "Cost without refetching", "Lines kept", "Names kept", "Missed", "Refused")
     return (
         f"<h2>Prices {write} and {read}: a token that the cache is written for, and one that it serves</h2>"
@@ -113,7 +113,7 @@ def _section(report: ReplayReport, prices: str) -> str:
     )
 
 
-def _row(entry: ReportEntry, prices: str, *, is_best: bool) -> str:
+def _render_row(entry: ReportEntry, prices: str, *, is_best: bool) -> str:
     total, cost = entry.total, entry.total.cost[prices]
     cells = (
         entry.name,
@@ -132,11 +132,11 @@ def _figures(report: ReplayReport, prices: str) -> dict[str, Any]:
     return {
         "names": [entry.name for entry in report.entries],
         "cost": [entry.total.cost[prices].effective_relative for entry in report.entries],
-        "kept": [_kept(entry) for entry in report.entries],
+        "kept": [_find_kept_share(entry) for entry in report.entries],
     }
 
 
-def _kept(entry: ReportEntry) -> float | None:
+def _find_kept_share(entry: ReportEntry) -> float | None:
     lines: KeptShares = entry.total.lines
     return entry.total.atoms.all if lines.all is None else lines.all
 

@@ -79,7 +79,7 @@ def render_svg(report: ReplayReport) -> str:
         *_frame(report, lines, costs),
         *_bounds(bounds, lines, costs),
         *_frontier(points, lines, costs),
-        *_points(points, bounds, lines, costs),
+        *_draw_points(points, bounds, lines, costs),
     ]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
@@ -199,7 +199,7 @@ Box = tuple[float, float, float, float]
 """(left, top, right, bottom)"""
 
 
-def _points(points: Sequence[PlotPoint], bounds: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
+def _draw_points(points: Sequence[PlotPoint], bounds: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
     places = [(p, lines.find_pixel(p.lines), costs.find_pixel(p.cost)) for p in points]
     taken: list[Box] = [(x - 6, y - 6, x + 6, y + 6) for _, x, y in places]
     for bound in bounds:
@@ -212,7 +212,7 @@ def _points(points: Sequence[PlotPoint], bounds: Sequence[PlotPoint], lines: Axi
         taken += [(x - 2, above, x + 2, y), (x, above - 2, right, above + 2)]
     # Policies choose their places first. A label without a free place is drawn across others, not left out.
     order = sorted(places, key=lambda place: (place[0].kind != "policy", place[2]))
-    labels = [(p, x, y, _place(len(_label(p)) * CHARACTER_WIDTH, x, y, taken)) for p, x, y in order]
+    labels = [(p, x, y, _place_label(len(_label(p)) * CHARACTER_WIDTH, x, y, taken)) for p, x, y in order]
     for _, x, y, box in labels:
         near_x, near_y = min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3])
         if abs(near_x - x) + abs(near_y - y) > 16:
@@ -229,13 +229,13 @@ def _label(point: PlotPoint) -> str:
     return f"{point.name} {point.cost:.2f}"
 
 
-def _place(width: float, x: float, y: float, taken: list[Box]) -> Box:
+def _place_label(width: float, x: float, y: float, taken: list[Box]) -> Box:
     """Return the nearest free place for a label beside a point, and mark it as taken for the next label."""
-    for box in _around(x, y, width):
+    for box in _find_label_places(x, y, width):
         if _is_inside(box) and not any(_meet(box, other) for other in taken):
             break
     else:
-        box = next(_around(x, y, width))
+        box = next(_find_label_places(x, y, width))
     taken.append(box)
     return box
 
@@ -247,7 +247,7 @@ def _text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> It
         yield f'<text class="{each}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _around(x: float, y: float, width: float) -> Iterator[Box]:
+def _find_label_places(x: float, y: float, width: float) -> Iterator[Box]:
     """Yield places for a label, the nearest first."""
     for far in (9, 22, 36, 52, 70, 92, 120):
         half = CHARACTER_HEIGHT / 2 + 2

@@ -153,7 +153,7 @@ class ReportBuilder:
             requests=self.request_count,
             sources=dict(self._sources),
             input=match.model.input,
-            entries=[self._entry(contender) for contender in match.contenders],
+            entries=[self._make_entry(contender) for contender in match.contenders],
             bounds=[
                 ReportEntry(name, "bound", None, None, *self._rows(_bound_name(name)))
                 for name in BOUNDS
@@ -161,7 +161,7 @@ class ReportBuilder:
             ],
         )
 
-    def _entry(self, contender: Contender) -> ReportEntry:
+    def _make_entry(self, contender: Contender) -> ReportEntry:
         policy = contender.policy
         kind = "policy" if policy else "baseline" if contender.baseline else NOTHING
         name, schedule = (policy.name, policy.schedule) if policy else (None, None)

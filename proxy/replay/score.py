@@ -119,7 +119,7 @@ class PromptScorer:
             kept_atoms = [atom for atom in request.atoms if sent.has_atom(atom)]
             kept_lines = [line for line in request.lines if sent.has_line(line)]
             in_place = sum(sent.is_in_place(atom) for atom in kept_atoms)
-            missing = _lost(request.atoms, kept_atoms) | _lost(request.lines, kept_lines)
+            missing = _find_lost(request.atoms, kept_atoms) | _find_lost(request.lines, kept_lines)
         missing = {n for n in missing if self._step - self._fetched.get(n, -99) > FETCH_LIFETIME}
         self._fetched.update(dict.fromkeys(missing, self._step))
         self._step += 1
@@ -132,13 +132,13 @@ class PromptScorer:
         tally.peak = max(tally.peak, size)
         tally.atoms += len(request.atoms)
         tally.atoms_kept += len(kept_atoms)
-        tally.far_atoms += _far(request.atoms)
-        tally.far_atoms_kept += _far(kept_atoms)
+        tally.far_atoms += _count_far(request.atoms)
+        tally.far_atoms_kept += _count_far(kept_atoms)
         tally.in_place += in_place
         tally.lines += len(request.lines)
         tally.lines_kept += len(kept_lines)
-        tally.far_lines += _far(request.lines)
-        tally.far_lines_kept += _far(kept_lines)
+        tally.far_lines += _count_far(request.lines)
+        tally.far_lines_kept += _count_far(kept_lines)
         if missing:
             tally.faults += 1
             self._fetch(sum(self._ruler(self._wants.messages[n]) for n in missing), size)
@@ -153,11 +153,11 @@ class PromptScorer:
             )
 
 
-def _lost(wanted: Iterable[Reference], kept: Sequence[Reference]) -> set[int]:
+def _find_lost(wanted: Iterable[Reference], kept: Sequence[Reference]) -> set[int]:
     return {w.holder for w in wanted if w not in kept}
 
 
-def _far(wanted: Iterable[Reference]) -> int:
+def _count_far(wanted: Iterable[Reference]) -> int:
     return sum(w.far for w in wanted)
 
 
@@ -176,14 +176,14 @@ class SentPrompt:
         self._others = [m for m in self._there if m not in recorded]
         self._position = position
 
-    def _whole(self, at: Sequence[int]) -> bool:
+    def _is_sent_earlier(self, at: Sequence[int]) -> bool:
         messages, there = self._wants.messages, self._there
         return any(n < self._position and messages[n] in there for n in reversed(at))
 
     def has_atom(self, atom: Reference) -> bool:
         """True if an atom stands in the prompt."""
         text = atom.text
-        return self._whole(self._wants.find_atom(text)) or any(
+        return self._is_sent_earlier(self._wants.find_atom(text)) or any(
             m.derive(lambda m: atom_texts.has_atom(text, atom_texts.collect_text(m)), ("atom", text))
             for m in self._others
         )
@@ -191,7 +191,7 @@ class SentPrompt:
     def has_line(self, line: Reference) -> bool:
         """True if a line stands in the prompt."""
         text = line.text
-        return self._whole(self._wants.find_line(text)) or any(
+        return self._is_sent_earlier(self._wants.find_line(text)) or any(
             text in atom_texts.collect_lines(m) for m in self._others
         )
 
@@ -200,6 +200,6 @@ class SentPrompt:
         if self._wants.messages[atom.holder] in self._there:
             return True
         window = self._wants.read_window(atom)
-        return self._whole(self._wants.find_window(window)) or any(
+        return self._is_sent_earlier(self._wants.find_window(window)) or any(
             m.derive(lambda m: window in atom_texts.collapse_text(m), ("window", window)) for m in self._others
         )

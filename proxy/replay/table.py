@@ -50,14 +50,14 @@ def _tables(report: ReplayReport, width: int) -> list[tuple[str, list[ReportColu
         ("cached", lambda e: _percent(e.total.cached / e.total.prompt if e.total.prompt else None)),
         ("peak", lambda e: f"{e.total.peak / 1000:.1f}k"),
     ]
-    paid = [(_two("cost", p), _cost(p, effective=False)) for p in report.prices]
-    effective = [(_two("eff.", p), _cost(p, effective=True)) for p in report.prices]
+    paid = [(_stack_headings("cost", p), _cost(p, effective=False)) for p in report.prices]
+    effective = [(_stack_headings("eff.", p), _cost(p, effective=True)) for p in report.prices]
     kept: list[ReportColumn] = [
         ("atoms", lambda e: _ratio(e.total.atoms.all, 3)),
-        (_two("atoms", "far"), lambda e: _ratio(e.total.atoms.far, 3)),
-        (_two("in", "place"), lambda e: _ratio(e.total.atoms.in_place, 3)),
+        (_stack_headings("atoms", "far"), lambda e: _ratio(e.total.atoms.far, 3)),
+        (_stack_headings("in", "place"), lambda e: _ratio(e.total.atoms.in_place, 3)),
         ("lines", lambda e: _ratio(e.total.lines.all, 3)),
-        (_two("lines", "far"), lambda e: _ratio(e.total.lines.far, 3)),
+        (_stack_headings("lines", "far"), lambda e: _ratio(e.total.lines.far, 3)),
         ("faults", lambda e: _percent(e.total.faults)),
     ]
     costs = ("What is sent and paid, doing nothing being 1", [*sent, *paid])
@@ -67,7 +67,7 @@ def _tables(report: ReplayReport, width: int) -> list[tuple[str, list[ReportColu
     return [costs, (again, effective), (still, kept)]
 
 
-def _two(above: str, below: str) -> str:
+def _stack_headings(above: str, below: str) -> str:
     return f"{above}\n{below}"
 
 
@@ -111,7 +111,7 @@ def _notes(report: ReplayReport) -> list[str]:
             f"Least effective cost at {prices} with {MIN_LINES_KEPT:.0%} of the lines kept:"
             f" {best.name}, {_ratio(cost, 2)}."
         )
-    elif report.entries and _kept(report.entries[0]) is None:
+    elif report.entries and _find_kept_share(report.entries[0]) is None:
         found.append("No call refers back to anything that was said before: what a policy loses cannot be told here.")
     for entry in report.entries:
         total = entry.total
@@ -153,12 +153,12 @@ def find_cheapest(report: ReplayReport) -> ReportEntry | None:
     costs = [
         (entry.total.cost[prices].effective, n)
         for n, entry in enumerate(report.entries)
-        if entry.kind in ("policy", NOTHING) and (_kept(entry) or 0) >= MIN_LINES_KEPT
+        if entry.kind in ("policy", NOTHING) and (_find_kept_share(entry) or 0) >= MIN_LINES_KEPT
     ]
     return report.entries[min(costs)[1]] if costs else None
 
 
-def _kept(entry: ReportEntry) -> float | None:
+def _find_kept_share(entry: ReportEntry) -> float | None:
     """Return the share of lines kept; of atoms if no line was wanted; None if nothing was wanted."""
     return entry.total.atoms.all if entry.total.lines.all is None else entry.total.lines.all
 

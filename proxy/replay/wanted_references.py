@@ -88,7 +88,9 @@ class WantedReferences:
                 n,
                 tuple(self._atoms(n, named.get(n, frozenset()), seen, given)),
                 tuple(
-                    Reference(line, *last) for line in quoted.get(n, ()) if (last := _before(lines.get(line, ()), n))
+                    Reference(line, *last)
+                    for line in quoted.get(n, ())
+                    if (last := _find_previous(lines.get(line, ()), n))
                 ),
             )
             for n in at
@@ -121,7 +123,7 @@ class WantedReferences:
             holders = self.find_atom(atom)
             before = bisect_left(holders, n)
             if before and not atom_texts.has_atom(atom, given):
-                last = _before(seen.get(atom, ()), n)
+                last = _find_previous(seen.get(atom, ()), n)
                 found.append(Reference(atom, holders[before - 1], far=last is not None and last[1]))
         return found
 
@@ -152,7 +154,7 @@ class WantedReferences:
         return found
 
 
-def _before(at: Sequence[int], n: int) -> tuple[int, bool] | None:
+def _find_previous(at: Sequence[int], n: int) -> tuple[int, bool] | None:
     """Return (the last of these positions before n, True if it is more than FAR back), or None if there is none."""
     found = bisect_left(at, n)
     return (at[found - 1], n - at[found - 1] > FAR_MESSAGES) if found else None

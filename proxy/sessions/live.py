@@ -139,15 +139,15 @@ class LiveSessions:
         self.size -= live_session.counted_size
         for key, node in live_session.nodes.items():
             if node.reached:
-                self._drop(self._by_node, (live_session.tenant, key), live_session.session)
+                self._drop_entry(self._by_node, (live_session.tenant, key), live_session.session)
         for branch in live_session.branches.values():
             if branch.first_tip_key is not None:
-                self._drop(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
+                self._drop_entry(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
         # branches refer to the session: without this only a full collection would free them
         live_session.branches.clear()
 
     @staticmethod
-    def _drop(index: dict[tuple[str, bytes], list[T]], at: tuple[str, bytes], what: T) -> None:
+    def _drop_entry(index: dict[tuple[str, bytes], list[T]], at: tuple[str, bytes], what: T) -> None:
         found = index.get(at)
         if found and what in found:
             found.remove(what)
@@ -208,7 +208,7 @@ class LiveSessions:
         if self._is_live(live_session):
             self._count -= 1
             if branch.first_tip_key is not None:
-                self._drop(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
+                self._drop_entry(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
 
     async def load_branch(self, live_session: LiveSession, name: str) -> Branch | None:
         """Return the branch from memory or from the store; None where there is none. StoreUnavailable passes

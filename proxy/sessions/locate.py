@@ -68,11 +68,11 @@ def find_session_name(
         pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
         named += [value for name, value in headers.items() if pattern.search(name)]
     for value in named:
-        if value and (name := _clean(value)):
+        if value and (name := _clean_name(value)):
             return name
     for field in settings.body_fields if body is not None else ():
         value = _body_field(body, field) if body is not None else None
-        if value and (name := _clean(value)):
+        if value and (name := _clean_name(value)):
             return name
     return None
 
@@ -88,7 +88,7 @@ def _body_field(request: Request, path: str) -> str | None:
     return json_spans.decode_string(raw) if raw else None
 
 
-def _clean(value: str) -> str:
+def _clean_name(value: str) -> str:
     """Return a name that can be shown and stored: trimmed. A name that is too long or unprintable becomes its hash."""
     value = unicodedata.normalize("NFC", value.strip())
     if not value or value.lower() in ("null", "none", "undefined"):

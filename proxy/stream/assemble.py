@@ -241,7 +241,7 @@ class AssembledAnswer:
         except RecursionError:
             return None  # a single field nested to the reader's own limit: no client could send that back
 
-    def _whole(self, index: int = 0) -> dict[str, Any]:
+    def _build_choice(self, index: int = 0) -> dict[str, Any]:
         turn = self._turns.get(index)
         message = None if turn is None or turn.raw is None else _read_any(turn.raw)
         return message if isinstance(message, dict) else {}
@@ -252,7 +252,11 @@ class AssembledAnswer:
         turn = self._turns.get(0)
         if turn is None:
             return ""
-        content = self._whole().get("content") if turn.raw is not None else build_json_value(turn.fields.get("content"))
+        content = (
+            self._build_choice().get("content")
+            if turn.raw is not None
+            else build_json_value(turn.fields.get("content"))
+        )
         if isinstance(content, list):  # Mistral's reasoning models stream parts first, then strings
             texts = [part.get("text") for part in content if isinstance(part, dict)]
             content = "".join(text for text in texts if isinstance(text, str))
@@ -265,7 +269,7 @@ class AssembledAnswer:
         if turn is None:
             return ()
         if turn.raw is not None:
-            message = self._whole()
+            message = self._build_choice()
             found, old = message.get("tool_calls"), message.get("function_call")
         else:
             found, old = _finished(turn.rows), build_json_value(turn.fields.get("function_call"))

@@ -134,7 +134,7 @@ def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
     for message in [*before, *own]:
         assemble.merge_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
     joined = {name: assemble.build_json_value(one) for name, one in fields.items()}
-    joined["content"] = _joined([message.get("content") for message in [*before, *own]])
+    joined["content"] = _join_contents([message.get("content") for message in [*before, *own]])
     new = {name: one for name, one in joined.items() if one != own[0].get(name)}
     try:
         start, end = _first_message(body)
@@ -160,7 +160,7 @@ def _first_message(body: bytes) -> tuple[int, int]:
     return start + message.start, start + message.end
 
 
-def _joined(contents: list[Any]) -> Any:
+def _join_contents(contents: list[Any]) -> Any:
     """Join several contents into one: a text, or parts if one of them has parts; None if there is none at all."""
     texts = [one for one in contents if one is not None]
     if all(isinstance(one, str) for one in texts):

@@ -71,11 +71,11 @@ def _spliced(raw: bytes, holder: str, changes: dict[int, ChoicePatch]) -> bytes:
     spans = json_spans.find_elements(raw[choices.start : choices.end]) or []
     for position in sorted(changes, reverse=True):  # from the end on, so that the earlier spans stay right
         start, end = (choices.start + at for at in spans[position])
-        raw = raw[:start] + _changed(raw[start:end], holder, changes[position]) + raw[end:]
+        raw = raw[:start] + _render_change(raw[start:end], holder, changes[position]) + raw[end:]
     return raw
 
 
-def _changed(choice: bytes, holder: str, change: ChoicePatch) -> bytes:
+def _render_change(choice: bytes, holder: str, change: ChoicePatch) -> bytes:
     inner = json_spans.read_value(choice, holder)
     if inner is None:
         raise ValueError(f"no {holder}")

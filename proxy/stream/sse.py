@@ -60,12 +60,12 @@ class SseParser:
         if old:
             self.pending += data
             scan = max(old - 2, 0)
-            if self._end(self.pending, scan) is not None:
+            if self._find_event_end(self.pending, scan) is not None:
                 whole = bytes(self.pending)
-                self.pending = bytearray(whole[self._cut(whole, scan, events) :])
+                self.pending = bytearray(whole[self._cut_events(whole, scan, events) :])
                 old = 0
         else:
-            start = self._cut(data, 0, events)
+            start = self._cut_events(data, 0, events)
             if start < len(data):
                 self.pending += data[start:] if start else data
         if self.pending:
@@ -87,7 +87,7 @@ class SseParser:
             return [SseEvent(rest, b"[DONE]", event.name)]
         return [SseEvent(rest, event.data, event.name)]
 
-    def _end(self, text: bytes | bytearray, scan: int) -> int | None:
+    def _find_event_end(self, text: bytes | bytearray, scan: int) -> int | None:
         """Return the end of the first event that ends behind `scan`; None if there is none."""
         if not self._returns:
             found = text.find(b"\n\n", scan)
@@ -97,10 +97,10 @@ class SseParser:
             return None  # a newline that belongs to this return may follow
         return match.end()
 
-    def _cut(self, text: bytes, scan: int, events: list[SseEvent]) -> int:
+    def _cut_events(self, text: bytes, scan: int, events: list[SseEvent]) -> int:
         """Append the complete events of `text` and return the position of the rest."""
         start = 0
-        while (end := self._end(text, scan)) is not None:
+        while (end := self._find_event_end(text, scan)) is not None:
             raw = text[start:end]
             if len(raw) > self._limit:
                 self.overflowed = True
@@ -133,7 +133,7 @@ class SseParser:
     def _skip(self, data: bytes, events: list[SseEvent]) -> bytes:
         """Pass the bytes of an event that is too large; return the bytes behind its end."""
         seen = self._after + data
-        end = self._end(seen, 0)
+        end = self._find_event_end(seen, 0)
         cut = len(data) if end is None else max(end - len(self._after), 0)
         if cut:
             events.append(SseEvent(data[:cut]))

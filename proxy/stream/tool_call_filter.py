@@ -166,7 +166,7 @@ class ToolCallFilter:
         row = self._ids.get(known) if known else None
         if row is None or (index is not None and row.index != index):
             row = self._by_index.get(index) if index is not None else (self._rows[-1] if self._rows else None)
-        if row is not None and not _begins(row, index, known, name):
+        if row is not None and not _begins_call(row, index, known, name):
             return row
         self._room -= len(known)
         if len(self._rows) >= MAX_CALLS or self._room < 0:
@@ -250,7 +250,7 @@ def choose_finish_reason(reason: str, shown_calls: int) -> str:
     return "stop" if not shown_calls and reason in _CALLING else reason
 
 
-def _begins(row: _CallState, index: int | None, known: str, name: str) -> bool:
+def _begins_call(row: _CallState, index: int | None, known: str, name: str) -> bool:
     """True if a fragment begins another call than the one that it would continue. known: the fragment's id."""
     if name and row.kind == _THEIRS and not row.name:
         return True  # that call was sent without a name
@@ -262,17 +262,17 @@ def _begins(row: _CallState, index: int | None, known: str, name: str) -> bool:
     return name[:_NAME_MAX] != row.name or (index is None and row.closed)
 
 
-def _inner(part: dict[str, Any]) -> dict[str, Any]:
+def _find_inner(part: dict[str, Any]) -> dict[str, Any]:
     inner = part.get("function") or part.get("custom")
     return inner if isinstance(inner, dict) else {}
 
 
 def _name(part: dict[str, Any]) -> str:
-    return _text(_inner(part).get("name"))
+    return _text(_find_inner(part).get("name"))
 
 
 def _arguments(part: dict[str, Any]) -> str:
-    inner = _inner(part)
+    inner = _find_inner(part)
     value = inner.get("arguments", inner.get("input"))
     return value if isinstance(value, str) else ("}" if value is not None else "")
 

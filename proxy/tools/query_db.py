@@ -64,10 +64,10 @@ def format_result(found: QueryResult, most: int, note: str = "") -> str:
         return f"[{note}no rows]"
     if len(found.rows) == 1 and len(found.rows[0]) == 1 and isinstance(found.rows[0][0], str | dict):
         return _single(found.columns[0], found.rows[0][0], most, note)
-    cell, lines = CELLS[0], _lines(found, CELLS[0])
+    cell, lines = CELLS[0], _render_lines(found, CELLS[0])
     for smaller in CELLS[1:]:
         if sum(map(len, lines)) + len(lines) > most - HEADER_CHARS:
-            cell, lines = smaller, _lines(found, smaller)
+            cell, lines = smaller, _render_lines(found, smaller)
     kept, size = [], 0
     for line in lines:
         size += len(line) + 1
@@ -86,8 +86,8 @@ def format_result(found: QueryResult, most: int, note: str = "") -> str:
     return "\n".join((f"[{note}{what}{rest}{cut}; columns: {columns}]", *kept))
 
 
-def _lines(found: QueryResult, cell: int) -> list[str]:
-    return [json.dumps([_short(value, cell) for value in row], ensure_ascii=False) for row in found.rows]
+def _render_lines(found: QueryResult, cell: int) -> list[str]:
+    return [json.dumps([_shorten_cell(value, cell) for value in row], ensure_ascii=False) for row in found.rows]
 
 
 def _single(column: str, value: str | dict[str, Any], most: int, note: str) -> str:
@@ -99,7 +99,7 @@ def _single(column: str, value: str | dict[str, Any], most: int, note: str) -> s
     return f"[{note}1 row, the first {len(kept)} of {chars} characters; {rest}]\n{kept}"
 
 
-def _short(value: Any, most: int) -> Any:
+def _shorten_cell(value: Any, most: int) -> Any:
     """Return a cell as it is shown: at most so many characters, and the number of missing ones."""
     text, chars = (str(value["cut"]), int(value["chars"])) if isinstance(value, dict) else (value, 0)
     if not isinstance(text, str) or (len(text) <= most and chars <= len(text)):

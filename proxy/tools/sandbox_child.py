@@ -174,7 +174,7 @@ def _rows(cursor: sqlite3.Cursor) -> tuple[list[list[Any]], bool]:
             return rows, True
         cells = []
         for value in row:
-            cell = _cell(value, left)
+            cell = _shorten_cell(value, left)
             left -= len(json.dumps(cell)) + 1
             cells.append(cell)
             left = max(left, 0)
@@ -186,7 +186,7 @@ def _rows(cursor: sqlite3.Cursor) -> tuple[list[list[Any]], bool]:
     return rows, False
 
 
-def _cell(value: Any, left: int) -> Any:
+def _shorten_cell(value: Any, left: int) -> Any:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, float) and not math.isfinite(value):
@@ -203,20 +203,20 @@ def main() -> None:
     """Answer statements until there are no more."""
     confine()
     lines = iter(sys.stdin.buffer)
-    _say({"ready": True})
+    _write_answer({"ready": True})
     given = json.loads(next(lines))
     try:
         database = fill(lines, search=given["search"])
     except (sqlite3.Error, MemoryError) as problem:
-        _say({"error": f"the messages could not be loaded: {problem}"})
+        _write_answer({"error": f"the messages could not be loaded: {problem}"})
         return
     guard(database)
     for line in lines:
         _time(CPU)
-        _say(run_statement(database, json.loads(line)))
+        _write_answer(run_statement(database, json.loads(line)))
 
 
-def _say(found: dict[str, Any]) -> None:
+def _write_answer(found: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
 

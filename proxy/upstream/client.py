@@ -60,7 +60,7 @@ TOO_MANY_REQUESTS: Final = 429
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
-async def _once(body: bytes) -> AsyncIterator[bytes]:
+async def _yield_body(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
@@ -108,7 +108,7 @@ class Reply:
         length = (b"content-length", b"%d" % len(WITHHELD_BODY))
         self.headers = [*kept, (b"content-type", b"application/json"), length]
         self.content_type, self.encoding = "application/json", ""
-        self._parts = _once(WITHHELD_BODY)
+        self._parts = _yield_body(WITHHELD_BODY)
 
     def iter_bytes(self) -> AsyncIterator[bytes]:
         """Return the body's bytes as they come. Raises UpstreamBroken and UpstreamTimeout after the bytes before the

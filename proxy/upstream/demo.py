@@ -90,7 +90,7 @@ class DemoTransport(httpx2.AsyncBaseTransport):
             request = json.loads(body)
         except (ValueError, RecursionError) as error:
             return _error(400, f"The body is not JSON: {error}", "invalid_json")
-        wrong = _wrong(request)
+        wrong = _find_problem(request)
         if wrong:
             return _error(400, wrong, "invalid_value", "messages")
         return self._complete(request, body)
@@ -168,7 +168,7 @@ def count_tokens(text: bytes) -> int:
     return -(-len(text) // 4)
 
 
-def _wrong(request: Any) -> str:
+def _find_problem(request: Any) -> str:
     """Return the reason why it is not a chat request; "" for none."""
     if not isinstance(request, dict):
         return "The body must be a JSON object."

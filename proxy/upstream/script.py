@@ -147,7 +147,7 @@ def _choose(request: Json, messages: list[Json], prompt: str, called: list[str])
             return []
         steps = steps[len(called) :]
     step = steps[0]
-    wanted = [tool for tool in tools if _is_named(tool, step)] or _best(tools, step, forced=forced)
+    wanted = [tool for tool in tools if _is_named(tool, step)] or _choose_tool(tools, step, forced=forced)
     together = request.get("parallel_tool_calls") is not False and not forced and len(steps) == 1
     return [_call(tool, step) for tool in wanted[: MAX_CALLS if together else 1]]
 
@@ -183,7 +183,7 @@ def _is_named(tool: ClientTool, prompt: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(tool.name)}(?!\w)", prompt, re.IGNORECASE) is not None
 
 
-def _best(tools: list[ClientTool], prompt: str, *, forced: bool) -> list[ClientTool]:
+def _choose_tool(tools: list[ClientTool], prompt: str, *, forced: bool) -> list[ClientTool]:
     """Return the tool whose words fit the prompt best; the first if none does and the prompt asks for an action.
 
     A tool that changes things must be named in full, or forced. Its name counts more than its description, however
@@ -210,7 +210,7 @@ def _words(text: str) -> set[str]:
 
 def _call(tool: ClientTool, prompt: str) -> ScriptedCall:
     if tool.custom:
-        return ScriptedCall(tool.name, _quoted(prompt) or _short(prompt, 80), custom=True)
+        return ScriptedCall(tool.name, _quoted(prompt) or _shorten_text(prompt, 80), custom=True)
     wanted = SchemaFiller(prompt, tool.schema, writes=bool(_WRITES.search(tool.name))).make_value(tool.schema, "", 0)
     return ScriptedCall(tool.name, json.dumps(wanted if isinstance(wanted, dict) else {}, ensure_ascii=False))
 
@@ -296,7 +296,7 @@ class SchemaFiller:
             found = _PATHLIKE.search(self._prompt)
             return "demo.txt" if self._writes else found[0] if found else "README.md"
         about = re.search(r"\b(?:in|of|for|about|named|called)\s+([^\n?!.:;]{2,60})", self._prompt)
-        return _quoted(self._prompt) or (about[1].strip() if about else _short(self._prompt, 80)) or "demo"
+        return _quoted(self._prompt) or (about[1].strip() if about else _shorten_text(self._prompt, 80)) or "demo"
 
 
 def _quoted(prompt: str) -> str:
@@ -323,22 +323,22 @@ def _as_asked(schema: Json, prompt: str) -> Any:
     keys = re.findall(r"[\"'`](\w{1,40})[\"'`]", prompt)
     if keys:
         return {key: f"{key} of the demo model" for key in dict.fromkeys(keys)}
-    return {"answer": f"You asked: {_short(prompt, 120)}"}
+    return {"answer": f"You asked: {_shorten_text(prompt, 120)}"}
 
 
 def _from_results(prompt: str, called: list[str], results: list[str]) -> str:
     parts = []
     for name, result in zip([*called, *["the tool"] * len(results)], results, strict=False):
-        shown = _short(result, 400, lines=True)
+        shown = _shorten_text(result, 400, lines=True)
         parts.append(f"`{name}` gave:\n\n" + "\n".join(f"> {line}" for line in shown.splitlines()))
-    asked = f"You asked: “{_short(prompt, 160)}”\n\n" if prompt else ""
+    asked = f"You asked: “{_shorten_text(prompt, 160)}”\n\n" if prompt else ""
     separator = "\n\n"
     return f"{asked}{separator.join(parts)}\n\nThat is all the scripted demo model can make of it."
 
 
 def _from_prompt(prompt: str, messages: int) -> str:
     count = "1 message" if messages == 1 else f"{messages} messages"
-    quoted = f"You said: “{_short(prompt, 160)}”\n\n" if prompt else ""
+    quoted = f"You said: “{_shorten_text(prompt, 160)}”\n\n" if prompt else ""
     return (
         f"{quoted}I am the scripted demo model: I need no key and no network, I call your tools, and I answer from "
         f"what they return. {count} reached me. Set an upstream to talk to a real one."
@@ -348,13 +348,13 @@ def _from_prompt(prompt: str, messages: int) -> str:
 def _state(prompt: str, called: list[str]) -> str:
     used = ", ".join(f"`{name}`" for name in called) or "none yet"
     return (
-        f"\n\n### STATE\n**Goal**: {_short(prompt, 120) or 'not said yet'}\n"
+        f"\n\n### STATE\n**Goal**: {_shorten_text(prompt, 120) or 'not said yet'}\n"
         f"**Context**: a conversation with the scripted demo model\n"
         f"**Resolved**: the last prompt was answered\n**Technical Anchors**: tools called: {used}"
     )
 
 
-def _short(text: str, limit: int, *, lines: bool = False) -> str:
+def _shorten_text(text: str, limit: int, *, lines: bool = False) -> str:
     """Return the beginning of the text: of the first paragraph on one line, or (`lines`) of all, with its lines
     kept."""
     text = text.strip()

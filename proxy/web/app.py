@@ -259,7 +259,7 @@ class ContextProxy:
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         route: Route = scope[ROUTE_KEY]
         if route.kind == "api":
-            with self._counted("api", send) as counted:
+            with self._count_request("api", send) as counted:
                 await self._api(scope, receive, counted)
             return
         if route.kind == "pages":
@@ -273,7 +273,7 @@ class ContextProxy:
         whose = find_share_owner(caller.tenant, caller.name)
         if route.kind == "gateway":
             with (
-                self._counted("compress", send) as counted,
+                self._count_request("compress", send) as counted,
                 self.concurrency.hold_place(),
                 self.body_budget.share(whose) as share,
             ):
@@ -283,7 +283,7 @@ class ContextProxy:
         if dialect is not None:
             scope[DIALECT_KEY] = dialect
             with (
-                self._counted("chat", send) as counted,
+                self._count_request("chat", send) as counted,
                 self.concurrency.hold_place(),
                 self.body_budget.share(whose) as share,
             ):
@@ -294,7 +294,7 @@ class ContextProxy:
         naming_send = send if shown is None else _naming_path(send, shown)
         client, metrics = self.services.client, self.services.metrics
         with (
-            self._counted("passthrough", naming_send) as counted,
+            self._count_request("passthrough", naming_send) as counted,
             self.concurrency.hold_place(),
             self.body_budget.share(whose) as share,
         ):
@@ -304,7 +304,7 @@ class ContextProxy:
             )  # fmt: skip
 
     @contextmanager
-    def _counted(self, route: str, send: Send) -> Iterator[Send]:
+    def _count_request(self, route: str, send: Send) -> Iterator[Send]:
         """Yield a `send` whose status and time are counted at the end; "none" if nothing was sent: the outer layer then
         answers."""
         status, began = "none", time.perf_counter()

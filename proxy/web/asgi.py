@@ -172,15 +172,15 @@ class Upload:
     async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work of the function of that name; `work` reads `parts`."""
         if self._leaving is None:
-            return await _attend(self._hear(), work)
+            return await _attend(self._read_body(), work)
         if self._leaving.has_left():
             work.close()
             raise ClientGone("the client has left")
         # The receiving task may wait for the upstream to take data, so the proxy's own connection reports the
         # disconnect.
-        return await self._leaving.run_until_disconnect(_attend(self._hear(), work))
+        return await self._leaving.run_until_disconnect(_attend(self._read_body(), work))
 
-    async def _hear(self) -> None:
+    async def _read_body(self) -> None:
         while not self._whole:
             message = await self._receive()
             if message["type"] == "http.disconnect":

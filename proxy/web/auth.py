@@ -153,7 +153,7 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
     `error_responses.answer_errors` stands outside. For the proxy's own pages these errors are answered here."""
     keys, browsers = ApiKeys(settings), BrowserRules(settings)
 
-    async def gate(scope: Scope, receive: Receive, send: Send) -> None:
+    async def check_access(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
@@ -192,7 +192,7 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
             return
         await app(scope, receive, send)
 
-    return gate
+    return check_access
 
 
 def _check_local(scope: Scope) -> None:

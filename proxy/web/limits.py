@@ -51,12 +51,12 @@ def limit_heads(app: App, settings: Settings) -> App:
     stands outside."""
     limit = settings.limits.header_kb * 1024
 
-    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+    async def limit_requests(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             check_head(scope, limit)
         await app(scope, receive, send)
 
-    return guard
+    return limit_requests
 
 
 def check_head(scope: Scope, limit: int) -> None:

@@ -172,25 +172,25 @@ class ResponseSocket:
             life.reschedule(None)  # a response that has begun is never cut off
             self._scope[BUSY_KEY] = True
             try:
-                if not await self._answer(frame):
+                if not await self._answer_frame(frame):
                     return
             finally:
                 self._scope[BUSY_KEY] = False
             life.reschedule(until)
 
-    async def _answer(self, raw: bytes) -> bool:
+    async def _answer_frame(self, raw: bytes) -> bool:
         """Answer one frame. Return False if the connection must end."""
         try:
             frame = frames.read_create(raw, self._histories.get(self))
         except frames.UnknownResponse as unknown:
-            return await self._tell(frames.make_unknown_response_frame(str(unknown)))
+            return await self._send_event(frames.make_unknown_response_frame(str(unknown)))
         except (ValueError, RecursionError) as problem:
-            return await self._tell(frames.make_error_frame(400, f"The frame cannot be read: {problem}".encode()))
+            return await self._send_event(frames.make_error_frame(400, f"The frame cannot be read: {problem}".encode()))
         if not frame.generates:
             name = f"resp_{uuid.uuid4().hex}"
             self._histories.put(self, Carried(name, frame.items))
             events = frames.make_warm_up(name, frame.model, int(time.time()))
-            return all([await self._tell(event) for event in events])
+            return all([await self._send_event(event) for event in events])
         return await self._request(frame)
 
     async def _request(self, frame: CreateFrame) -> bool:
@@ -205,7 +205,7 @@ class ResponseSocket:
             await asyncio.Event().wait()  # the connection reports a client that leaves (`Disconnect`)
             raise AssertionError
 
-        answer = _Answer(self._tell)
+        answer = _Answer(self._send_event)
         await self._app(scope, receive, answer.take)
         if self._has_left:
             return False
@@ -217,7 +217,7 @@ class ResponseSocket:
             return False
         return True
 
-    async def _tell(self, event: bytes) -> bool:
+    async def _send_event(self, event: bytes) -> bool:
         """Send one frame. Raises ClientGone."""
         if self._has_left:
             raise ClientGone("the client has left")
@@ -231,7 +231,7 @@ class ResponseSocket:
         if self._has_closed:
             return
         self._has_closed = True
-        with suppress(OSError):  # as in `_tell`
+        with suppress(OSError):  # as in `_send_event`
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
 
@@ -244,7 +244,7 @@ class _Answer:
         self.body = bytearray()
         self.is_whole = False
         self.items = AnswerItems()
-        self._tell = tell
+        self._send_event = tell
         self._parser: SseParser | None = None
 
     async def take(self, message: Message) -> None:
@@ -262,11 +262,13 @@ class _Answer:
             return
         if self.status == 200 or len(self.body) < MAX_ERROR_BYTES:
             self.body += data
-        if self.is_whole and self._tell is not None:
+        if self.is_whole and self._send_event is not None:
             if self.status == 200:
                 await self._tell_all(frames.make_events(bytes(self.body)))
             else:
-                await self._tell(frames.make_error_frame(self.status, bytes(self.body), self._find_told_headers()))
+                await self._send_event(
+                    frames.make_error_frame(self.status, bytes(self.body), self._find_told_headers())
+                )
 
     def _find_told_headers(self) -> Mapping[str, str]:
         found = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self.headers}
@@ -275,8 +277,8 @@ class _Answer:
     async def _tell_all(self, events: list[bytes]) -> None:
         for event in events:
             self.items.add(event)
-            if self._tell is not None:
-                await self._tell(event)
+            if self._send_event is not None:
+                await self._send_event(event)
 
 
 async def _no_body() -> Message:

@@ -129,7 +129,7 @@ class Connection(HttpToolsProtocol):
             transport.abort()
             return
         self.half_open.add(self._address, self, self.loop.time())
-        self._look_again = self.loop.call_later(self._every, self._look)
+        self._look_again = self.loop.call_later(self._every, self._check_deadlines)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._look_again is not None:
@@ -144,7 +144,9 @@ class Connection(HttpToolsProtocol):
         self._waiting = 0
         running = self._running
         if running is not None and not running.response_complete:
-            self._leave(running)  # uvicorn tells only the newest request, which may be waiting behind this one
+            self._announce_departure(
+                running
+            )  # uvicorn tells only the newest request, which may be waiting behind this one
         self.pipeline.clear()
         super().connection_lost(exc)
 
@@ -236,7 +238,7 @@ class Connection(HttpToolsProtocol):
     def _end_unread(self, answered: RequestResponseCycle) -> None:
         """Close the connection if the body of a request that was answered has still not come."""
         if answered is self.cycle and self._phase == BODY:
-            self._late("", told=False)
+            self._end_overdue("", told=False)
 
     def _take_place(self, cycle: RequestResponseCycle) -> bool:
         """Take a place for this connection; return True if it may have a request answered."""
@@ -290,7 +292,7 @@ class Connection(HttpToolsProtocol):
         last.keep_alive = False
 
     @staticmethod
-    def _leave(running: RequestResponseCycle) -> None:
+    def _announce_departure(running: RequestResponseCycle) -> None:
         """Tell the request that is being answered that its client has left."""
         running.disconnected = True
         running.message_event.set()
@@ -312,7 +314,7 @@ class Connection(HttpToolsProtocol):
         self.metrics.refused_connections_total.labels(why=str(status)).inc()
         if running is None or running.response_complete or not running.response_started:
             if running is not None:
-                self._leave(running)  # what it sends from now on goes nowhere
+                self._announce_departure(running)  # what it sends from now on goes nowhere
             error = ProxyError(why)
             error.code, error.type = code, "invalid_request_error"
             body = render_error(error)
@@ -367,10 +369,10 @@ class Connection(HttpToolsProtocol):
         self._since = self.loop.time()
         self._bytes = 0
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         """Check the deadlines of the client and close the connection if one has passed. Schedule the next check."""
         now = self.loop.time()
-        self._look_again = self.loop.call_later(self._every, self._look)
+        self._look_again = self.loop.call_later(self._every, self._check_deadlines)
         if self.transport.is_closing():
             self._closing = self._closing or now
             if now - self._closing >= self.body_s:
@@ -383,16 +385,16 @@ class Connection(HttpToolsProtocol):
         elif self._phase == HEAD:
             late = now - self._since >= self.header_s
             if late and not self._is_answering() and self.timeout_keep_alive_task is None:
-                self._late("the request's head did not come in time", told=self._bytes > 0)
+                self._end_overdue("the request's head did not come in time", told=self._bytes > 0)
         elif running is self.cycle and running.waiting_for_100_continue:
             self._since = now
         else:
             self._taken += passed
             if self._taken >= BODY_TIME_FACTOR * self.body_s + self._came / MIN_AVERAGE_RATE:
-                self._late("the request's body took too long", told=True)
+                self._end_overdue("the request's body took too long", told=True)
             elif now - self._since >= self.body_s:
                 if self._bytes < self.body_s * MIN_BYTES_PER_SECOND:
-                    self._late("the request's body came too slowly", told=True)
+                    self._end_overdue("the request's body came too slowly", told=True)
                 self._since, self._bytes = now, 0
 
     def _watch(self) -> None:
@@ -405,7 +407,7 @@ class Connection(HttpToolsProtocol):
         else:
             self._watching = self.loop.call_later(SOCKET_CHECK_S, self._watch)
 
-    def _late(self, why: str, *, told: bool) -> None:
+    def _end_overdue(self, why: str, *, told: bool) -> None:
         if told:
             self._end(408, why)
         else:

@@ -114,7 +114,7 @@ def test_no_setting_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("name", "parts"), [("stages", BUILT_IN_STAGES), ("injections", BUILT_IN_INJECTIONS)])
-def test_no_stage_voice_or_field_of_one_is_left_out(name: str, parts: dict[str, type]) -> None:
+def test_no_stage_injection_or_field_of_one_is_left_out(name: str, parts: dict[str, type]) -> None:
     rows = {row.split("`")[1]: row for row in table(name).splitlines()[2:]}
     assert rows.keys() == parts.keys()
     for part, kind in parts.items():

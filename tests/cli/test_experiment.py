@@ -6,7 +6,7 @@ from typing import Any
 
 from _pytest.capture import CaptureFixture
 
-from proxy.cli.experiment import _show
+from proxy.cli.experiment import _print_report
 from proxy.operator.compare_arms import compare_arms, describe_verdict
 from proxy.operator.experiment_report import find_losses
 from tests.operator.simulated_sessions import draw_experiment, draw_pool
@@ -24,7 +24,7 @@ def test_the_report_is_one_sentence_a_table_and_the_sessions_that_cost_money(cap
             "predictions": {"managed": {"predicted": 1.0, "reported": 1.25}}, "losses": find_losses(managed)[:1],
         }
     )  # fmt: skip
-    _show(found)
+    _print_report(found)
     out = capsys.readouterr().out
     assert "more for the same prompts" in out
     assert "control arm has 25% of new sessions" in out

@@ -144,8 +144,8 @@ def test_there_are_commands_for_all_that_an_operator_does() -> None:
         "sessions", "context", "messages", "groups", "undo", "state", "scratchpad", "memos", "stats", "add", "build",
         "compress", "notes", "feedback", "export", "import", "tail", "shell",
     }  # fmt: skip
-    steering = {words[1] for words in ALL if words[0] == "context"}
-    assert steering >= {"show", "window", "drop", "restore", "rebuild", "pin", "unpin", "prune", "compress"}
+    decided = {words[1] for words in ALL if words[0] == "context"}
+    assert decided >= {"show", "window", "drop", "restore", "rebuild", "pin", "unpin", "prune", "compress"}
 
 
 @pytest.mark.parametrize("words", ALL, ids=named)

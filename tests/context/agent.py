@@ -90,14 +90,14 @@ class Story:
     states: list[bool]
     told: bool = False
 
-    def play(self, policy: Policy, steering: OperatorDecisions | None = None) -> list[Turn]:
-        """Every request in order, with the session of each carried to the next. steering: what an operator decides
-        half way."""
+    def play(self, policy: Policy, operator_decisions: OperatorDecisions | None = None) -> list[Turn]:
+        """Every request in order, with the session of each carried to the next. operator_decisions: what an operator
+        decides half way."""
         turns: list[Turn] = []
         session, now = BranchState(), 0.0
         for n, stop in enumerate(self.stops):
             if n == len(self.stops) // 2:
-                session = replace(session, decisions=steering)
+                session = replace(session, decisions=operator_decisions)
             now += self.pauses[n % len(self.pauses)]
             values = self.values[:stop]
             asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])

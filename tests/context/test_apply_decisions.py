@@ -21,8 +21,10 @@ NOTHING = Policy("nothing", ask="never")
 KEYS = chain.compute_keys("", messages(*TALK))
 
 
-def plan(policy: str | Policy, steering: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any) -> Plan:
-    session = BranchState(decisions=steering, **more)
+def plan(
+    policy: str | Policy, operator_decisions: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any
+) -> Plan:
+    session = BranchState(decisions=operator_decisions, **more)
     chosen = load(policy) if isinstance(policy, str) else policy
     came = request(talk)
     left = remove_dropped_messages(came, chain.compute_keys("", came.messages), session, chosen, PLAIN, WEIGH)
@@ -52,8 +54,10 @@ def test_the_last_user_message_and_system_messages_stay() -> None:
 
 def test_a_mark_in_the_text_does_not_keep_what_the_operator_drops() -> None:
     talk = [user("[pin] one"), assistant("done"), user("two")]
-    steering = OperatorDecisions(dropped=dict.fromkeys(chain.compute_keys("", messages(*talk))[:2], "dropped"))
-    assert told(plan(NOTHING, steering, talk), talk) == ["two"]
+    operator_decisions = OperatorDecisions(
+        dropped=dict.fromkeys(chain.compute_keys("", messages(*talk))[:2], "dropped")
+    )
+    assert told(plan(NOTHING, operator_decisions, talk), talk) == ["two"]
 
 
 def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
@@ -62,8 +66,8 @@ def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
     keys = chain.compute_keys("", messages(*talk))
     seen = {"sent_marks": tuple(m.form for m in messages(*talk)), "sent_at": 0.0}
 
-    def edits(steering: OperatorDecisions) -> set[bytes]:
-        session = BranchState(decisions=steering, **seen)  # type: ignore[arg-type]
+    def edits(operator_decisions: OperatorDecisions) -> set[bytes]:
+        session = BranchState(decisions=operator_decisions, **seen)  # type: ignore[arg-type]
         left = remove_dropped_messages(request(talk), keys, session, load("thrifty"), model, WEIGH)
         made = rewrite(left.request, left.session, load("thrifty"), model, 1.0, RewriteInputs(WEIGH, keys=left.keys))
         return set(left.complete_plan(made).edits)
@@ -83,9 +87,9 @@ def test_the_record_says_what_is_out_and_why() -> None:
 
 
 def test_places_of_inserts_are_those_of_the_request_that_came() -> None:
-    steering = replace(dropped(1, 2, 3, 4), notes=(OperatorNote("n1", "Use tabs."),))
+    operator_decisions = replace(dropped(1, 2, 3, 4), notes=(OperatorNote("n1", "Use tabs."),))
     rolling = replace(load("rolling"), stages=(), ask="never")
-    assert [n for n, _ in plan(rolling, steering).placed_inserts] == [9]
+    assert [n for n, _ in plan(rolling, operator_decisions).placed_inserts] == [9]
 
 
 def test_a_prompt_never_stands_behind_a_tool_result_that_was_answered() -> None:
@@ -95,9 +99,9 @@ def test_a_prompt_never_stands_behind_a_tool_result_that_was_answered() -> None:
 def test_rounds_of_ours_leave_with_the_answer_that_they_led_to() -> None:
     talk = [*TALK[:2], assistant(None, "ours"), result("ours", "hidden"), *TALK[2:]]
     keys = chain.compute_keys("", messages(*talk))
-    steering = OperatorDecisions(dropped=dict.fromkeys([*keys[4:6], *keys[6:7]], "dropped"))
+    operator_decisions = OperatorDecisions(dropped=dict.fromkeys([*keys[4:6], *keys[6:7]], "dropped"))
     left = remove_dropped_messages(
-        request(talk), keys, BranchState(decisions=steering), NOTHING, PLAIN, WEIGH, hidden=keys[2:4]
+        request(talk), keys, BranchState(decisions=operator_decisions), NOTHING, PLAIN, WEIGH, hidden=keys[2:4]
     )
     assert sorted(left.removed_edits) == [2, 3, 4, 5, 6]
 
@@ -127,12 +131,14 @@ def test_an_order_that_the_client_has_already_is_none_to_keep() -> None:
     twice = [user("one?"), assistant("ok"), user("two?"), user("and?"), assistant("ok"), user("three?")]
     keys = chain.compute_keys("", messages(*twice))
     for model, gone in ((strict, [2, 4]), (PLAIN, [2, 4])):
-        steering = OperatorDecisions(dropped=dict.fromkeys([keys[n] for n in gone], "dropped"))
-        left = remove_dropped_messages(request(twice), keys, BranchState(decisions=steering), NOTHING, model, WEIGH)
+        operator_decisions = OperatorDecisions(dropped=dict.fromkeys([keys[n] for n in gone], "dropped"))
+        left = remove_dropped_messages(
+            request(twice), keys, BranchState(decisions=operator_decisions), NOTHING, model, WEIGH
+        )
         assert sorted(left.removed_edits) == gone
     in_turn = [user("one?"), assistant("ok"), user("two?"), assistant("ok"), user("three?")]
     keys = chain.compute_keys("", messages(*in_turn))
-    steering = OperatorDecisions(dropped={keys[2]: "dropped"})
+    operator_decisions = OperatorDecisions(dropped={keys[2]: "dropped"})
     assert not remove_dropped_messages(
-        request(in_turn), keys, BranchState(decisions=steering), NOTHING, strict, WEIGH
+        request(in_turn), keys, BranchState(decisions=operator_decisions), NOTHING, strict, WEIGH
     ).removed_edits

@@ -122,6 +122,6 @@ def test_groups_of_a_prompt_with_something_put_in_do_not_displace_those_of_the_c
     mine = group.split_request_groups(one, keys)
     assert view.build_history(one, keys, WEIGH, None).groups is mine
     messages, woven_keys = (*one.messages[:3], *one.messages), [*keys[:3], *keys]
-    woven = replace(one, messages=messages, is_spliced=True)
-    assert view.build_history(woven, woven_keys, WEIGH, None).groups == group.split_groups(messages, woven_keys)
+    spliced = replace(one, messages=messages, is_spliced=True)
+    assert view.build_history(spliced, woven_keys, WEIGH, None).groups == group.split_groups(messages, woven_keys)
     assert one.read_memo(group.GROUPS_MEMO, (keys[0], None)) == (len(one.messages), mine)

@@ -20,8 +20,10 @@ from tests.conversations import INPUTS, PLAIN, Json, assistant, messages, reques
 KEYS = chain.compute_keys("", messages(*TALK))
 
 
-def plan(policy: str | Policy, steering: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any) -> Plan:
-    session = BranchState(decisions=steering, **more)
+def plan(
+    policy: str | Policy, operator_decisions: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any
+) -> Plan:
+    session = BranchState(decisions=operator_decisions, **more)
     chosen = load(policy) if isinstance(policy, str) else policy
     return rewrite(request(talk), session, chosen, PLAIN, 0.0, INPUTS)
 
@@ -78,7 +80,7 @@ def test_policies_that_change_nothing_do_what_the_operator_wants_alone() -> None
     assert allow_rewrite(watching, OperatorDecisions(window=1)).stages == ()
 
 
-def test_settings_reach_the_stages_and_voices_that_have_them() -> None:
+def test_settings_reach_the_stages_and_injections_that_have_them() -> None:
     injections = apply_to_policy(
         load("progressive"), OperatorDecisions(setting_overrides={"max_iterations": 99, "urgency": "off"})
     ).injections
@@ -104,7 +106,7 @@ def test_compress_now_takes_all_that_was_proposed() -> None:
 
 def test_where_a_cache_ends_at_marks_a_note_stays_where_it_was_put() -> None:
     marked = replace(PLAIN, cache="breakpoint")
-    steering = OperatorDecisions(notes=(OperatorNote("n1", "Use tabs."),))
-    made = rewrite(request(TALK), BranchState(decisions=steering), load("thrifty"), marked, 0.0, INPUTS)
+    operator_decisions = OperatorDecisions(notes=(OperatorNote("n1", "Use tabs."),))
+    made = rewrite(request(TALK), BranchState(decisions=operator_decisions), load("thrifty"), marked, 0.0, INPUTS)
     assert made.edits[KEYS[-1]].stage == "operator"
     assert made.placed_inserts == ()

@@ -161,8 +161,8 @@ def repeats(window: int | None) -> Story:
 @example(repeats(12_000), None)
 @example(repeats(None), 1)
 def test_no_reference_names_what_is_not_whole_in_the_same_prompt(policy: str, story: Story, window: int | None) -> None:
-    steering = None if window is None else OperatorDecisions(window=window)
-    for turn in story.play(load(policy), steering):
+    operator_decisions = None if window is None else OperatorDecisions(window=window)
+    for turn in story.play(load(policy), operator_decisions):
         assert dangling(turn) == []
 
 

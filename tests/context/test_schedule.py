@@ -24,12 +24,12 @@ def talk(rounds: int, size: int = 996) -> list[Json]:
     return made
 
 
-def seen(values: list[Json], *, warm: bool = True, toll: int = 0) -> View:
+def seen(values: list[Json], *, warm: bool = True, tool_tokens: int = 0) -> View:
     """The view in which all but the last round is in the provider's cache."""
     if not warm:
         return look(values)
     marks = tuple(compute_mark(m, None) for m in messages(*values[:-2]))
-    return look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=1.0, toll=toll)
+    return look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=1.0, tool_tokens=tool_tokens)
 
 
 def shorten(index: int, after: int, since: int = SINCE) -> Proposal:
@@ -105,10 +105,10 @@ def test_an_edit_is_made_in_the_round_in_which_its_rent_has_reached_its_price() 
 def test_tools_that_come_with_the_first_edit_are_part_of_its_price() -> None:
     # As above with 2004: keep 375.55, rent 200. Nothing is served any more: 1.25 * (295 + 80) = 468.75: 93.2.
     proposal = shorten(2, 4)
-    assert when_it_pays(seen(talk(3, 2000), toll=80), [proposal]) == [proposal]
+    assert when_it_pays(seen(talk(3, 2000), tool_tokens=80), [proposal]) == [proposal]
     # 1.25 * (295 + 164) = 573.75: 198.2, and a token more is 199.45, two 200.7.
-    assert when_it_pays(seen(talk(3, 2000), toll=165), [proposal]) == [proposal]
-    assert when_it_pays(seen(talk(3, 2000), toll=166), [proposal]) == []
+    assert when_it_pays(seen(talk(3, 2000), tool_tokens=165), [proposal]) == [proposal]
+    assert when_it_pays(seen(talk(3, 2000), tool_tokens=166), [proposal]) == []
 
 
 def test_a_cold_cache_makes_every_edit_free() -> None:

@@ -149,7 +149,7 @@ def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path) -> None:
     assert policy.stages[1].big == 500  # type: ignore[attr-defined]  # the setting of the stage that we ship
 
 
-def test_the_voice_of_ones_own_works(tmp_path: Path) -> None:
+def test_the_injection_of_ones_own_works(tmp_path: Path) -> None:
     policy = policies(tmp_path)["talkative"]
     injection = policy.injections[0]  # type: ignore[attr-defined]  # a Policy
     model = replace(PLAIN, window=1000)

@@ -187,7 +187,7 @@ def test_a_feature_is_found_by_the_fields_word() -> None:
         assert (ROOT / file.strip("`")).is_file(), file
 
 
-def test_stages_and_voices_that_pages_speak_of_exist() -> None:
+def test_stages_and_injections_that_pages_speak_of_exist() -> None:
     known = {*BUILT_IN_STAGES, *BUILT_IN_INJECTIONS}
     for page in PAGES:
         for code in ticked(written(page)):

@@ -144,10 +144,10 @@ async def test_what_the_store_has_lost_is_stored_again_though_the_history_is_kno
         await agent.say("And this", name)
         tenant = (await proxy.rows("SELECT tenant FROM sessions"))[0][0]
         branches = proxy.app.services.live_sessions
-        memory = branches.find_session(tenant, "mine")
-        assert memory is not None
+        live_session = branches.find_session(tenant, "mine")
+        assert live_session is not None
         await proxy.app.store.delete_session(tenant, "mine")
-        branches.forget_session(memory)
+        branches.forget_session(live_session)
         await agent.say("Go on", name)
         told = [text for (text,) in await proxy.rows("SELECT body FROM messages ORDER BY seq")]
     assert [json.loads(raw)["role"] for raw in told] == ["user", "assistant"] * 3

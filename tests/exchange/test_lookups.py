@@ -102,8 +102,8 @@ class Model:
 
 
 def near(proxy: Running) -> dict[bytes, float]:
-    (memory,) = proxy.app.services.live_sessions._sessions.values()
-    (branch,) = memory.branches.values()
+    (live_session,) = proxy.app.services.live_sessions._sessions.values()
+    (branch,) = live_session.branches.values()
     return branch.relevance[1] if branch.relevance is not None else {}
 
 

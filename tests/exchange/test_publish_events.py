@@ -248,6 +248,6 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
 
 
 def test_long_lists_and_texts_are_cut_and_counts_stay() -> None:
-    told = record_outcome._bounded({"removed": 5000, "removed_ids": ["x"] * 5000, "summary": "y" * 50_000})
+    told = record_outcome._shorten_payload({"removed": 5000, "removed_ids": ["x"] * 5000, "summary": "y" * 50_000})
     assert (told["removed"], len(told["removed_ids"])) == (5000, record_outcome.MAX_LISTED)
     assert len(told["summary"]) == record_outcome.MAX_TEXT + 1

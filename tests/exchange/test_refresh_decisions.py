@@ -65,9 +65,9 @@ async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: py
 
 async def test_a_session_that_nobody_named_and_nobody_knows_is_not_looked_up() -> None:
     async with talking("thrifty") as talk:
-        memory = LiveSession("t", "new", explicit=False)
+        live_session = LiveSession("t", "new", explicit=False)
         talk.parts.store = None  # type: ignore[assignment]  # any look at it fails
-        assert (await lookups.refresh(talk.parts, memory)).is_empty
+        assert (await lookups.refresh(talk.parts, live_session)).is_empty
 
 
 async def test_a_session_in_memory_learns_at_once_and_one_on_disk_when_it_is_read(tmp_path: Path) -> None:

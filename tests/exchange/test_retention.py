@@ -50,7 +50,7 @@ async def test_what_was_not_used_for_so_long_is_removed_and_what_was_used_stays(
         assert await sessions(proxy) == {"used"}
         assert proxy.count("retired_total") == 1
         parts = proxy.app.services
-        assert [memory.session for memory in parts.live_sessions._sessions.values()] == ["used"]
+        assert [live_session.session for live_session in parts.live_sessions._sessions.values()] == ["used"]
         # Who comes back is answered, and stored whole again.
         await old.say("And I?")
         assert await sessions(proxy) == {"old", "used"}
@@ -65,9 +65,9 @@ async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_ag
         ((tenant, _),) = await proxy.app.store.read_session_names()
         await proxy.app.store.delete_session(tenant, "one")
         if not proxy.app.store.shared:  # only another process can do that behind our back
-            memory = proxy.app.services.live_sessions.find_session(tenant, "one")
-            assert memory is not None
-            proxy.app.services.live_sessions.forget_session(memory)
+            live_session = proxy.app.services.live_sessions.find_session(tenant, "one")
+            assert live_session is not None
+            proxy.app.services.live_sessions.forget_session(live_session)
         await agent.say("Go on")
         assert await proxy.rows("SELECT count(*) FROM messages") == [(4,)]
         assert await sessions(proxy) == {"one"}

@@ -164,7 +164,7 @@ async def test_a_hidden_result_that_has_grown_old_is_shortened_and_can_be_had_ba
 
 
 async def test_two_upstreams_see_what_they_can_read() -> None:
-    """The woven history stays whole where the model behind one name changes."""
+    """The spliced history stays whole where the model behind one name changes."""
     answers: list[Any] = [says("Look.", ours(1)), "One.", says(None, ours(2)), "Two."]
     model = Scripted(*answers)
     async with faulty(model) as upstream, offering(upstream.port) as proxy:

@@ -92,7 +92,7 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
     """By the setting, and where nothing goes out meanwhile by what the client says that it waits."""
     ended: list[str] = []
 
-    async def forever(call: Any, desk: Any) -> str:
+    async def forever(call: Any, tool_context: Any) -> str:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -206,7 +206,7 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
     ended: list[str] = []
     at = asyncio.Event()
 
-    async def forever(call: Any, desk: Any) -> str:
+    async def forever(call: Any, tool_context: Any) -> str:
         at.set()
         try:
             await asyncio.sleep(30)

@@ -31,68 +31,68 @@ async def store() -> AsyncIterator[Awkward]:
 
 
 async def test_what_is_held_counts_until_it_is_settled(store: Awkward) -> None:
-    purse = Budget(1.0, Clock())
-    assert await purse.reserve(store, 0.6)
-    assert not await purse.reserve(store, 0.6)
-    row = purse.settle_reserve("summary", 0.6, (100, 20), 0.25)
+    daily_budget = Budget(1.0, Clock())
+    assert await daily_budget.reserve(store, 0.6)
+    assert not await daily_budget.reserve(store, 0.6)
+    row = daily_budget.settle_reserve("summary", 0.6, (100, 20), 0.25)
     assert row == SpendingRow(*NO_CONVERSATION, 5, "summary", 1, 100, 20, 0.25)
-    assert await purse.reserve(store, 0.6)
-    purse.settle_reserve("summary", 0.6, (0, 0), 0.6)
-    assert not await purse.reserve(store, 0.2)
-    assert purse.spent == pytest.approx(0.85)
-    assert purse.reserved == 0.0
+    assert await daily_budget.reserve(store, 0.6)
+    daily_budget.settle_reserve("summary", 0.6, (0, 0), 0.6)
+    assert not await daily_budget.reserve(store, 0.2)
+    assert daily_budget.spent == pytest.approx(0.85)
+    assert daily_budget.reserved == 0.0
 
 
 async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew(store: Awkward) -> None:
     clock = Clock()
     await store.put([SpendingRow(*NO_CONVERSATION, 5, "summary", 1, 0, 0, 0.9)])
-    purse = Budget(1.0, clock)
-    assert not await purse.reserve(store, 0.2)
+    daily_budget = Budget(1.0, clock)
+    assert not await daily_budget.reserve(store, 0.2)
     clock.at += DAY_S
-    assert await purse.reserve(store, 0.2)
+    assert await daily_budget.reserve(store, 0.2)
 
 
 async def test_many_at_once_never_hold_more_than_the_limit(store: Awkward) -> None:
-    purse = Budget(1.0, Clock())
-    taken = await asyncio.gather(*(purse.reserve(store, 0.3) for _ in range(10)))
+    daily_budget = Budget(1.0, Clock())
+    taken = await asyncio.gather(*(daily_budget.reserve(store, 0.3) for _ in range(10)))
     assert sum(taken) == 3
 
 
 async def test_what_costs_nothing_may_always_be_asked_but_at_a_limit_of_nothing(store: Awkward) -> None:
-    purse = Budget(1.0, Clock())
-    purse.settle_reserve("summary", 0.0, (0, 0), 1.0)
+    daily_budget = Budget(1.0, Clock())
+    daily_budget.settle_reserve("summary", 0.0, (0, 0), 1.0)
     assert await Budget(0.1, Clock()).reserve(store, 0.0)
     assert not await Budget(0.0, Clock()).reserve(store, 0.0)
 
 
 async def test_nothing_is_spent_while_nobody_knows_what_was(store: Awkward) -> None:
-    purse = Budget(1.0, Clock())
+    daily_budget = Budget(1.0, Clock())
     store.reads = False
     with pytest.raises(StoreUnavailable):
-        await purse.reserve(store, 0.1)
+        await daily_budget.reserve(store, 0.1)
     store.reads = True
-    assert await purse.reserve(store, 0.1)
+    assert await daily_budget.reserve(store, 0.1)
     store.reads = False
-    assert await purse.reserve(store, 0.1), "the day is known by now"
+    assert await daily_budget.reserve(store, 0.1), "the day is known by now"
 
 
 def test_three_failures_in_a_row_begin_a_rest() -> None:
     clock = Clock(0.0)
-    patience = CircuitBreaker(clock)
+    breaker = CircuitBreaker(clock)
     begun = [
-        patience.record_call(outcome) for outcome in ("timeout", "failed", "answered", "timeout", "refused", "garbage")
+        breaker.record_call(outcome) for outcome in ("timeout", "failed", "answered", "timeout", "refused", "garbage")
     ]
     assert begun == [False] * 5 + [True]
-    assert patience.is_open
+    assert breaker.is_open
     clock.at = BREAK_S - 0.1
-    assert patience.is_open
+    assert breaker.is_open
     clock.at = BREAK_S
-    assert not patience.is_open
+    assert not breaker.is_open
 
 
 def test_answers_that_do_not_fit_and_a_spent_budget_are_no_failures_of_the_helper() -> None:
-    patience = CircuitBreaker(Clock(0.0))
+    breaker = CircuitBreaker(Clock(0.0))
     assert not any(
-        patience.record_call(outcome) for outcome in ("cut", "over_budget", "store") for _ in range(DOWN_AFTER)
+        breaker.record_call(outcome) for outcome in ("cut", "over_budget", "store") for _ in range(DOWN_AFTER)
     )
-    assert not patience.is_open
+    assert not breaker.is_open

@@ -43,9 +43,9 @@ def tenant_of(there: Three) -> str:
 
 def forget_answers(there: Three) -> None:
     """As if the session's branches had been loaded before the answer was stored."""
-    memory = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
-    assert memory is not None
-    for branch in memory.branches.values():
+    live_session = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
+    assert live_session is not None
+    for branch in live_session.branches.values():
         assert list(branch.state.helper_answers.values()) == ["Read it."]
         branch.state = replace(branch.state, helper_answers={})
 
@@ -61,10 +61,10 @@ async def test_a_branch_that_was_read_back_meanwhile_has_the_answer_too(tmp_path
         agent = Agent(there.proxy, (SESSION,))
         await agent.say(LONG)
         branches = there.proxy.app.services.live_sessions
-        memory = branches.find_session(tenant_of(there), "a")
-        assert memory is not None
+        live_session = branches.find_session(tenant_of(there), "a")
+        assert live_session is not None
         await there.proxy.rows("SELECT 1")
-        branches.forget_session(memory)
+        branches.forget_session(live_session)
         await agent.say("And now?", b"x-context-policy: passthrough")
         release.set()
         await idle(there.proxy)
@@ -91,9 +91,9 @@ async def test_an_answer_on_its_way_to_the_disk_is_given_at_once(tmp_path: Path)
         agent = Agent(there.proxy, (SESSION,))
         store.hold = True
         await agent.say(LONG)
-        memory = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
-        assert memory is not None
-        await until(lambda: all(branch.state.helper_answers for branch in memory.branches.values()))
+        live_session = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
+        assert live_session is not None
+        await until(lambda: all(branch.state.helper_answers for branch in live_session.branches.values()))
         forget_answers(there)
         await agent.say("And now?")
         await agent.say("And then?")

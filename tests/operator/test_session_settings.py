@@ -49,7 +49,7 @@ async def test_the_schedule_can_be_set() -> None:
         assert last.schedule == "over_budget"
 
 
-async def test_limits_of_voices_can_be_set() -> None:
+async def test_limits_of_injections_can_be_set() -> None:
     async with talking("progressive") as talk:
         for n in range(6):
             talk.agent.messages.append({"role": "assistant", "content": f"Thought {n}."})

@@ -73,17 +73,17 @@ async def check(proxy: Running, model: Model, conversation: Conversation, *, ste
             lost.add(places[k])
         else:
             found.wrong.append(f"{name}: an edit of a message that nobody sent")
-    desk = desk_of(proxy, tenant, session)
-    table = await contents(desk)
+    context = open_tool_context(proxy, tenant, session)
+    table = await contents(context)
     every = max(1, -(-len(lost) // queries))
     for count, n in enumerate(sorted(lost)):
         message, public = conversation["messages"][n], chain.public_id(keys[n])
-        if same(message, table.get(public, "")) and same(message, await recalled(desk, public)):
+        if same(message, table.get(public, "")) and same(message, await recalled(context, public)):
             found.recalled += 1
         else:
             found.wrong.append(f"{name}: recall of {n}, {public}")
         if count % every == 0:
-            if same(message, await queried(desk, public)):
+            if same(message, await queried(context, public)):
                 found.queried += 1
             else:
                 found.wrong.append(f"{name}: query_db of {n}, {public}")
@@ -143,7 +143,7 @@ def same(message: Json, text: str) -> bool:
     )
 
 
-def desk_of(proxy: Running, tenant: str, session: str) -> ToolContext:
+def open_tool_context(proxy: Running, tenant: str, session: str) -> ToolContext:
     """What the model's calls are run at in this session."""
     parts = proxy.app.services
     return ToolContext(
@@ -151,20 +151,22 @@ def desk_of(proxy: Running, tenant: str, session: str) -> ToolContext:
     )
 
 
-async def contents(desk: ToolContext) -> dict[str, str]:
+async def contents(context: ToolContext) -> dict[str, str]:
     """The content of each message by its id, as the table has it that `query_db` works on."""
-    records, is_all = await stored_history.load_newest(desk)
+    records, is_all = await stored_history.load_newest(context)
     assert is_all
-    rows = stored_history.make_table_rows(records, await desk.store.read_hidden_rounds(desk.tenant, desk.session))
+    rows = stored_history.make_table_rows(
+        records, await context.store.read_hidden_rounds(context.tenant, context.session)
+    )
     cells = [dict(zip(stored_history.COLUMNS, json.loads(row), strict=True)) for row in rows]
     return {row["id"]: row["content"] for row in cells}
 
 
-async def recalled(desk: ToolContext, public: str) -> str:
+async def recalled(context: ToolContext, public: str) -> str:
     """All pages of a message, the next one as each page says."""
     text, page = "", 1
     while True:
-        head, _, part = (await ask(desk, "recall", id=public, page=page)).partition("\n")
+        head, _, part = (await ask(context, "recall", id=public, page=page)).partition("\n")
         text += part
         more = _NEXT.search(head)
         if more is None:
@@ -172,12 +174,12 @@ async def recalled(desk: ToolContext, public: str) -> str:
         page = int(more[1])
 
 
-async def queried(desk: ToolContext, public: str) -> str:
+async def queried(context: ToolContext, public: str) -> str:
     """A message's content by SQL, in pieces where the result says so."""
     step = 0
     text, sql = "", f"SELECT content FROM messages WHERE id = '{public}'"
     while True:
-        head, _, part = (await ask(desk, "query_db", sql=sql)).partition("\n")
+        head, _, part = (await ask(context, "query_db", sql=sql)).partition("\n")
         text += part
         more = _MORE.search(head)
         if more is not None:

@@ -16,7 +16,7 @@ from tests.recorded.remembering import LAST, Searched, Shares, asked, names, que
 from tests.recorded.test_shared import OPEN
 from tests.running import Agent, running
 from tests.scripted import Scripted
-from tests.tools.rig import ask, desk_on, in_memory, put
+from tests.tools.rig import ask, in_memory, make_tool_context, put
 
 PATIENT = {"plan_ms": 60_000}
 """Nothing here is about time."""
@@ -30,14 +30,14 @@ async def searched(conversation: Conversation) -> tuple[Searched, dict[str, int]
     """(the database that a model's queries work on, the place of each message by its id), everything stored."""
     async with in_memory() as store:
         await put(store, conversation["messages"])
-        desk = desk_on(store)
-        records, is_all = await stored_history.load_newest(desk)
+        tool_context = make_tool_context(store)
+        records, is_all = await stored_history.load_newest(tool_context)
         assert is_all
-        found = Searched(stored_history.make_table_rows(records, []), desk.settings.tools.result_chars)
+        found = Searched(stored_history.make_table_rows(records, []), tool_context.settings.tools.result_chars)
         # The database that is made once says what the tool itself says.
         for question, _ in [*questions(conversation)][:2]:
             for sql in queries(question, 2):
-                assert await ask(desk, "query_db", sql=sql) == found.ask(sql)
+                assert await ask(tool_context, "query_db", sql=sql) == found.ask(sql)
     return found, names(conversation, "t1")
 
 
@@ -128,10 +128,10 @@ async def test_memos_are_found_again_by_what_they_are_about() -> None:
         f"The service number{n} listens on port {n + 4000} because number{n - 1} took the other." for n in range(99)
     ]
     async with in_memory() as store:
-        desk = desk_on(store)
+        tool_context = make_tool_context(store)
         for text in (*noise, *found):
-            assert "[saved: memo" in await ask(desk, "save_memo", content=text, tags=["notes"])
-        later = desk_on(store, session="s2")
+            assert "[saved: memo" in await ask(tool_context, "save_memo", content=text, tags=["notes"])
+        later = make_tool_context(store, session="s2")
         kept = await stored_memos.load_memos(later)
         assert len(kept) == len(noise) + len(found)
         for text, question in zip(found, FACTS.values(), strict=True):

@@ -13,8 +13,8 @@ from tests.conversations import message, user
 
 
 def branch() -> Branch:
-    memory = LiveSession("me", "s", False)
-    made = memory.branches["t"] = Branch("me", "s", "t", "main", b"", memory)
+    live_session = LiveSession("me", "s", False)
+    made = live_session.branches["t"] = Branch("me", "s", "t", "main", b"", live_session)
     return made
 
 
@@ -66,24 +66,24 @@ def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
 
 
 def test_hidden_rounds_count_as_long_as_they_are_remembered() -> None:
-    memory = branch().live_session
+    live_session = branch().live_session
     first, more = HiddenRound(b"a", b"h", (b"x" * 500,), (b"y" * 50,)), HiddenRound(b"b", b"h", (b"z" * 1000,))
-    memory.put_rounds(b"h", (first,))
-    memory.put_rounds(b"g", ())
-    assert memory.size == 550
-    memory.put_rounds(b"h", (first, more))
-    assert memory.size == 1550
-    memory.forget_rounds()
-    assert (memory.size, memory.hidden_rounds) == (0, {})
+    live_session.put_rounds(b"h", (first,))
+    live_session.put_rounds(b"g", ())
+    assert live_session.size == 550
+    live_session.put_rounds(b"h", (first, more))
+    assert live_session.size == 1550
+    live_session.forget_rounds()
+    assert (live_session.size, live_session.hidden_rounds) == (0, {})
 
 
 def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_that_it_knows() -> None:
     counter, other = TokenCounter(len), TokenCounter(len)
     known, again = message(user("Hello")), message(user("Hello"))
-    memory = LiveSession("me", "s", False, token_counter=counter)
-    memory.nodes[b"k"] = Node(known.form, "t", False, "openai", 0.0, 77)
-    memory.nodes[b"new"] = Node(known.form, "t", False, "openai")
-    assert memory.restore_token_count(b"k", again, counter)
+    live_session = LiveSession("me", "s", False, token_counter=counter)
+    live_session.nodes[b"k"] = Node(known.form, "t", False, "openai", 0.0, 77)
+    live_session.nodes[b"new"] = Node(known.form, "t", False, "openai")
+    assert live_session.restore_token_count(b"k", again, counter)
     assert counter(again) == 77
     assert counter(known) == 9
     for key, one, weigh in (
@@ -92,5 +92,5 @@ def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_t
         (b"new", message(user("Hello")), counter),
         (b"none", message(user("Hello")), counter),
     ):
-        assert not memory.restore_token_count(key, one, weigh)
+        assert not live_session.restore_token_count(key, one, weigh)
         assert not weigh.has_count(one)

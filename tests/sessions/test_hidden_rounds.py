@@ -47,7 +47,7 @@ def behind(
 
 
 def put(history: Sequence[Any], *rounds: HiddenRound, tools: bytes = b"", **more: Any) -> Any:
-    """(the woven request, its messages as values)"""
+    """(the spliced request, its messages as values)"""
     request, keys = read(history, **more)
     by_head: dict[bytes, list[HiddenRound]] = {}
     for one in rounds:
@@ -217,7 +217,7 @@ def test_more_messages_come_behind_those_that_were_sent() -> None:
         append_messages(b"{}", more)
 
 
-def test_what_is_woven_in_is_what_the_rounds_had_sent() -> None:
+def test_what_is_spliced_in_is_what_the_rounds_had_sent() -> None:
     """The body of a second round and the next request begin with the same bytes."""
     history = [user("Hi")]
     request, _ = read(history)

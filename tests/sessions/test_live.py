@@ -23,8 +23,8 @@ NODE = Node(b"form", "t", True, "openai")
 
 
 def begin(branches: LiveSessions, session: str, name: str = "t") -> Branch:
-    memory = branches.open_session("me", session, False)
-    return branches.add_branch(Branch("me", session, name, "main", b"", memory))
+    live_session = branches.open_session("me", session, False)
+    return branches.add_branch(Branch("me", session, name, "main", b"", live_session))
 
 
 def indexes(branches: LiveSessions) -> list[Any]:
@@ -58,9 +58,9 @@ def test_one_session_may_have_more_branches_than_the_limit() -> None:
 
 def test_only_what_is_behind_an_answer_of_ours_can_be_found_without_a_name() -> None:
     branches = LiveSessions(9, InMemoryStore())
-    memory = begin(branches, "a").live_session
-    branches.add_node(memory, b"asked", Node(b"", "t", False, "openai"))
-    branches.add_node(memory, b"answered", NODE)
+    live_session = begin(branches, "a").live_session
+    branches.add_node(live_session, b"asked", Node(b"", "t", False, "openai"))
+    branches.add_node(live_session, b"answered", NODE)
     assert branches.find_sessions_at("me", b"asked") == []
     assert branches.find_sessions_at("me", b"answered") == ["a"]
     assert branches.find_sessions_at("you", b"answered") == []
@@ -95,10 +95,10 @@ def test_a_session_that_has_left_is_let_go_without_the_garbage_collector() -> No
 def test_what_they_take_in_memory_is_bounded_too_and_the_least_recently_used_leaves() -> None:
     branches = LiveSessions(99, InMemoryStore(), max_bytes=10 * NODE_BYTES)
     two = [begin(branches, name).live_session for name in ("a", "b")]
-    for memory in two:
+    for live_session in two:
         for n in range(4):
-            branches.add_node(memory, b"%d" % n, NODE)
-        branches.update_size(memory)
+            branches.add_node(live_session, b"%d" % n, NODE)
+        branches.update_size(live_session)
     assert branches.size == 8 * NODE_BYTES
     assert branches.find_session("me", "a") is not None
     long = begin(branches, "c").live_session
@@ -142,8 +142,8 @@ async def test_a_branch_is_read_back_with_its_edits_and_states() -> None:
     ]
     await store.put(rows)
     branches = LiveSessions(9, store)
-    memory = branches.open_session("me", "a", True)
-    both = await asyncio.gather(branches.load_branch(memory, "t"), branches.load_branch(memory, "t"))
+    live_session = branches.open_session("me", "a", True)
+    both = await asyncio.gather(branches.load_branch(live_session, "t"), branches.load_branch(live_session, "t"))
     branch = both[0]
     assert branch is not None
     assert both[1] is branch, "two requests at once get the same branch"
@@ -156,7 +156,7 @@ async def test_a_branch_is_read_back_with_its_edits_and_states() -> None:
     assert (branch.edit_number, branch.state.last_state_request.lossy_edits, branch.state.sent_at) == (4, 1, 5.0)
     assert branch.state.state == "Goal: go on"
     assert (branch.tip_key, branch.answer_key, branch.state.stopped) == (b"head", b"answer", "upstream_reject")
-    assert await branches.load_branch(memory, "nobody") is None
+    assert await branches.load_branch(live_session, "nobody") is None
     await store.close()
 
 

@@ -89,7 +89,7 @@ async def put(store: Store, messages: Sequence[dict[str, Any]], tenant: str = "t
     return [chain.public_id(row.key) for row in rows]
 
 
-def desk_on(store: Store, **changes: Any) -> ToolContext:
+def make_tool_context(store: Store, **changes: Any) -> ToolContext:
     """The desk of session s1 of tenant t1. Settings are given as `tools={...}` and `memos={...}`."""
     tree = {name: changes.pop(name) for name in ("tools", "memos") if name in changes}
     made = ToolContext(
@@ -121,9 +121,9 @@ async def in_memory() -> AsyncIterator[InMemoryStore]:
         await store.close()
 
 
-async def ask(desk: ToolContext, name: str, **arguments: Any) -> str:
+async def ask(context: ToolContext, name: str, **arguments: Any) -> str:
     """What the model gets for a call."""
-    return await run_tool_call(Call(name, json.dumps(arguments)), desk)
+    return await run_tool_call(Call(name, json.dumps(arguments)), context)
 
 
 def error(text: str) -> str:

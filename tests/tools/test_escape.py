@@ -13,7 +13,7 @@ from proxy.tools import stored_history
 from proxy.tools.sandbox import Sandbox
 from proxy.tools.tool_context import ToolContext
 from tests.tools.attacks import ALLOWED, BOMBS, RESULT, Grammar, Many, changed, escapes, lag
-from tests.tools.rig import CANARY, ask, calls, desk_on, put, result, said, shared_file, user
+from tests.tools.rig import CANARY, ask, calls, make_tool_context, put, result, said, shared_file, user
 
 MINE = [
     user("please read a.py"),
@@ -39,11 +39,11 @@ LAYERS: dict[str, list[tuple[str, str]]] = {
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[ToolContext]:
+async def context(tmp_path: Path) -> AsyncIterator[ToolContext]:
     (tmp_path / "db").mkdir()
     async with shared_file(tmp_path / "db") as store:
         await put(store, MINE)
-        yield desk_on(store, tools={"result_chars": 64_000})
+        yield make_tool_context(store, tools={"result_chars": 64_000})
 
 
 def written(folder: Path) -> set[str]:
@@ -59,44 +59,44 @@ def target(tmp_path: Path) -> Iterator[Path]:
     assert not written(tmp_path / "out")
 
 
-async def rows(desk: ToolContext) -> list[bytes]:
-    records, _ = await stored_history.load_newest(desk)
+async def rows(context: ToolContext) -> list[bytes]:
+    records, _ = await stored_history.load_newest(context)
     return stored_history.make_table_rows(records, [])
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("name", NAMES)
-async def test_no_statement_gets_out(desk: ToolContext, target: Path, tmp_path: Path, name: str) -> None:
+async def test_no_statement_gets_out(context: ToolContext, target: Path, tmp_path: Path, name: str) -> None:
     before = written(tmp_path / "db")
     sql = escapes(tmp_path / "db" / "store.sqlite3", target)[name]
     began = time.monotonic()
-    found = await ask(desk, "query_db", sql=sql)
+    found = await ask(context, "query_db", sql=sql)
     assert time.monotonic() - began < ALLOWED
     assert CANARY not in found
     assert len(found) <= RESULT
     if not name.startswith("a CTE"):
         assert found.startswith('{"error": '), found
     assert written(tmp_path / "db") == before
-    assert "parse" in await ask(desk, "query_db", sql="SELECT max(content) FROM messages WHERE role = 'tool'")
+    assert "parse" in await ask(context, "query_db", sql="SELECT max(content) FROM messages WHERE role = 'tool'")
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("name", BOMBS)
-async def test_no_statement_holds_anything_up(desk: ToolContext, target: Path, name: str) -> None:
+async def test_no_statement_holds_anything_up(context: ToolContext, target: Path, name: str) -> None:
     began = time.monotonic()
-    found = await ask(desk, "query_db", sql=BOMBS[name])
+    found = await ask(context, "query_db", sql=BOMBS[name])
     assert time.monotonic() - began < ALLOWED
     assert len(found) <= RESULT
     assert found.startswith('{"error": ') or name == "a large result"
 
 
 @pytest.mark.timed
-async def test_the_event_loop_goes_on_meanwhile(desk: ToolContext) -> None:
+async def test_the_event_loop_goes_on_meanwhile(context: ToolContext) -> None:
     worst = []
     for _ in range(3):  # the machine's own pauses are no concern of ours
         async with lag() as away:
             await asyncio.gather(
-                *(ask(desk, "query_db", sql=sql) for sql in ["SELECT * FROM messages", *BOMBS.values()][:3])
+                *(ask(context, "query_db", sql=sql) for sql in ["SELECT * FROM messages", *BOMBS.values()][:3])
             )
             worst.append(away())
         if worst[-1] < 4 * 0.02:
@@ -126,9 +126,9 @@ def generated(
 
 @pytest.mark.timed
 async def test_two_thousand_generated_statements_read_and_write_nothing_of_others(
-    desk: ToolContext, target: Path
+    context: ToolContext, target: Path
 ) -> None:
-    counts = await asyncio.to_thread(generated, await rows(desk), 2000, 1, target)
+    counts = await asyncio.to_thread(generated, await rows(context), 2000, 1, target)
     assert counts["slowest"] < ALLOWED
     # Both kinds have to come, or the grammar would show nothing.
     assert min(counts["answered"], counts["refused"]) > 200, counts
@@ -136,8 +136,8 @@ async def test_two_thousand_generated_statements_read_and_write_nothing_of_other
 
 @pytest.mark.timed
 @pytest.mark.long
-async def test_a_hundred_thousand_generated_statements(desk: ToolContext, target: Path) -> None:
-    counts = await asyncio.to_thread(generated, await rows(desk), 100_000, 2, target)
+async def test_a_hundred_thousand_generated_statements(context: ToolContext, target: Path) -> None:
+    counts = await asyncio.to_thread(generated, await rows(context), 100_000, 2, target)
     print(counts)
     assert counts["slowest"] < ALLOWED
     assert min(counts["answered"], counts["refused"]) > 10_000, counts
@@ -146,9 +146,11 @@ async def test_a_hundred_thousand_generated_statements(desk: ToolContext, target
 @pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
-async def test_without_one_layer_the_others_hold(desk: ToolContext, target: Path, tmp_path: Path, layer: str) -> None:
+async def test_without_one_layer_the_others_hold(
+    context: ToolContext, target: Path, tmp_path: Path, layer: str
+) -> None:
     child = changed(tmp_path, *LAYERS[layer])
-    mine = await rows(desk)
+    mine = await rows(context)
     before = written(tmp_path / "db")
     many = Many(mine, child)
     try:
@@ -168,10 +170,10 @@ async def test_without_one_layer_the_others_hold(desk: ToolContext, target: Path
 
 @pytest.mark.timed
 @pytest.mark.slow
-async def test_without_the_parents_clock_the_childs_own_holds(desk: ToolContext) -> None:
+async def test_without_the_parents_clock_the_childs_own_holds(context: ToolContext) -> None:
     sandbox = Sandbox(wall=60.0)
     for name in ("recursion", "instr (M3)"):
         began = time.monotonic()
-        answer = await sandbox.query(await rows(desk), BOMBS[name], search=False)
+        answer = await sandbox.query(await rows(context), BOMBS[name], search=False)
         assert time.monotonic() - began < ALLOWED
         assert answer.error is not None

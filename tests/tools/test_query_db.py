@@ -15,10 +15,10 @@ from tests.tools.rig import (
     CANARY,
     ask,
     calls,
-    desk_on,
     error,
     gone,
     in_memory,
+    make_tool_context,
     put,
     result,
     rows_of,
@@ -40,16 +40,16 @@ TALK = [
 async def test_a_model_finds_what_was_said_by_words_and_reads_it_whole() -> None:
     async with in_memory() as store:
         names = await put(store, TALK)
-        desk = desk_on(store)
+        tool_context = make_tool_context(store)
         found = await ask(
-            desk, "query_db", sql="SELECT id FROM messages_fts WHERE messages_fts MATCH 'parsers OR lives'"
+            tool_context, "query_db", sql="SELECT id FROM messages_fts WHERE messages_fts MATCH 'parsers OR lives'"
         )
         assert found.endswith("\n" + names[3])
         sql = "SELECT seq, snippet(messages_fts, -1, '[', ']', '...', 9) FROM messages_fts('read')"
-        assert (await ask(desk, "query_db", sql=sql + " WHERE role = 'user'")).endswith('\n[1, "[read] it"]')
-        rows = await ask(desk, "query_db", sql="SELECT seq, role FROM messages ORDER BY seq DESC LIMIT 2")
+        assert (await ask(tool_context, "query_db", sql=sql + " WHERE role = 'user'")).endswith('\n[1, "[read] it"]')
+        rows = await ask(tool_context, "query_db", sql="SELECT seq, role FROM messages ORDER BY seq DESC LIMIT 2")
         assert rows == '[2 rows; columns: seq, role]\n[5, "user"]\n[4, "assistant"]'
-        assert await ask(desk, "query_db", sql="SELECT 1 WHERE 0") == "[no rows]"
+        assert await ask(tool_context, "query_db", sql="SELECT 1 WHERE 0") == "[no rows]"
 
 
 async def test_a_word_in_a_script_without_blanks_is_found_as_the_descriptions_say() -> None:
@@ -57,46 +57,48 @@ async def test_a_word_in_a_script_without_blanks_is_found_as_the_descriptions_sa
     assert "Chinese, Japanese, Korean: content LIKE '%word%'" in QUERY_DB.description
     assert "Chinese, Japanese, Korean or Thai is one word" in SCHEMA_TEXT
     async with in_memory() as store:
-        desk = desk_on(store)
+        tool_context = make_tool_context(store)
         await put(store, [user("修复了数据库迁移的问题"), user("another thing")])
         by_words = "SELECT seq FROM messages_fts WHERE messages_fts MATCH '数据库'"
-        assert "no rows" in await ask(desk, "query_db", sql=by_words)
-        found = await ask(desk, "query_db", sql="SELECT seq FROM messages WHERE content LIKE '%数据库%' LIMIT 5")
+        assert "no rows" in await ask(tool_context, "query_db", sql=by_words)
+        found = await ask(
+            tool_context, "query_db", sql="SELECT seq FROM messages WHERE content LIKE '%数据库%' LIMIT 5"
+        )
         assert found.splitlines()[1:] == ["[1]"]
 
 
 async def test_a_long_text_is_read_in_pieces_as_the_result_itself_says() -> None:
     async with in_memory() as store:
         names = await put(store, TALK)
-        desk = desk_on(store)
+        tool_context = make_tool_context(store)
         text, at = "", 1
         while at <= len(LONG):
             sql = f"SELECT substr(content, {at}, 7700) FROM messages WHERE id = '{names[2]}'"
-            head, piece = (await ask(desk, "query_db", sql=sql)).split("\n", 1)
+            head, piece = (await ask(tool_context, "query_db", sql=sql)).split("\n", 1)
             assert head == f"[1 row, {len(piece)} characters]"
             text, at = text + piece, at + len(piece)
         assert text == LONG
         # This is what `rolling` writes behind a shortened result.
-        whole = await ask(desk, "query_db", sql=f"SELECT content FROM messages WHERE id='{names[2]}'")
+        whole = await ask(tool_context, "query_db", sql=f"SELECT content FROM messages WHERE id='{names[2]}'")
         head, piece = whole.split("\n", 1)
         assert head == (
             f"[1 row, the first 7700 of {len(LONG)} characters; for more select substr(content, 7701, 7700)]"
         )
         assert LONG.startswith(piece)
-        assert len(whole) <= desk.settings.tools.result_chars
+        assert len(whole) <= tool_context.settings.tools.result_chars
 
 
 async def test_the_operators_limit_on_results_is_kept() -> None:
     async with in_memory() as store:
         await put(store, TALK * 20)
         for limit in (500, 2000, 64_000):
-            desk = desk_on(store, tools={"result_chars": limit})
+            tool_context = make_tool_context(store, tools={"result_chars": limit})
             for sql in (
                 "SELECT * FROM messages",
                 "SELECT content FROM messages WHERE seq = 3",
                 "SELECT id FROM messages",
             ):
-                assert len(await ask(desk, "query_db", sql=sql)) <= limit
+                assert len(await ask(tool_context, "query_db", sql=sql)) <= limit
 
 
 async def test_what_has_left_is_found_by_the_question_of_the_source_and_what_was_taken_back_is_not() -> None:
@@ -106,10 +108,12 @@ async def test_what_has_left_is_found_by_the_question_of_the_source_and_what_was
         taken = msgspec.structs.replace(gone(answer), branch="", stage="operator")
         await store.put([gone(first), taken])
         sql = "SELECT content FROM messages WHERE status != 'dropped' AND content LIKE '%{}%' ORDER BY seq DESC LIMIT 1"
-        desk = desk_on(store)
-        assert (await ask(desk, "query_db", sql=sql.format("read it"))).endswith("\nread it")
-        assert await ask(desk, "query_db", sql=sql.format("parser lives")) == "[no rows]"
-        found = await ask(desk, "query_db", sql="SELECT seq, status FROM messages WHERE in_prompt = 0 ORDER BY seq")
+        tool_context = make_tool_context(store)
+        assert (await ask(tool_context, "query_db", sql=sql.format("read it"))).endswith("\nread it")
+        assert await ask(tool_context, "query_db", sql=sql.format("parser lives")) == "[no rows]"
+        found = await ask(
+            tool_context, "query_db", sql="SELECT seq, status FROM messages WHERE in_prompt = 0 ORDER BY seq"
+        )
         assert found.endswith('\n[1, "completed"]\n[4, "dropped"]')
 
 
@@ -127,7 +131,7 @@ async def test_what_has_left_is_found_by_the_question_of_the_source_and_what_was
 )
 async def test_code_fences_and_comments_in_front_are_taken_off(sql: str) -> None:
     async with in_memory() as store:
-        found = await ask(desk_on(store), "query_db", sql=sql)
+        found = await ask(make_tool_context(store), "query_db", sql=sql)
         assert found.endswith("\n[1]"), found
 
 
@@ -136,7 +140,7 @@ async def test_code_fences_and_comments_in_front_are_taken_off(sql: str) -> None
 )
 async def test_what_is_behind_them_is_judged_as_ever(sql: str) -> None:
     async with in_memory() as store:
-        assert "begins with SELECT" in error(await ask(desk_on(store), "query_db", sql=sql))
+        assert "begins with SELECT" in error(await ask(make_tool_context(store), "query_db", sql=sql))
 
 
 def test_taking_them_off_is_linear() -> None:
@@ -150,36 +154,42 @@ async def test_json_in_a_result_is_taken_apart() -> None:
     listed = json.dumps({"files": [{"name": "a.py", "size": 3}, {"name": "b.py", "size": 5}]})
     async with in_memory() as store:
         await put(store, [user("list"), calls("list", "{}"), result(listed), said("There are two.")])
-        desk = desk_on(store)
+        tool_context = make_tool_context(store)
         rows = "FROM messages m, json_each(m.content, '$.files') f WHERE m.role = 'tool' AND json_valid(m.content)"
-        found = await ask(desk, "query_db", sql=f"SELECT f.value ->> '$.name', f.value ->> 'size' {rows}")
+        found = await ask(tool_context, "query_db", sql=f"SELECT f.value ->> '$.name', f.value ->> 'size' {rows}")
         assert found.endswith('\n["a.py", 3]\n["b.py", 5]')
         sql = "SELECT content -> '$.files[0]' FROM messages WHERE role = 'tool'"
-        assert (await ask(desk, "query_db", sql=sql)).endswith('\n{"name":"a.py","size":3}')
+        assert (await ask(tool_context, "query_db", sql=sql)).endswith('\n{"name":"a.py","size":3}')
         sql = "SELECT count(*) FROM json_tree('[1,[2]]')"
-        assert (await ask(desk, "query_db", sql=sql)).endswith("[4]")
+        assert (await ask(tool_context, "query_db", sql=sql)).endswith("[4]")
 
 
 async def test_others_of_the_same_file_are_not_there(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
         await put(store, TALK)
-        for desk, many in ((desk_on(store), 5), (desk_on(store, session="s9"), 0), (desk_on(store, tenant="t9"), 0)):
+        for tool_context, many in (
+            (make_tool_context(store), 5),
+            (make_tool_context(store, session="s9"), 0),
+            (make_tool_context(store, tenant="t9"), 0),
+        ):
             assert (
-                await ask(desk, "query_db", sql="SELECT count(*) FROM messages")
+                await ask(tool_context, "query_db", sql="SELECT count(*) FROM messages")
                 == f"[1 row; columns: count(*)]\n[{many}]"
             )
             found = await ask(
-                desk, "query_db", sql=f"SELECT * FROM messages_fts WHERE messages_fts MATCH '\"{CANARY}\"'"
+                tool_context, "query_db", sql=f"SELECT * FROM messages_fts WHERE messages_fts MATCH '\"{CANARY}\"'"
             )
             assert found == "[no rows]"
 
 
 async def test_what_sqlite_refuses_is_told_in_its_words() -> None:
     async with in_memory() as store:
-        desk = desk_on(store)
-        assert "no such column: contents" in error(await ask(desk, "query_db", sql="SELECT contents FROM messages"))
-        assert "syntax error" in error(await ask(desk, "query_db", sql="SELECT FROM WHERE"))
-        assert "begins with SELECT" in error(await ask(desk, "query_db", sql="DELETE FROM messages"))
+        tool_context = make_tool_context(store)
+        assert "no such column: contents" in error(
+            await ask(tool_context, "query_db", sql="SELECT contents FROM messages")
+        )
+        assert "syntax error" in error(await ask(tool_context, "query_db", sql="SELECT FROM WHERE"))
+        assert "begins with SELECT" in error(await ask(tool_context, "query_db", sql="DELETE FROM messages"))
 
 
 def test_rows_that_do_not_fit_are_cut_first_and_left_out_then() -> None:

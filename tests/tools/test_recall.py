@@ -9,7 +9,20 @@ from proxy.chat.chain import public_id
 from proxy.dialects.completions.request import read_message
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.recall import HEADER_CHARS, RECALL
-from tests.tools.rig import CANARY, ask, calls, desk_on, error, in_memory, put, result, rows_of, said, shared_file, user
+from tests.tools.rig import (
+    CANARY,
+    ask,
+    calls,
+    error,
+    in_memory,
+    make_tool_context,
+    put,
+    result,
+    rows_of,
+    said,
+    shared_file,
+    user,
+)
 
 LONG = "".join(f"{n}: what stands in line {n}\n" for n in range(2000))
 
@@ -23,11 +36,11 @@ def body_of(text: str) -> str:
 async def test_all_pages_together_are_the_message(text: str) -> None:
     async with in_memory() as store:
         names = await put(store, [user("go"), calls("read", "{}"), result(text)])
-        desk = desk_on(store)
-        pages = -(-len(text) // (desk.settings.tools.result_chars - HEADER_CHARS)) or 1
-        got = [await ask(desk, "recall", id=names[2], page=n) for n in range(1, pages + 1)]
+        tool_context = make_tool_context(store)
+        pages = -(-len(text) // (tool_context.settings.tools.result_chars - HEADER_CHARS)) or 1
+        got = [await ask(tool_context, "recall", id=names[2], page=n) for n in range(1, pages + 1)]
         assert "".join(map(body_of, got)) == text
-        assert all(len(page) <= desk.settings.tools.result_chars for page in got)
+        assert all(len(page) <= tool_context.settings.tools.result_chars for page in got)
         assert got[0].startswith(f"[message {names[2]} of role tool, page 1 of {pages}, {len(text)} characters in all")
         assert (f'next: recall(id="{names[2]}", page=2)' in got[0]) == (pages > 1)
         assert "next:" not in got[-1].split("\n")[0]
@@ -38,28 +51,30 @@ async def test_a_message_that_calls_is_told_with_its_calls_its_thoughts_and_what
         thinking = calls("read", '{"path": "a.py"}', text="I read it.") | {"reasoning_content": "Where is it?"}
         picture = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
         names = await put(store, [picture, thinking])
-        assert body_of(await ask(desk_on(store), "recall", id=names[1])) == (
+        assert body_of(await ask(make_tool_context(store), "recall", id=names[1])) == (
             'I read it.\n\n[reasoning]\nWhere is it?\n\n[call c1] read {"path": "a.py"}'
         )
-        assert body_of(await ask(desk_on(store), "recall", id=names[0])) == "see\n\n[1 parts that are not text]"
+        assert (
+            body_of(await ask(make_tool_context(store), "recall", id=names[0])) == "see\n\n[1 parts that are not text]"
+        )
 
 
 @pytest.mark.parametrize("written", ["{0}", " {0} ", '"{0}"', "<{0}>"])
 async def test_an_id_is_found_however_it_is_quoted(written: str) -> None:
     async with in_memory() as store:
         names = await put(store, [user("found")])
-        assert body_of(await ask(desk_on(store), "recall", id=written.format(names[0]).upper())) == "found"
+        assert body_of(await ask(make_tool_context(store), "recall", id=written.format(names[0]).upper())) == "found"
 
 
 async def test_what_is_wrong_is_said_with_what_to_do() -> None:
     async with in_memory() as store:
         names = await put(store, [user("hi")])
-        desk = desk_on(store)
-        assert "copy it exactly" in error(await ask(desk, "recall", id="aaaaaaaaaa"))
-        assert "copy it exactly" in error(await ask(desk, "recall", id="../../etc/passwd"))
-        assert "has 1 pages" in error(await ask(desk, "recall", id=names[0], page=2))
-        assert "no page 0" in error(await ask(desk, "recall", id=names[0], page=0))
-        assert "`id`" in error(await ask(desk, "recall"))
+        tool_context = make_tool_context(store)
+        assert "copy it exactly" in error(await ask(tool_context, "recall", id="aaaaaaaaaa"))
+        assert "copy it exactly" in error(await ask(tool_context, "recall", id="../../etc/passwd"))
+        assert "has 1 pages" in error(await ask(tool_context, "recall", id=names[0], page=2))
+        assert "no page 0" in error(await ask(tool_context, "recall", id=names[0], page=0))
+        assert "`id`" in error(await ask(tool_context, "recall"))
 
 
 async def test_messages_of_other_sessions_and_tenants_are_not_there(tmp_path: Path) -> None:
@@ -67,18 +82,18 @@ async def test_messages_of_other_sessions_and_tenants_are_not_there(tmp_path: Pa
         await put(store, [user("mine")])
         for tenant, session in (("t1", "s2"), ("t2", "s1")):
             theirs = await put(store, [user(f"{CANARY} of {tenant} {session}")], tenant, session)
-            assert CANARY not in await ask(desk_on(store), "recall", id=theirs[0])
+            assert CANARY not in await ask(make_tool_context(store), "recall", id=theirs[0])
 
 
 async def test_what_the_client_never_saw_is_found_by_its_id_too() -> None:
     async with in_memory() as store:
         shown = rows_of([user("go"), said("It is 42.")])
-        woven = rows_of([user("go"), calls("query_db", "{}", "q1"), result("hidden rows", "q1"), said("It is 42.")])
+        spliced = rows_of([user("go"), calls("query_db", "{}", "q1"), result("hidden rows", "q1"), said("It is 42.")])
         await put(store, [user("go"), said("It is 42.")])
-        replaces = [row.body.decode() for row in woven[1:]]
+        replaces = [row.body.decode() for row in spliced[1:]]
         body = json.dumps({"replaces": replaces}).encode()
         await store.put([HiddenRoundRow("t1", "s1", shown[1].key, shown[0].key, "x1", body, 1.0)])
-        assert body_of(await ask(desk_on(store), "recall", id=public_id(woven[2].key))) == "hidden rows"
+        assert body_of(await ask(make_tool_context(store), "recall", id=public_id(spliced[2].key))) == "hidden rows"
 
 
 def test_its_definition_is_short() -> None:
@@ -109,15 +124,15 @@ def prompt_of(values: list[dict[str, object]]) -> dict[str, object]:
 async def test_it_says_which_call_it_was_how_long_ago_and_what_was_changed_since(in_prompt: bool) -> None:
     async with in_memory() as store:
         names = await put(store, STEPS)
-        desk = desk_on(store, **(prompt_of(STEPS) if in_prompt else {}))
-        head, text = (await ask(desk, "recall", id=names[2])).split("\n")
+        tool_context = make_tool_context(store, **(prompt_of(STEPS) if in_prompt else {}))
+        head, text = (await ask(tool_context, "recall", id=names[2])).split("\n")
         assert head == (
             f"[message {names[2]} of role tool, page 1 of 1, 5 characters in all; the result of read "
             '{"path": "src/a.py"}, 4 steps ago; edited 2 times since: read it again for its present text; '
             "the old text follows]"
         )
         assert text == "x = 1"
-        fresh = await ask(desk, "recall", id=names[8])
+        fresh = await ask(tool_context, "recall", id=names[8])
         assert fresh.startswith(
             f"[message {names[8]} of role tool, page 1 of 1, 6 characters in all; the result of edit "
         )
@@ -130,4 +145,4 @@ async def test_other_sessions_say_nothing_of_its_age(tmp_path: Path) -> None:
         names = await put(store, STEPS[:3])
         await put(store, STEPS, "t1", "s2")
         await put(store, STEPS, "t2", "s1")
-        assert "no call has changed it since]" in await ask(desk_on(store), "recall", id=names[2])
+        assert "no call has changed it since]" in await ask(make_tool_context(store), "recall", id=names[2])

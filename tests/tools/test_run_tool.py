@@ -13,36 +13,36 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.tools.registry import TOOLS
 from proxy.tools.run_tool import run_tool_call, truncate_result
 from proxy.tools.tool_context import ToolContext
-from tests.tools.rig import Call, ask, desk_on, error, in_memory, put, user
+from tests.tools.rig import Call, ask, error, in_memory, make_tool_context, put, user
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[ToolContext]:
+async def context() -> AsyncIterator[ToolContext]:
     async with in_memory() as store:
         await put(store, [user("hi")])
-        yield desk_on(store)
+        yield make_tool_context(store)
 
 
-def count(desk: ToolContext, tool: str, outcome: str) -> float:
-    return float(desk.metrics.tools_total.labels(tool, outcome)._value.get())
+def count(context: ToolContext, tool: str, outcome: str) -> float:
+    return float(context.metrics.tools_total.labels(tool, outcome)._value.get())
 
 
 @pytest.mark.parametrize(
     "arguments", ["", "  ", "{", "[]", "null", '"x"', "{}", '{"id": 5}', '{"id": "a", "page": "x"}', "\x00"]
 )
-async def test_arguments_that_cannot_be_used_are_a_result_that_says_so(desk: ToolContext, arguments: str) -> None:
-    text = error(await run_tool_call(Call("recall", arguments), desk))
+async def test_arguments_that_cannot_be_used_are_a_result_that_says_so(context: ToolContext, arguments: str) -> None:
+    text = error(await run_tool_call(Call("recall", arguments), context))
     assert "the arguments of recall cannot be used" in text
     assert "They are: id (string), page (integer, optional)." in text
-    assert count(desk, "recall", "refused") == 1
+    assert count(context, "recall", "refused") == 1
 
 
-async def test_a_number_as_text_and_arguments_that_are_not_known_do_no_harm(desk: ToolContext) -> None:
-    names = await put(desk.store, [user("hi")])
-    assert (await run_tool_call(Call("recall", f'{{"id": "{names[0]}", "page": "1", "why": "x"}}'), desk)).endswith(
+async def test_a_number_as_text_and_arguments_that_are_not_known_do_no_harm(context: ToolContext) -> None:
+    names = await put(context.store, [user("hi")])
+    assert (await run_tool_call(Call("recall", f'{{"id": "{names[0]}", "page": "1", "why": "x"}}'), context)).endswith(
         "\nhi"
     )
-    assert count(desk, "recall", "done") == 1
+    assert count(context, "recall", "done") == 1
 
 
 @given(st.sampled_from(sorted(TOOLS)), st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
@@ -50,25 +50,25 @@ async def test_a_number_as_text_and_arguments_that_are_not_known_do_no_harm(desk
 def test_nothing_that_a_model_writes_is_raised(name: str, arguments: str) -> None:
     async def go() -> None:
         async with in_memory() as store:
-            text = await run_tool_call(Call(name, arguments), desk_on(store, explicit=False))
+            text = await run_tool_call(Call(name, arguments), make_tool_context(store, explicit=False))
             assert text
 
     asyncio.run(go())
 
 
-async def test_what_is_not_ours_or_not_offered_is_never_run(desk: ToolContext) -> None:
+async def test_what_is_not_ours_or_not_offered_is_never_run(context: ToolContext) -> None:
     for name in ("rm", "", "Recall", "__class__"):
-        assert "no such tool" in error(await ask(desk, name))
-    narrow = replace(desk, offered_tools=frozenset({"recall"}))
+        assert "no such tool" in error(await ask(context, name))
+    narrow = replace(context, offered_tools=frozenset({"recall"}))
     assert "no such tool" in error(await ask(narrow, "query_db", sql="SELECT 1"))
     assert "copy it exactly" in error(await ask(narrow, "recall", id="aaaaaaaaaa"))
 
 
-async def test_a_store_that_is_away_is_a_result_that_says_so(desk: ToolContext) -> None:
-    await desk.store.close()
+async def test_a_store_that_is_away_is_a_result_that_says_so(context: ToolContext) -> None:
+    await context.store.close()
     for name, arguments in (("recall", {"id": "aaaaaaaaaa"}), ("query_db", {"sql": "SELECT 1"}), ("describe_db", {})):
-        assert "cannot be read or written" in error(await ask(desk, name, **arguments))
-        assert count(desk, name, "failed") == 1
+        assert "cannot be read or written" in error(await ask(context, name, **arguments))
+        assert count(context, name, "failed") == 1
 
 
 class Broken(InMemoryStore):
@@ -79,10 +79,10 @@ class Broken(InMemoryStore):
 
 
 async def test_a_fault_of_ours_is_a_result_that_gives_nothing_away() -> None:
-    desk = desk_on(Broken())
-    text = error(await ask(desk, "recall", id="aaaaaaaaaa"))
+    context = make_tool_context(Broken())
+    text = error(await ask(context, "recall", id="aaaaaaaaaa"))
     assert text == "recall failed. Go on without it."
-    assert desk.metrics.internal_errors_total.labels("tool")._value.get() == 1
+    assert context.metrics.internal_errors_total.labels("tool")._value.get() == 1
 
 
 class Slow(InMemoryStore):
@@ -93,13 +93,13 @@ class Slow(InMemoryStore):
 
 
 async def test_a_tool_that_takes_too_long_is_ended() -> None:
-    desk = desk_on(Slow(), tools={"seconds": 0.05})
-    assert "took too long" in error(await ask(desk, "recall", id="aaaaaaaaaa"))
-    assert count(desk, "recall", "limited") == 1
+    context = make_tool_context(Slow(), tools={"seconds": 0.05})
+    assert "took too long" in error(await ask(context, "recall", id="aaaaaaaaaa"))
+    assert count(context, "recall", "limited") == 1
 
 
 async def test_who_leaves_is_not_answered() -> None:
-    asking = asyncio.ensure_future(ask(desk_on(Slow()), "recall", id="aaaaaaaaaa"))
+    asking = asyncio.ensure_future(ask(make_tool_context(Slow()), "recall", id="aaaaaaaaaa"))
     await asyncio.sleep(0.01)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):

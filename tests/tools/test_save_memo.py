@@ -4,47 +4,47 @@ import json
 
 from proxy.dialects.completions.request import read_message
 from proxy.tools.tool_context import ToolContext
-from tests.tools.rig import ask, desk_on, error, in_memory, user
+from tests.tools.rig import ask, error, in_memory, make_tool_context, user
 
 FACT = "The printers only read UTF-16, since their firmware is from 2003"
 
 
-async def saved(desk: ToolContext) -> list[tuple[str, str, str]]:
-    return [(row.content, row.tags, row.source_session) for row in await desk.store.read_memos(desk.tenant)]
+async def saved(context: ToolContext) -> list[tuple[str, str, str]]:
+    return [(row.content, row.tags, row.source_session) for row in await context.store.read_memos(context.tenant)]
 
 
 async def test_a_memo_is_kept_with_its_tags_and_where_it_comes_from() -> None:
     async with in_memory() as store:
-        desk = desk_on(store)
-        text = await ask(desk, "save_memo", content=f" {FACT}\u200b\n", tags=["Old Printers", "gotcha"])
+        context = make_tool_context(store)
+        text = await ask(context, "save_memo", content=f" {FACT}\u200b\n", tags=["Old Printers", "gotcha"])
         assert text.startswith("[saved: memo ")
         assert text.endswith(", tags old-printers, gotcha]")
-        assert await saved(desk) == [(FACT, '["old-printers","gotcha"]', "s1")]
-        assert desk.metrics.memos_total.labels("saved")._value.get() == 1
+        assert await saved(context) == [(FACT, '["old-printers","gotcha"]', "s1")]
+        assert context.metrics.memos_total.labels("saved")._value.get() == 1
 
 
 async def test_tags_may_come_as_one_text() -> None:
     async with in_memory() as store:
-        desk = desk_on(store)
-        await ask(desk, "save_memo", content=FACT, tags="printers, gotcha")
-        assert (await saved(desk))[0][1] == '["printers","gotcha"]'
+        context = make_tool_context(store)
+        await ask(context, "save_memo", content=FACT, tags="printers, gotcha")
+        assert (await saved(context))[0][1] == '["printers","gotcha"]'
 
 
 async def test_nearly_the_same_again_is_one_memo() -> None:
     async with in_memory() as store:
-        desk = desk_on(store)
-        await ask(desk, "save_memo", content=FACT, tags=["printers"])
+        context = make_tool_context(store)
+        await ask(context, "save_memo", content=FACT, tags=["printers"])
         text = await ask(
-            desk_on(store, session="s2"), "save_memo", content=FACT.replace("2003", "2004"), tags=["firmware"]
+            make_tool_context(store, session="s2"), "save_memo", content=FACT.replace("2003", "2004"), tags=["firmware"]
         )
         assert "in place of one" in text
-        assert await saved(desk) == [(FACT.replace("2003", "2004"), '["firmware","printers"]', "s2")]
+        assert await saved(context) == [(FACT.replace("2003", "2004"), '["firmware","printers"]', "s2")]
 
 
 async def test_projects_are_kept_apart() -> None:
     async with in_memory() as store:
-        await ask(desk_on(store), "save_memo", content=FACT, tags=[])
-        await ask(desk_on(store, project="shop"), "save_memo", content=FACT, tags=[])
+        await ask(make_tool_context(store), "save_memo", content=FACT, tags=[])
+        await ask(make_tool_context(store, project="shop"), "save_memo", content=FACT, tags=[])
         assert len(await store.read_memos("t1")) == 2
         assert [row.content for row in await store.read_memos("t1", "shop")] == [FACT]
 
@@ -52,25 +52,25 @@ async def test_projects_are_kept_apart() -> None:
 async def test_junk_and_what_can_be_read_here_anyway_is_turned_away() -> None:
     async with in_memory() as store:
         prompt = [read_message(json.dumps(user(f"Note: {FACT}. Now go on.")).encode())]
-        desk = desk_on(store, prompt=prompt)
-        assert "too short" in error(await ask(desk, "save_memo", content="use tabs", tags=[]))
-        assert "too long" in error(await ask(desk, "save_memo", content="word like this " * 400, tags=[]))
-        assert "your own words" in error(await ask(desk, "save_memo", content=FACT, tags=[]))
-        assert await saved(desk) == []
-        assert desk.metrics.memos_total.labels("refused")._value.get() == 3
+        context = make_tool_context(store, prompt=prompt)
+        assert "too short" in error(await ask(context, "save_memo", content="use tabs", tags=[]))
+        assert "too long" in error(await ask(context, "save_memo", content="word like this " * 400, tags=[]))
+        assert "your own words" in error(await ask(context, "save_memo", content=FACT, tags=[]))
+        assert await saved(context) == []
+        assert context.metrics.memos_total.labels("refused")._value.get() == 3
 
 
 async def test_no_more_are_kept_than_may_be() -> None:
     async with in_memory() as store:
-        desk = desk_on(store, memos={"keep": 1})
-        await ask(desk, "save_memo", content=FACT, tags=[])
+        context = make_tool_context(store, memos={"keep": 1})
+        await ask(context, "save_memo", content=FACT, tags=[])
         other = "Deploys go through staging, because production has no rollback"
-        assert "no more can be" in error(await ask(desk, "save_memo", content=other, tags=[]))
-        assert "in place of one" in await ask(desk, "save_memo", content=FACT, tags=["again"])
+        assert "no more can be" in error(await ask(context, "save_memo", content=other, tags=[]))
+        assert "in place of one" in await ask(context, "save_memo", content=FACT, tags=["again"])
 
 
 async def test_a_guessed_session_saves_nothing() -> None:
     async with in_memory() as store:
-        desk = desk_on(store, explicit=False)
-        assert "not open" in error(await ask(desk, "save_memo", content=FACT, tags=[]))
-        assert await saved(desk) == []
+        context = make_tool_context(store, explicit=False)
+        assert "not open" in error(await ask(context, "save_memo", content=FACT, tags=[]))
+        assert await saved(context) == []

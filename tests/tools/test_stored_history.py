@@ -12,7 +12,19 @@ from proxy.chat.chain import public_id
 from proxy.store.erasure import EraseMessageRow
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools import stored_history
-from tests.tools.rig import CANARY, calls, desk_on, gone, in_memory, put, result, rows_of, said, shared_file, user
+from tests.tools.rig import (
+    CANARY,
+    calls,
+    gone,
+    in_memory,
+    make_tool_context,
+    put,
+    result,
+    rows_of,
+    said,
+    shared_file,
+    user,
+)
 
 TALK = [user("go"), calls("read", '{"p": 1}', text="reading"), result("the file"), said("done")]
 
@@ -24,7 +36,7 @@ def table(lines: list[bytes]) -> list[dict[str, Any]]:
 async def test_rows_are_the_sessions_messages_in_order(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
         names = await put(store, TALK)
-        records, is_all = await stored_history.load_newest(desk_on(store))
+        records, is_all = await stored_history.load_newest(make_tool_context(store))
         lines = stored_history.make_table_rows(records, [])
         assert is_all
         assert CANARY.encode() not in b"".join(lines)
@@ -45,12 +57,14 @@ async def test_what_has_left_the_prompt_is_marked() -> None:
         await put(store, TALK)
         stored = rows_of(TALK)
         await store.put([gone(stored[1])])
-        desk = desk_on(store)
-        records, _ = await stored_history.load_newest(desk)
-        read = table(stored_history.make_table_rows(records, [], await stored_history.load_prompt_membership(desk)))
+        tool_context = make_tool_context(store)
+        records, _ = await stored_history.load_newest(tool_context)
+        read = table(
+            stored_history.make_table_rows(records, [], await stored_history.load_prompt_membership(tool_context))
+        )
         assert [row["status"] for row in read] == ["completed", "tool_call", "completed", "completed"]
         assert [row["in_prompt"] for row in read] == [1, 0, 1, 1]
-        here = replace(desk, prompt_keys=[row.key for row in stored[:3]])
+        here = replace(tool_context, prompt_keys=[row.key for row in stored[:3]])
         read = table(stored_history.make_table_rows(records, [], await stored_history.load_prompt_membership(here)))
         assert [row["in_prompt"] for row in read] == [1, 0, 1, 0], "what stands in another branch is in no prompt"
 
@@ -62,9 +76,11 @@ async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -
         wide = [msgspec.structs.replace(gone(row), branch="", stage="operator") for row in stored]
         back = msgspec.structs.replace(wide[3], version=2, action="withdrawn")
         await store.put([wide[1], wide[3], back])
-        desk = desk_on(store)
-        records, _ = await stored_history.load_newest(desk)
-        read = table(stored_history.make_table_rows(records, [], await stored_history.load_prompt_membership(desk)))
+        tool_context = make_tool_context(store)
+        records, _ = await stored_history.load_newest(tool_context)
+        read = table(
+            stored_history.make_table_rows(records, [], await stored_history.load_prompt_membership(tool_context))
+        )
         assert [row["status"] for row in read] == ["completed", "dropped", "completed", "completed"]
         assert [row["in_prompt"] for row in read] == [1, 0, 1, 1]
 
@@ -73,7 +89,7 @@ async def test_what_the_operator_removed_for_good_is_not_there() -> None:
     async with in_memory() as store:
         await put(store, TALK)
         await store.put([EraseMessageRow("t1", "s1", rows_of(TALK)[0].key, b'{"role":"user","content":""}')])
-        records, _ = await stored_history.load_newest(desk_on(store))
+        records, _ = await stored_history.load_newest(make_tool_context(store))
         assert [row["content"] for row in table(stored_history.make_table_rows(records, []))][-2:] == [
             "the file",
             "done",
@@ -85,13 +101,13 @@ async def test_the_newest_come_first_where_not_all_can_be_copied(monkeypatch: py
     monkeypatch.setattr(stored_history, "PAGE", 7)
     async with in_memory() as store:
         await put(store, [user(f"message {n}") for n in range(50)])
-        desk = desk_on(store)
-        assert len((await stored_history.load_newest(desk))[0]) == 50
-        records, is_all = await stored_history.load_newest(desk, 2500)
+        tool_context = make_tool_context(store)
+        assert len((await stored_history.load_newest(tool_context))[0]) == 50
+        records, is_all = await stored_history.load_newest(tool_context, 2500)
         assert not is_all
         assert [record.seq for record in records] == list(range(50, 50 - len(records), -1))
         assert 5 < len(records) < 15
-        assert len((await stored_history.load_newest(desk, 1))[0]) == 1
+        assert len((await stored_history.load_newest(tool_context, 1))[0]) == 1
 
 
 def a_round(answer: str, **body: list[dict[str, Any]]) -> HiddenRoundRow:
@@ -105,7 +121,7 @@ async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> N
         await put(store, [user("go"), said("It is 42.")])
         hidden = [calls("query_db", '{"sql": "x"}', "q1"), result("42", "q1"), said("It is 42.")]
         row = a_round("It is 42.", replaces=hidden)
-        records, _ = await stored_history.load_newest(desk_on(store))
+        records, _ = await stored_history.load_newest(make_tool_context(store))
         read = table(stored_history.make_table_rows(records, [row]))
         assert [(one["seq"], one["role"], one["status"]) for one in read] == [
             (1, "user", "completed"),
@@ -114,8 +130,8 @@ async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> N
             (2, "assistant", "completed"),
         ]
         # The ids are those that the woven history has.
-        woven = rows_of([user("go"), *hidden])
-        assert [one["id"] for one in read[1:3]] == [public_id(one.key) for one in woven[1:3]]
+        spliced = rows_of([user("go"), *hidden])
+        assert [one["id"] for one in read[1:3]] == [public_id(one.key) for one in spliced[1:3]]
 
 
 def test_our_results_beside_a_clients_calls_follow_the_answer_in_the_order_of_their_calls() -> None:
@@ -139,7 +155,7 @@ def test_a_round_that_cannot_be_read_hides_nothing(body: bytes) -> None:
 async def test_a_message_longer_than_a_cell_says_where_the_rest_is() -> None:
     async with in_memory() as store:
         names = await put(store, [user("é" * 600_000)])
-        records, _ = await stored_history.load_newest(desk_on(store))
+        records, _ = await stored_history.load_newest(make_tool_context(store))
         content = table(stored_history.make_table_rows(records, []))[0]["content"]
         assert len(content.encode()) < 1_000_000 - 1000
         assert content.endswith(f'[cut here; recall(id="{names[0]}") has all of it]')

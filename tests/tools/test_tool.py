@@ -7,7 +7,7 @@ import pytest
 
 from proxy.tools.tool import Tool
 from proxy.tools.tool_context import ToolContext
-from tests.tools.rig import desk_on, in_memory
+from tests.tools.rig import in_memory, make_tool_context
 
 
 class Takes(msgspec.Struct, frozen=True):
@@ -15,8 +15,8 @@ class Takes(msgspec.Struct, frozen=True):
     times: int = 1
 
 
-async def answer(takes: Takes, desk: ToolContext) -> str:
-    return takes.word * takes.times + desk.tenant
+async def answer(takes: Takes, context: ToolContext) -> str:
+    return takes.word * takes.times + context.tenant
 
 
 ECHO = Tool("echo", "Says it again.", {"word": {"type": "string"}}, ("word",), Takes, answer)
@@ -35,6 +35,6 @@ def test_its_definition_is_what_it_is_told_to_be() -> None:
 
 async def test_arguments_are_read_into_what_it_takes() -> None:
     async with in_memory() as store:
-        assert await ECHO.call('{"word": "a", "times": "3"}', desk_on(store)) == "aaat1"
+        assert await ECHO.call('{"word": "a", "times": "3"}', make_tool_context(store)) == "aaat1"
         with pytest.raises(msgspec.ValidationError, match="word"):
-            await ECHO.call("", desk_on(store))
+            await ECHO.call("", make_tool_context(store))

@@ -4,12 +4,12 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from tests.tools.rig import desk_on, in_memory
+from tests.tools.rig import in_memory, make_tool_context
 
 
-async def test_nobody_can_make_it_another_sessions_desk() -> None:
+async def test_nobody_can_make_it_another_sessions_context() -> None:
     async with in_memory() as store:
-        desk = desk_on(store)
+        tool_context = make_tool_context(store)
         with pytest.raises(FrozenInstanceError):
-            desk.session = "s2"  # type: ignore[misc]
-        assert (desk.offered_tools, desk.prompt) == (None, ())
+            tool_context.session = "s2"  # type: ignore[misc]
+        assert (tool_context.offered_tools, tool_context.prompt) == (None, ())

@@ -73,7 +73,7 @@ async def test_who_waits_is_served_in_order_with_what_comes_back() -> None:
         assert sound(client, 2)
 
 
-async def test_patience_ends_and_what_is_freed_after_goes_to_the_next() -> None:
+async def test_the_time_to_wait_ends_and_what_is_freed_after_goes_to_the_next() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port, 1, connect_s=0.2) as client:
         one = await send(client)
         late = asyncio.create_task(send(client))
@@ -89,7 +89,7 @@ async def test_patience_ends_and_what_is_freed_after_goes_to_the_next() -> None:
         assert sound(client, 1)
 
 
-async def test_what_comes_back_in_the_moment_in_which_patience_ends_is_taken_and_no_leak() -> None:
+async def test_what_comes_back_in_the_moment_in_which_the_wait_ends_is_taken_and_no_leak() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port, 1, connect_s=0.1) as client:
         [held, transport] = await send(client), transport_of(client)
         waits = asyncio.create_task(send(client))

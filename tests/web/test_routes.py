@@ -62,7 +62,7 @@ DOORS = RouteTable(router.routes)
         ("GET", "", "data", {"data"}),
     ],
 )
-def test_every_path_has_one_door_and_it_is_closed(method: str, path: str, kind: str, planes: set[str]) -> None:
+def test_every_path_has_one_route_and_it_is_closed(method: str, path: str, kind: str, planes: set[str]) -> None:
     found = DOORS.find_route(method, path)
     assert (found.kind, set(found.planes)) == (kind, planes)
 

@@ -113,7 +113,7 @@ class ActivityRecord:
         """Add one call, its command, its outcome, and the lines of its result; None if there is no result."""
         arguments = identifiers.parse_arguments(call.arguments)
         words, path, key = _describe_call(call, command, arguments)
-        key, place = self._placed(key, command, arguments)
+        key, place = self._add_directory(key, command, arguments)
         failed = call_outcome.verdict == "failed"
         passed = call_outcome.verdict == "succeeded"
         done = self._follow(call, command, call_outcome, lines)
@@ -137,7 +137,7 @@ class ActivityRecord:
         """Apply a call whose result is in the prompt: entries of an earlier equal call are outdated and removed."""
         arguments = identifiers.parse_arguments(call.arguments)
         words, path, key = _describe_call(call, command, arguments)
-        key, _ = self._placed(key, command, arguments)
+        key, _ = self._add_directory(key, command, arguments)
         if (
             self._follow(call, command, call_outcome, lines, stands=True) is None
             and path
@@ -149,7 +149,7 @@ class ActivityRecord:
         self.command_runs.pop(key, None)
         self.error_lines.pop(key, None)
 
-    def _placed(self, key: str, command: ShellCommand, arguments: Mapping[str, Any]) -> tuple[str, str]:
+    def _add_directory(self, key: str, command: ShellCommand, arguments: Mapping[str, Any]) -> tuple[str, str]:
         """Return (the key of a call with its directory, the directory)."""
         if command.kind == "call":
             return key, ""
@@ -283,7 +283,7 @@ def _describe_call(call: Call, command: ShellCommand, arguments: Mapping[str, An
     words = identifiers.split_tool_name(call.name)
     if command.kind != "call":
         return words, None, command.core or command.text or f"{call.name} {call.arguments}"
-    path = _first(arguments, shell_commands.PATH_ARGUMENTS)
+    path = _find_first_text(arguments, shell_commands.PATH_ARGUMENTS)
     does = arguments.get("command")
     if isinstance(does, str) and does in shell_commands.FILE_COMMANDS:
         words = identifiers.split_tool_name(does)
@@ -319,11 +319,11 @@ def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
     Commands with the same beginning are shown with their ends too. If commands ran in several directories, each has its
     directory.
     """
-    shown = [_shown(one.text) for one in ran]
+    shown = [_shorten_command(one.text) for one in ran]
     places = len({one.directory for one in ran if not one.only_shows}) > 1
     return [
-        f"`{command if shown.count(command) == 1 else _ends(one.text)}` {one.outcome_text}".rstrip()
-        + (f" in {_shown(one.directory)}" if places and one.directory and not one.only_shows else "")
+        f"`{command if shown.count(command) == 1 else _render_both_ends(one.text)}` {one.outcome_text}".rstrip()
+        + (f" in {_shorten_command(one.directory)}" if places and one.directory and not one.only_shows else "")
         + _outdated_reason(one, changes)
         for command, one in zip(shown, ran, strict=True)
     ]
@@ -348,19 +348,21 @@ def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]
 def _failure_lines(end: ToolOutcome, lines: Sequence[str]) -> list[str]:
     """Return the lines that describe the failure."""
     found = [outcome.strip_line(lines[n]) for n in end.failure_lines or end.summary_lines]
-    return identifiers.remove_duplicates(_shown(line) for line in found if outcome.has_content(line))[-_ERRORS:]
+    return identifiers.remove_duplicates(_shorten_command(line) for line in found if outcome.has_content(line))[
+        -_ERRORS:
+    ]
 
 
-def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str | None:
+def _find_first_text(arguments: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((arguments[n] for n in names if isinstance(arguments.get(n), str) and arguments[n]), None)
 
 
-def _shown(text: str) -> str:
+def _shorten_command(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."
 
 
-def _ends(text: str) -> str:
+def _render_both_ends(text: str) -> str:
     half = (_SHORT - 3) // 2
     return text if len(text) <= _SHORT else f"{text[:half]}...{text[-half:]}"
 
@@ -372,7 +374,7 @@ def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
     items = [item for value in lists for item in value if isinstance(item, dict) and (_text(item) or "status" in item)]
     if not items and not any(not value for value in lists):
         return None
-    return tuple(_shown(_text(item)) for item in items if _text(item) and not _is_finished(item))
+    return tuple(_shorten_command(_text(item)) for item in items if _text(item) and not _is_finished(item))
 
 
 def _text(item: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ def _batches(
     called: Sequence[Sequence[AnsweredCall]],
     reflecting: ReflectionSettings,
 ) -> list[CallBatch]:
-    made = [_batch(messages, keys, tuple(found)) for found in _together(called, reflecting)]
+    made = [_batch(messages, keys, tuple(found)) for found in _group_calls(called, reflecting)]
     return made[:-1] if made and not _is_full(made[-1], reflecting) else made
 
 
@@ -115,11 +115,11 @@ def number_newest_calls(
     messages: Sequence[Message], steps: Sequence[Step], reflecting: ReflectionSettings
 ) -> dict[int, int]:
     """Return the number of each call in the newest batch, full or not, by the index of the result."""
-    found = _together(find_calls_by_step(messages, steps), reflecting)
+    found = _group_calls(find_calls_by_step(messages, steps), reflecting)
     return {one.result_index: n for n, one in enumerate(found[-1], 1)} if found else {}
 
 
-def _together(called: Sequence[Sequence[AnsweredCall]], reflecting: ReflectionSettings) -> list[list[AnsweredCall]]:
+def _group_calls(called: Sequence[Sequence[AnsweredCall]], reflecting: ReflectionSettings) -> list[list[AnsweredCall]]:
     """Return the calls of each batch; the last batch may wait for more."""
     low = frozenset(reflecting.low_stakes)
     found: list[list[AnsweredCall]] = []
@@ -195,7 +195,7 @@ def find_reflections(view: View, reflecting: ReflectionSettings) -> FoundReflect
 
 def _find_reflections(view: View, reflecting: ReflectionSettings) -> FoundReflections:
     called = find_calls_by_step(view.messages, view.steps)
-    grouped = _batches(view.messages, view.keys, called, reflecting) if _any(view, reflecting) else []
+    grouped = _batches(view.messages, view.keys, called, reflecting) if _has_reflections(view, reflecting) else []
     items: dict[int, CallReflection] = {}
     progress: list[Progress] = []
     for batch in grouped:
@@ -210,7 +210,7 @@ def _find_reflections(view: View, reflecting: ReflectionSettings) -> FoundReflec
     return FoundReflections([one for step in called for one in step], items, progress, grouped)
 
 
-def _any(view: View, reflecting: ReflectionSettings) -> bool:
+def _has_reflections(view: View, reflecting: ReflectionSettings) -> bool:
     return bool(view.helper_answers) or reflecting.read_mode(view.options) != "off"
 
 

@@ -34,7 +34,7 @@ def find_newest_lines(view: View, shortened: frozenset[int]) -> Mapping[int, fro
     """
     edits = [(n, *change) for n, call in refetch.pair_results(view.messages) if any(change := read_edit_lines(call))]
     wanted = {line for _, removed, added in edits for line in (*removed, *added)}
-    shown = _shown(view, wanted) if wanted else {}
+    shown = _find_shown_lines(view, wanted) if wanted else {}
     last = {line: edit for edit, removed, _ in edits for line in removed}
     before: dict[str, frozenset[str]] = {}  # by line: the earlier lines in its place
     found: dict[int, frozenset[str]] = {}
@@ -50,7 +50,7 @@ def find_newest_lines(view: View, shortened: frozenset[int]) -> Mapping[int, fro
     return found
 
 
-def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
+def _find_shown_lines(view: View, wanted: set[str]) -> dict[str, list[int]]:
     """Return, by line, the results that show it now, in full or in a stub."""
     found: dict[str, list[int]] = {}
     for n, message in enumerate(view.messages):
@@ -59,12 +59,12 @@ def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
         edit = view.find_edit(n)
         text = message.text if edit is None or edit.action == "append" else edit.text or ""
         for line in text.split("\n"):
-            if len(line) >= _LINE and (said := _known(line, wanted)):
+            if len(line) >= _LINE and (said := _match_wanted_line(line, wanted)):
                 found.setdefault(said, []).append(n)
     return found
 
 
-def _known(line: str, wanted: set[str]) -> str:
+def _match_wanted_line(line: str, wanted: set[str]) -> str:
     """Return the wanted line that equals this one without indentation, a listing's number, or a search's file and
     number. Empty if there is none."""
     code = identifiers.strip_line_number(line)
@@ -76,7 +76,7 @@ def _known(line: str, wanted: set[str]) -> str:
 
 def find_spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:
     """Return the (start, end) of each of these lines in a text."""
-    return [(k, k + 1) for k, line in enumerate(text.split("\n")) if _known(line, set(lines))]
+    return [(k, k + 1) for k, line in enumerate(text.split("\n")) if _match_wanted_line(line, set(lines))]
 
 
 def read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -87,13 +87,13 @@ def read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), ()
     if not isinstance(arguments, dict):
         return (), ()
-    old, new = _lines(arguments, _OLD), _lines(arguments, _NEW)
+    old, new = _read_wanted_lines(arguments, _OLD), _read_wanted_lines(arguments, _NEW)
     if not old:
         return (), ()
     return _longest(old - new), _longest(new - old)
 
 
-def _lines(arguments: Mapping[str, Any], names: Sequence[str]) -> set[str]:
+def _read_wanted_lines(arguments: Mapping[str, Any], names: Sequence[str]) -> set[str]:
     text = next((arguments[name] for name in names if isinstance(arguments.get(name), str)), "")
     return {line for line in map(str.strip, text.split("\n")) if len(line) >= _LINE}
 

@@ -143,10 +143,10 @@ def hash_text(text: str) -> TextHashes:
 
 def find_error_words(message: Message) -> tuple[str, ...]:
     """Return the words of error lines that occur in a message's text: most results have none and need no search."""
-    return message.derive(_troubles)
+    return message.derive(_find_error_words)
 
 
-def _troubles(message: Message) -> tuple[str, ...]:
+def _find_error_words(message: Message) -> tuple[str, ...]:
     text = message.text
     return tuple(word for word in ERROR_WORDS if word in text)
 
@@ -191,10 +191,10 @@ def find_leaves(value: object) -> Iterator[str]:
 def list_names(message: Message) -> list[str]:
     """Return the names in a message's text, each once, in order. They are stored as one text, which takes the least
     memory."""
-    return message.derive(_listed).split()
+    return message.derive(_join_names).split()
 
 
-def _listed(message: Message) -> str:
+def _join_names(message: Message) -> str:
     return " ".join(find_distinct_names(message.text))
 
 

@@ -44,10 +44,10 @@ class NumberedLines:
 
 def read_lines(message: Message) -> NumberedLines:
     """Return the lines of a message's text, computed once."""
-    return message.derive(_lines)
+    return message.derive(_read_numbered_lines)
 
 
-def _lines(message: Message) -> NumberedLines:
+def _read_numbered_lines(message: Message) -> NumberedLines:
     return split_lines(message.text)
 
 

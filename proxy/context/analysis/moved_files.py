@@ -49,10 +49,10 @@ def read_patch_changes(arguments: str) -> list[FileChange]:
 def read_tool_changes(words: set[str], arguments: Mapping[str, Any]) -> list[FileChange]:
     """Return the files that a tool removes, moves or restores, by the words of its name."""
     if "undo" in words:
-        return [FileChange("undone", path) for path in _given(arguments, _SOURCES)[:1]]
+        return [FileChange("undone", path) for path in _list_arguments(arguments, _SOURCES)[:1]]
     if not words & (_REMOVES | _MOVES) or words - _REMOVES - _MOVES - _NOUNS:
         return []
-    return [FileChange("gone", path) for path in _given(arguments, _SOURCES)[:1]]
+    return [FileChange("gone", path) for path in _list_arguments(arguments, _SOURCES)[:1]]
 
 
 def read_shell_changes(core: str) -> list[FileChange]:
@@ -114,7 +114,9 @@ def matches_path(changed_path: str, path: str) -> bool:
 
 def read_directory(arguments: Mapping[str, Any]) -> str:
     """Return the working directory in the arguments of a call; empty if they name none."""
-    found = _given(arguments, ("cwd", "workdir", "working_directory", "workingDirectory", "working_dir", "dir"))
+    found = _list_arguments(
+        arguments, ("cwd", "workdir", "working_directory", "workingDirectory", "working_dir", "dir")
+    )
     return normalize_path(found[0]) if found else ""
 
 
@@ -127,7 +129,7 @@ def follow_cd(text: str, current_directory: str) -> str:
     return current_directory if found is None else resolve_path(current_directory, found[2])
 
 
-def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def _list_arguments(arguments: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return [value for name in names if isinstance(value := arguments.get(name), str) and value]
 
 

@@ -286,11 +286,11 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     rows = given.lines
     first = next((n for n, line in enumerate(rows) if has_content(strip_line(line))), None)
     if command.kind == "call":
-        return _of_call(given, first, edits=command.edits_file)
-    code, shown = _code(given)
-    tail = _ends(rows, MAX_LAST_LINES if command.kind == "run" else 1)
+        return _read_call_outcome(given, first, edits=command.edits_file)
+    code, shown = _find_exit_code(given)
+    tail = _find_last_lines(rows, MAX_LAST_LINES if command.kind == "run" else 1)
     if command.kind == "look":
-        return _of_look(rows, command, code, shown, tail, first)
+        return _read_look_outcome(rows, command, code, shown, tail, first)
     found = _find_outcome_lines(rows, set(shown))
     last = strip_line(rows[tail[-1]]) if tail else ""
     patterns = runners.compile_patterns()
@@ -411,7 +411,7 @@ class _OutcomeLines(NamedTuple):
 
 def _find_outcome_lines(rows: Sequence[str], but: set[int]) -> _OutcomeLines:
     patterns = runners.compile_patterns()
-    found = _OutcomeLines([], [], [], [], [], _ends(rows, MAX_LAST_LINES))
+    found = _OutcomeLines([], [], [], [], [], _find_last_lines(rows, MAX_LAST_LINES))
     final = found.ends[-1] if found.ends else None
     for n in _candidates(rows):
         if n in but or HEAD_LINES <= n < len(rows) - TAIL_LINES or len(rows[n]) > MAX_LINE_CHARS:
@@ -463,7 +463,7 @@ def _candidates(rows: Sequence[str]) -> list[int]:
     return sorted(found)
 
 
-def _code(given: ResultLines) -> tuple[int | None, list[int]]:
+def _find_exit_code(given: ResultLines) -> tuple[int | None, list[int]]:
     """Return the exit code and the lines that show it. The code is searched at both ends, and a code other than 0 has
     priority over 0."""
     rows = given.lines
@@ -485,7 +485,7 @@ def _shown_in(rows: Sequence[str]) -> list[int]:
     return [n for n, line in enumerate(rows) if any(f'"{name}"' in line for name in _CODES)][:1]
 
 
-def _ends(rows: Sequence[str], most: int) -> list[int]:
+def _find_last_lines(rows: Sequence[str], most: int) -> list[int]:
     """Return the last `most` lines with content, in order."""
     found: list[int] = []
     for n in range(len(rows) - 1, -1, -1):
@@ -510,7 +510,7 @@ def _failures(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[in
             continue
         seen.add(stripped)
         follow = patterns.following_lines[(match.lastindex or 1) - 1]
-        group = (n, *_following(rows, n, follow))
+        group = (n, *_find_next_lines(rows, n, follow))
         until = group[-1]
         groups.append(group)
     if len(groups) > MAX_FAILURES:
@@ -525,7 +525,7 @@ def _failures(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[in
     return tuple(sorted(found))
 
 
-def _following(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
+def _find_next_lines(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
     """Yield the next `count` lines with content, among the five lines after `n`."""
     for k in range(n + 1, min(len(rows), n + 6)):
         if count <= 0:
@@ -535,7 +535,7 @@ def _following(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
             yield k
 
 
-def _of_look(
+def _read_look_outcome(
     rows: Sequence[str], command: ShellCommand, code: int | None, shown: list[int], tail: list[int], first: int | None
 ) -> ToolOutcome:
     """Return the outcome of a command that only shows; the shown text is no outcome of its own."""
@@ -554,7 +554,7 @@ def _of_look(
     )
 
 
-def _of_call(given: ResultLines, first: int | None, *, edits: bool) -> ToolOutcome:
+def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) -> ToolOutcome:
     """Return the outcome of a tool that runs no command.
 
     The call failed if its result is a message of failure, or reports a failure in a field.
@@ -576,11 +576,11 @@ def _of_call(given: ResultLines, first: int | None, *, edits: bool) -> ToolOutco
     done = not given.zero_counts and (failed is False or given.code == 0)
     verdict: Verdict = "failed" if failed else "succeeded" if done else "unknown"
     keep = () if first is None or verdict != "failed" else (first,)
-    counted = _counted(rows, given.zero_counts) if given.zero_counts else ()
+    counted = _find_zero_counts(rows, given.zero_counts) if given.zero_counts else ()
     return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, tuple(sorted({*keep, *counted})), first)
 
 
-def _counted(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
+def _find_zero_counts(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
     """Return the lines that show these fields with the value 0."""
     field = re.compile(rf'"(?:{"|".join(map(re.escape, names))})"\s*:\s*0(?![\d.])')
     return tuple(n for n, row in enumerate(rows) if len(row) <= MAX_LINE_CHARS and field.search(row))[:MAX_SUMMARIES]

@@ -156,11 +156,11 @@ def _add_result(known: _Known, view: View, n: int, source: ResultSource) -> None
     kind, of = _earlier(known, source)
     if kind is not None and of is not None:
         steps = view.request_counts[n] - view.request_counts[of]
-        known.found[n] = Refetch(kind, n, of, steps, _edits(known, source.path, of))
+        known.found[n] = Refetch(kind, n, of, steps, _count_edits(known, source.path, of))
     if source.action in ("shows", "looks", "other"):
         known.by_call[source.canonical_call] = n
     if source.path and source.action in ("shows", "writes"):
-        known.by_file.setdefault(_last(source.path), []).append((n, source.path, source.action))
+        known.by_file.setdefault(_find_base_name(source.path), []).append((n, source.path, source.action))
     if source.action != "recalls":
         known.by_id[public_id(view.keys[n])] = n
 
@@ -179,14 +179,14 @@ def _earlier(known: _Known, source: ResultSource) -> tuple[RefetchKind | None, i
     return ("repeat", same) if same is not None else ("reread", seen[-1])
 
 
-def _edits(known: _Known, path: str, since: int) -> int:
+def _count_edits(known: _Known, path: str, since: int) -> int:
     if not path:
         return 0
     return sum(1 for n, _, action in _of_file(known, path) if action == "writes" and n > since)
 
 
 def _of_file(known: _Known, path: str) -> list[tuple[int, str, SourceAction]]:
-    return [entry for entry in known.by_file.get(_last(path), ()) if is_same_file(entry[1], path)]
+    return [entry for entry in known.by_file.get(_find_base_name(path), ()) if is_same_file(entry[1], path)]
 
 
 def is_same_file(first: str, second: str) -> bool:
@@ -201,16 +201,16 @@ def find_source(call: Call) -> ResultSource:
     """Return the source of a call's result, by the words of the tool's name, its arguments and, for a shell, the
     command."""
     checkpoint()
-    name, arguments = _inner(call.name, identifiers.parse_arguments(call.arguments))
+    name, arguments = _unwrap_call(call.name, identifiers.parse_arguments(call.arguments))
     whole = f"{call.name} {canonicalize_arguments(call.arguments)}"
     words = identifiers.split_tool_name(name)
     if name == "recall" and isinstance(arguments.get("id"), str):
         return ResultSource("recalls", arguments["id"].strip(), whole)
-    command = _first(arguments, COMMAND_ARGUMENTS)
+    command = _find_first_text(arguments, COMMAND_ARGUMENTS)
     if command and words & _SHELL:
         action, path = _of_command(command)
         return ResultSource(action, path, whole, by_shell=True)
-    path = normalize_path(_first(arguments, PATH_ARGUMENTS))
+    path = normalize_path(_find_first_text(arguments, PATH_ARGUMENTS))
     if words & _WRITES:
         return ResultSource("writes", path, whole)
     if words & (_RUNS | _SHELL):
@@ -227,7 +227,7 @@ def _of_command(command: str) -> tuple[SourceAction, str]:
     command = command.strip()
     place = ""
     while found := _CD.match(command):
-        place = _joined(place, found["place"])
+        place = _join_path(place, found["place"])
         command = command[found.end() :]
     head = command.partition("<<")[0].partition("\n")[0] if "<<" in command else command
     plain = _HARMLESS.sub(" ", _QUOTED.sub(" Q ", head))
@@ -240,7 +240,7 @@ def _of_command(command: str) -> tuple[SourceAction, str]:
     checkpoint()
     parts = [part.split() for part in _PARTS.split(plain) if part.strip()]
     checkpoint()
-    if not parts or not all(map(_looks, parts)):
+    if not parts or not all(map(_is_look, parts)):
         return "runs", ""
     first = parts[0]
     if first[0] in _INSIDE:
@@ -251,7 +251,7 @@ def _of_command(command: str) -> tuple[SourceAction, str]:
     return "looks", ""
 
 
-def _looks(words: Sequence[str]) -> bool:
+def _is_look(words: Sequence[str]) -> bool:
     if words[0] == "git":
         named = [word for word in words[1:] if not word.startswith("-") and word != "Q"]
         return bool(named) and named[0] in _GIT_LOOKING
@@ -260,10 +260,10 @@ def _looks(words: Sequence[str]) -> bool:
 
 def resolve_path(directory: str, path: str) -> str:
     """Return the path as seen from a directory; directory: that directory, empty if it is not known."""
-    return normalize_path(_joined(directory, path.strip("'\"")))
+    return normalize_path(_join_path(directory, path.strip("'\"")))
 
 
-def _joined(place: str, path: str) -> str:
+def _join_path(place: str, path: str) -> str:
     return path if not place or path.startswith(("/", "~")) else f"{place}/{path}"
 
 
@@ -278,16 +278,16 @@ def normalize_path(path: str) -> str:
     return ("/" if path.startswith("/") else "") + "/".join(parts)
 
 
-def _last(path: str) -> str:
+def _find_base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _inner(name: str, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _unwrap_call(name: str, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return (name, arguments) of the inner tool, if the call is one of a tool for calling tools."""
-    inner = _first(arguments, ("tool_name", "tool"))
+    inner = _find_first_text(arguments, ("tool_name", "tool"))
     given = next((arguments[k] for k in ("params", "arguments", "input") if isinstance(arguments.get(k), dict)), None)
     return (inner, given) if inner and given is not None else (name, arguments)
 
 
-def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str:
+def _find_first_text(arguments: Mapping[str, Any], names: Sequence[str]) -> str:
     return next((arguments[n] for n in names if isinstance(arguments.get(n), str) and arguments[n]), "")

@@ -372,10 +372,10 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
     """Compile the patterns of these runners."""
     details = [pair for runner in runners for pair in runner.detail] + list(GENERAL_FAILURES)
     return RunnerPatterns(
-        failed=_any(p for runner in runners for p in runner.failed),
-        passed=_any(p for runner in runners for p in runner.passed),
-        part=_any(p for runner in runners for p in runner.part),
-        last=_any(p for runner in runners for p in runner.last),
+        failed=_compile_any(p for runner in runners for p in runner.failed),
+        passed=_compile_any(p for runner in runners for p in runner.passed),
+        part=_compile_any(p for runner in runners for p in runner.part),
+        last=_compile_any(p for runner in runners for p in runner.last),
         detail=re.compile("|".join(f"({p})" for p, _ in details)),
         following_lines=tuple(follow for _, follow in details),
         error=re.compile(ERROR_LINES),
@@ -389,5 +389,5 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
     )
 
 
-def _any(patterns: Iterable[str]) -> re.Pattern[str]:
+def _compile_any(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))

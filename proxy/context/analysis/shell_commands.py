@@ -174,7 +174,9 @@ def _command(given: Mapping[str, Any]) -> str | None:
 
 def parse_command(text: str) -> ShellCommand:
     """Parse a shell command."""
-    shown = _brief(" ".join(text[: 4 * MAX_STORED_CHARS].split()), text if len(text) > 4 * MAX_STORED_CHARS else "")
+    shown = _shorten_text(
+        " ".join(text[: 4 * MAX_STORED_CHARS].split()), text if len(text) > 4 * MAX_STORED_CHARS else ""
+    )
     if len(text) > MAX_PARSED_CHARS:
         return ShellCommand(shown, "run", exit_code_proves=False, output_cut=True, is_single=False)
     bare = _HEREDOC.sub(lambda found: f" {_DOCUMENT}{_digest(found[4])} {found[3]}\n", text).replace("\\\n", " ")
@@ -199,7 +201,7 @@ def parse_command(text: str) -> ShellCommand:
         if after < len(parts):
             joined = parts[after].operator
             proves = proves and (joined == "&&" or (strict and joined in (";", "\n")))
-    core = _core(parts) if simple else shown
+    core = _strip_display_parts(parts) if simple else shown
     search = parts[-1].first in _SEARCHES
     return ShellCommand(
         shown, "run", exit_code_proves=proves, output_cut=cut, is_search=search, is_single=len(runs) == 1, core=core
@@ -216,7 +218,7 @@ def _ends_in_search(parts: Sequence[_Part]) -> bool:
     return False
 
 
-def _core(parts: Sequence[_Part]) -> str:
+def _strip_display_parts(parts: Sequence[_Part]) -> str:
     """Return the run with its directory and inputs, without most parts that only show.
 
     A part that only shows stays in three cases. A run reads its output, it passes on a text of the command, or it
@@ -230,10 +232,10 @@ def _core(parts: Sequence[_Part]) -> str:
         if feeds or (found and (part.first in _SETTING or _DOCUMENT in part.words)):
             joined = part.operator if part.operator in ("||", *_PIPES) else "&&"
             found += [part.words, joined]
-    return _brief(" ".join(found[:-1][::-1]))
+    return _shorten_text(" ".join(found[:-1][::-1]))
 
 
-def _brief(text: str, whole: str = "") -> str:
+def _shorten_text(text: str, whole: str = "") -> str:
     """Return the text or, if it is long, its beginning and a hash: it is stored with every message of a history.
 
     whole: the text of which `text` is the beginning.

@@ -34,10 +34,10 @@ class ReportActivity(Injection):
         """Yield the record at the tail, as a kept insert, if enough results have left since the last record."""
         if not view.edits:
             return
-        count, reported = view.memo_edited("activity_record", partial(_counted, view))
+        count, reported = view.memo_edited("activity_record", partial(_count_once, view))
         if count < (reported + self.every if reported else 1):
             return
-        kinds = build_activity_record(view.messages, _left(view)).list_entries()
+        kinds = build_activity_record(view.messages, _find_left_results(view)).list_entries()
         heading = "\n\n" + HEADING.format(count=count)
         while kinds and view.weigh.count_text("\n".join([heading, *map(str, kinds)])) > self.tokens:
             longest = max(kinds, key=lambda kind: len(str(kind)))
@@ -47,12 +47,12 @@ class ReportActivity(Injection):
             yield Insert("tail", "ledger", "\n".join([heading, *map(str, kinds)]), persistent=True)
 
 
-def _counted(view: View, _: int, known: tuple[int, int] | None) -> tuple[int, int]:
+def _count_once(view: View, _: int, known: tuple[int, int] | None) -> tuple[int, int]:
     """Return (results that have left, results that had left at the last record)."""
-    return known or (sum(_left(view)), _told(view))
+    return known or (sum(_find_left_results(view)), _count_reported(view))
 
 
-def _told(view: View) -> int:
+def _count_reported(view: View) -> int:
     """Return the number of results that had left at the last record. The text of the record has it, so that it survives
     a restart."""
     return max((count for count, _, _ in _records(view.edits, view)), default=0)
@@ -84,7 +84,7 @@ def _records(edits: Mapping[bytes, Edit], view: View) -> list[tuple[int, bytes, 
     return [(count, k, text) for count, k, text, heading in found if heading not in texts.get(k, "")]
 
 
-def _left(view: View) -> list[bool]:
+def _find_left_results(view: View) -> list[bool]:
     """Return a bool for each message: true for a result that has left."""
     edits, keys = view.edits, view.keys
     return [

@@ -50,14 +50,14 @@ class Reflect(ReflectionSettings, Injection):
         """Yield the lines, a recovery prompt or a loop warning, and the request for a reflection. All are at the tail
         and new with every request."""
         looked = call_batches.find_reflections(view, self)
-        lines = self._lines(view, looked)
+        lines = self._render_lines(view, looked)
         if lines:
             yield Insert("tail", "reflect", "\n\n" + "\n".join([HEADING, *lines]))
         yield from self._recovery(view, looked)
         if self.read_mode(view.options) == "inline" and inserts.may_ask(view.request):
-            yield from self._asking(view, looked)
+            yield from self._ask_for_reflection(view, looked)
 
-    def _lines(self, view: View, looked: FoundReflections) -> list[str]:
+    def _render_lines(self, view: View, looked: FoundReflections) -> list[str]:
         """Return the lines, high ranks first, in time order within a rank. Beyond `tokens`, the oldest lines of the
         lowest rank are left out."""
         away = [one for one in looked.calls if _is_away(view, one.result_index)]
@@ -87,7 +87,7 @@ class Reflect(ReflectionSettings, Injection):
         if run >= self.stuck and (reported is None or total >= 2 * reported):
             yield Insert("tail", "reflect", "\n\n" + RECOVERY_PROMPT.format(count=run), note_count=("recovery", total))
 
-    def _asking(self, view: View, looked: FoundReflections) -> Iterator[Insert]:
+    def _ask_for_reflection(self, view: View, looked: FoundReflections) -> Iterator[Insert]:
         """Yield the request for a reflection on the batch that this request completes."""
         batch = looked.batches[-1] if looked.batches else None
         if batch is None or batch.ask_id in view.helper_answers or not _is_newest(view, batch.calls[-1]):

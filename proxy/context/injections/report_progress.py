@@ -38,10 +38,10 @@ class ReportProgress(Injection):
         if at.number < self.since:
             return
         done = find_research(view, at.start, self.pages)
-        tools, pages = _some(done.call_count, "tool"), _some(len(done.page_calls), "page")
+        tools, pages = _render_count(done.call_count, "tool"), _render_count(len(done.page_calls), "page")
         text = f"[PROGRESS: Iteration {at.number}/{at.maximum} | {tools} used | {pages} read]"
         yield Insert("tail", "report_progress", f"\n\n{text}", may_stand_alone=True)
 
 
-def _some(count: int, what: str) -> str:
+def _render_count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

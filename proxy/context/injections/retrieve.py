@@ -165,7 +165,7 @@ class Retrieve(Injection):
         stored = [
             f for f in view.retrieved_texts if f.key not in here and (f.kind == "summary" or self._is_asked(f.role))
         ]
-        for number in self._above([bm25.count_terms(f.text) for f in stored], query, 0.0):
+        for number in self._rank_above_floor([bm25.count_terms(f.text) for f in stored], query, 0.0):
             one: RetrievedText = stored[number]
             yield Quotation(one.key, f"stored {one.kind}", make_excerpt(one.text, query, self.item_chars))
 
@@ -174,9 +174,12 @@ class Retrieve(Injection):
 
     def _ranked(self, messages: Sequence[Message], query: bm25.TermCounts) -> list[int]:
         asked = [n for n, message in enumerate(messages) if self._is_asked(message.role)]
-        return [asked[n] for n in self._above([bm25.count_message_terms(messages[n]) for n in asked], query, self.near)]
+        return [
+            asked[n]
+            for n in self._rank_above_floor([bm25.count_message_terms(messages[n]) for n in asked], query, self.near)
+        ]
 
-    def _above(self, documents: Sequence[bm25.TermCounts], query: bm25.TermCounts, near: float) -> list[int]:
+    def _rank_above_floor(self, documents: Sequence[bm25.TermCounts], query: bm25.TermCounts, near: float) -> list[int]:
         """Return the numbers of the documents above the floor, best first; of equal ones the newer first."""
         worth = bm25.weigh_terms(query.counts, documents)
         scores = bm25.score_documents(query.counts, documents)
@@ -198,12 +201,14 @@ class Retrieve(Injection):
     def _of_errors(self, view: View) -> Iterator[Quotation]:
         """Yield hidden steps that ended in the same error as the last step, each with the next action."""
         step = view.steps[-1]
-        errors = {_plain(e) for e in _errors(view, step.start, step.end)}
+        errors = {_plain(e) for e in _find_error_lines(view, step.start, step.end)}
         if not errors:
             return
         for before, after in zip(reversed(view.steps[:-1]), reversed(view.steps[1:]), strict=True):
             hidden = any(_is_hidden(view, n) for n in range(before.start, before.end))
-            same = [e for e in _errors(view, before.start, before.end) if _plain(e) in errors] if hidden else []
+            same = (
+                [e for e in _find_error_lines(view, before.start, before.end) if _plain(e) in errors] if hidden else []
+            )
             if same:
                 then = extracts.extract_step(view, after)
                 lines = [extracts.extract_step(view, before).call, *same, f"then: {then.call} -> {then.first_line}"]
@@ -223,7 +228,7 @@ def _is_hidden(view: View, n: int) -> bool:
     return edit is not None and edit.action in ("gone", "text")
 
 
-def _errors(view: View, start: int, end: int) -> list[str]:
+def _find_error_lines(view: View, start: int, end: int) -> list[str]:
     return [e for n in range(start, end) if view.is_result[n] for e in view.messages[n].derive(_errors_of)]
 
 

@@ -38,14 +38,16 @@ class ShowScratchpad(Injection):
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert, or none."""
         now = view.scratchpad.strip()
-        if not now or (not view.literal and _standing(view, scratchpad.render_scratchpad(now, self.chars)) == now):
+        if not now or (
+            not view.literal and _find_known_text(view, scratchpad.render_scratchpad(now, self.chars)) == now
+        ):
             return
         text = "\n\n" + scratchpad.render_scratchpad(now, self.chars)
         if view.budget is None or view.total + view.weigh.count_text(text) <= view.budget:
             yield Insert("tail", "scratchpad", text, persistent=not view.literal)
 
 
-def _standing(view: View, shown: str) -> str | None:
+def _find_known_text(view: View, shown: str) -> str | None:
     """Return the scratchpad as a reader of the prompt knows it: the last insert, changed by the calls after it. None if
     it was not shown, or if its present text is unknown.
 
@@ -60,11 +62,11 @@ def _standing(view: View, shown: str) -> str | None:
             continue
         for call in message.calls:
             if call.name == SCRATCHPAD_TOOL:
-                known = _after(call.arguments, known)
+                known = _apply_call(call.arguments, known)
     return known
 
 
-def _after(arguments: str, known: str | None) -> str | None:
+def _apply_call(arguments: str, known: str | None) -> str | None:
     """Return the scratchpad after a call of the tool, None if it is unknown."""
     try:
         call = decode_embedded(arguments, _Arguments)

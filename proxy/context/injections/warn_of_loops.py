@@ -92,7 +92,7 @@ class WarnOfLoops(LoopSettings, Injection):
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield at most one note."""
         level = read_urgency(view, self.urgency)
-        if level == "off" or not _acts(view):
+        if level == "off" or not _is_agentic(view):
             return
         loop = select_loop(find_loops(view, self), view.note_counts, self.kinds)
         if loop is not None:
@@ -120,7 +120,7 @@ def _read_warning_text(given: object) -> WarningText:
     return WarningText(kind, urgency, text)
 
 
-def _acts(view: View) -> bool:
+def _is_agentic(view: View) -> bool:
     """True if this is an agent's request: it offers tools, has calls or results, or has two assistant messages in a
     row. Chat, in which the user and the model take turns, is no loop."""
     if view.request.tool_names or any(view.is_result) or any(message.calls for message in view.messages):

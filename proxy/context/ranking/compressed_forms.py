@@ -131,12 +131,12 @@ class CompressionLadder:
         step = self.layout.steps[i]
         if self._may_leave(i) and self.count_step_tokens(i):
             for n in range(step.start, step.end):
-                self._gone(n, reason, step.end - 1)
+                self._remove_message(n, reason, step.end - 1)
 
     def summarize_block(self, block: StepBlock, reason: str) -> bool:
         """Replace a block of steps by one summary in the result that was the longest. Return True if it was done."""
         steps = [i for i in block.steps if self.count_step_tokens(i)]
-        carrier = self._carrier(steps)
+        carrier = self._find_carrier(steps)
         if block in self.folded or carrier is None:
             return False
         if len(steps) == 1:
@@ -158,12 +158,12 @@ class CompressionLadder:
             text = first.derive(
                 lambda _: extracts.extract_steps(self.view, steps_asked, brief, self.limits.summary_chars), name
             )
-        return self._carry(steps, carrier, text, reason, steps_asked[-1].end - 1, again=False)
+        return self._write_summary(steps, carrier, text, reason, steps_asked[-1].end - 1, again=False)
 
     def summarize_group(self, group: int, blocks: Sequence[StepBlock], reason: str) -> None:
         """Replace a group's work by one short summary: a summary of its blocks' summaries if a helper has made one."""
         steps = [i for block in blocks for i in block.steps if self.count_step_tokens(i)]
-        carrier = self._carrier(steps)
+        carrier = self._find_carrier(steps)
         if carrier is not None:
             steps_asked = [self.layout.steps[i] for block in blocks for i in block.steps]
             text, name = "", ("brief", group, len(steps_asked), self.view.keys[steps_asked[-1].end - 1], self.limits)
@@ -178,7 +178,7 @@ class CompressionLadder:
                 text = first.derive(
                     lambda _: extracts.extract_steps(self.view, steps_asked, short, self.limits.brief_chars), name
                 )
-            self._carry(steps, carrier, text, reason, steps_asked[-1].end - 1, again=True)
+            self._write_summary(steps, carrier, text, reason, steps_asked[-1].end - 1, again=True)
         self.shorten_prompts(group, self.limits.excerpt_chars // 2, reason)
 
     def shorten_prompts(self, group: int, max_chars: int, reason: str) -> None:
@@ -240,10 +240,10 @@ class CompressionLadder:
         self._write(bearer, text, reason, since, grow=True)
         for i in leaving:
             for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
-                self._gone(n, reason, since, needs=bearer)
+                self._remove_message(n, reason, since, needs=bearer)
         return True
 
-    def _carrier(self, steps: Sequence[int]) -> int | None:
+    def _find_carrier(self, steps: Sequence[int]) -> int | None:
         """The step whose result can take a summary, None if there is none.
 
         It is the step with the longest result in its original form, so that it is always the same step.
@@ -259,7 +259,9 @@ class CompressionLadder:
         step = self.layout.steps[i]
         return next((n for n in range(step.start, step.end) if self._editable(n)), None)
 
-    def _carry(self, steps: Sequence[int], carrier: int, text: str, reason: str, since: int, *, again: bool) -> bool:
+    def _write_summary(
+        self, steps: Sequence[int], carrier: int, text: str, reason: str, since: int, *, again: bool
+    ) -> bool:
         """Write a summary of the steps into the carrier's first result; the other steps leave. Return True if it was
         done.
 
@@ -281,7 +283,7 @@ class CompressionLadder:
                 self._write(n, ELSEWHERE_TEXT, reason, since)
         for i in leaving:
             for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
-                self._gone(n, reason, since, needs=at)
+                self._remove_message(n, reason, since, needs=at)
         for i in steps:
             self._move(i, Level.SESSION)
         return True
@@ -335,7 +337,7 @@ class CompressionLadder:
         if after < self.tokens[n] or grow:
             self._set(n, MessageChange(text, reason, since, None), after)
 
-    def _gone(self, n: int, reason: str, since: int, needs: int | None = None) -> None:
+    def _remove_message(self, n: int, reason: str, since: int, needs: int | None = None) -> None:
         if self.tokens[n] or n in self.changes:
             self._set(n, MessageChange(None, reason, since, needs), 0)
 

@@ -91,7 +91,7 @@ def remove_groups(ladder: CompressionLadder, is_over: IsOver, reason: str) -> No
         chosen = _render_group_reason(rank, reason)
         if not ladder.summarize_groups([group], chosen):
             for block in find_blocks(ladder, group):
-                _drop(ladder, block, chosen)
+                _drop_block(ladder, block, chosen)
     for size in (GROUPS_PER_SUMMARY, last):
         for first in range(1, last, size or 1):
             if not is_over():
@@ -100,10 +100,10 @@ def remove_groups(ladder: CompressionLadder, is_over: IsOver, reason: str) -> No
     for rank, block in _ranked_blocks(ladder, (b for b in find_blocks(ladder, last) if b in ladder.folded)):
         if not is_over():
             return
-        _drop(ladder, block, _render_block_reason(rank, reason))
+        _drop_block(ladder, block, _render_block_reason(rank, reason))
 
 
-def _drop(ladder: CompressionLadder, block: StepBlock, reason: str) -> None:
+def _drop_block(ladder: CompressionLadder, block: StepBlock, reason: str) -> None:
     for i in block.steps:
         ladder.remove_step(i, reason)
 

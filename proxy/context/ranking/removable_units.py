@@ -34,7 +34,7 @@ def find_units(
     and all steps between need that unit. A system message is a unit of its own.
     """
     if alternate:
-        return _turns(messages, steps)
+        return _find_alternating_units(messages, steps)
     needs = [-1] * len(steps)
     if after_tool != "user":
         closing, before_user = -1, False
@@ -45,18 +45,18 @@ def find_units(
                 continue
             if message.role == "user":
                 closing, before_user = -1, True
-            elif before_user and closing < 0 and _closes(message):
+            elif before_user and closing < 0 and _is_final_answer(message):
                 closing = number
             elif before_user:
                 needs[number] = closing
     return [RemovableUnit(tuple(range(s.start, s.end)), n) for s, n in zip(steps, needs, strict=True)]
 
 
-def _closes(message: Message) -> bool:
+def _is_final_answer(message: Message) -> bool:
     return message.role == "assistant" and not message.calls
 
 
-def _turns(messages: Sequence[Message], steps: Sequence[Step]) -> list[RemovableUnit]:
+def _find_alternating_units(messages: Sequence[Message], steps: Sequence[Step]) -> list[RemovableUnit]:
     """Units for upstreams that insist on user and assistant taking turns."""
     runs: list[list[Step]] = [[]]  # user messages in a row and all up to the next ones
     systems: list[RemovableUnit] = []
@@ -88,7 +88,7 @@ def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: 
     head = set(range(prompts[-1] + 1 if prompts else 0))
     if not is_last:
         # If no answer ends the run, all of it is one unit: a smaller part could end next to a user message.
-        head |= {len(run) - 1} if _closes(messages[run[-1].start]) else set(range(len(run)))
+        head |= {len(run) - 1} if _is_final_answer(messages[run[-1].start]) else set(range(len(run)))
     rest = [n for n in range(len(run)) if n not in head]
     members = tuple(i for n in sorted(head) for i in range(run[n].start, run[n].end))
     if not members:

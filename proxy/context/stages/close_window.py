@@ -27,7 +27,7 @@ class CloseWindow(Stage):
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield a proposal to leave out every message of the groups outside the window, since the group that moved it
         out."""
-        first = self._first(view)
+        first = self._find_first_group(view)
         if first == 0:
             return
         stay = find_opening_prompt(view)
@@ -39,7 +39,7 @@ class CloseWindow(Stage):
                     continue
                 yield Proposal(n, "gone", "close_window", reason, 0, since=view.groups[pushed].start)
 
-    def _first(self, view: View) -> int:
+    def _find_first_group(self, view: View) -> int:
         """Return the number of the first group that stays; the active group always stays."""
         first = max(0, len(view.groups) - self.groups) if self.groups else 0
         if self.tokens:

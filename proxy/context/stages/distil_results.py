@@ -62,11 +62,11 @@ class DistilResults(ReflectionSettings, Stage):
                 continue
             for n in range(step.start + 1, step.end):
                 if n in by_result:
-                    yield from self._line(
+                    yield from self._propose_line(
                         view, n, call_batches.render_call(view, by_result[n], looked), since.get(n, last)
                     )
 
-    def _line(self, view: View, n: int, line: str, since: int) -> Iterator[Proposal]:
+    def _propose_line(self, view: View, n: int, line: str, since: int) -> Iterator[Proposal]:
         message = view.messages[n]
         if message.shape not in ("string", "parts") or len(line) >= len(message.text):
             return

@@ -111,7 +111,7 @@ class ReferRepeats(Stage):
         self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines, gone: frozenset[int] = frozenset()
     ) -> str | None:
         """Return the result with references in place of its repeats, None if that saves too little."""
-        near = [target for target in self._near(view, n, earlier, lines) if target.at not in gone]
+        near = [target for target in self._find_similar_texts(view, n, earlier, lines) if target.at not in gone]
         if not near:
             return None
         out: list[str] = []
@@ -131,7 +131,7 @@ class ReferRepeats(Stage):
             return line_numbers.thin_numbers(lines, start, end, before)
         return lines.whole[start:end]
 
-    def _near(self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines) -> list[_Target]:
+    def _find_similar_texts(self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines) -> list[_Target]:
         """Return the newest texts that share enough lines with the result, newest first. The texts are earlier results
         and, for a listing, texts that the agent wrote in its calls."""
         mine = view.messages[n].derive(_bare_hashes if lines.is_listing else _hashes)
@@ -147,14 +147,14 @@ class ReferRepeats(Stage):
                     if len(found) == _RECENT:
                         break
         if lines.is_listing:
-            found += self._own(view, n, mine)
+            found += self._find_own_texts(view, n, mine)
             found.sort(key=lambda target: -target.at)
         return found
 
-    def _own(self, view: View, n: int, mine: frozenset[int]) -> list[_Target]:
+    def _find_own_texts(self, view: View, n: int, mine: frozenset[int]) -> list[_Target]:
         found: list[_Target] = []
-        for at in reversed(_writing(view, n)):
-            for call, name, text, hashes in view.messages[at].derive(_written):
+        for at in reversed(_find_writing_messages(view, n)):
+            for call, name, text, hashes in view.messages[at].derive(_read_written_texts):
                 if not mine.isdisjoint(hashes) and len(mine & hashes) >= self.lines // 2:
                     held = line_numbers.split_lines(text)
                     if held.is_plain:
@@ -177,7 +177,7 @@ class ReferRepeats(Stage):
                 checkpoint()
             best, where = 0, None
             for target, k in places.get(lines[at], ())[-_RECENT:]:
-                run = _common(lines, at, last, target.lines, k)
+                run = _count_common_lines(lines, at, last, target.lines, k)
                 if run >= best:
                     best, where = run, (target, k)
             if (
@@ -295,24 +295,24 @@ def _is_recall(view: View, n: int) -> bool:
     return call is not None and call.name == "recall"
 
 
-def _writing(view: View, end: int) -> list[int]:
+def _find_writing_messages(view: View, end: int) -> list[int]:
     """Return the messages before `end` in whose calls the agent wrote a long text."""
 
     def more(begin: int, known: list[int] | None) -> list[int]:
         found = known or []
         return found + [
-            n for n in range(begin, len(view.messages)) if view.messages[n].calls and _wrote(view.messages[n])
+            n for n in range(begin, len(view.messages)) if view.messages[n].calls and _has_long_text(view.messages[n])
         ]
 
     found: list[int] = view.memo("written", more)
     return found[: bisect_left(found, end)]
 
 
-def _wrote(message: Message) -> bool:
-    return bool(message.derive(_written))
+def _has_long_text(message: Message) -> bool:
+    return bool(message.derive(_read_written_texts))
 
 
-def _written(message: Message) -> tuple[tuple[Call, str, str, frozenset[int]], ...]:
+def _read_written_texts(message: Message) -> tuple[tuple[Call, str, str, frozenset[int]], ...]:
     """Return (call, argument, text, hashes of its lines) of each long text in the message's calls."""
     found = []
     for call in message.calls:
@@ -334,7 +334,7 @@ def _new_from(view: View) -> int:
     return 0
 
 
-def _common(mine: Sequence[str], at: int, last: int, theirs: Sequence[str], k: int) -> int:
+def _count_common_lines(mine: Sequence[str], at: int, last: int, theirs: Sequence[str], k: int) -> int:
     run = 0
     while at + run < last and k + run < len(theirs) and mine[at + run] == theirs[k + run]:
         run += 1
@@ -369,7 +369,7 @@ def _reference(view: View, n: int, lines: NumberedLines, start: int, end: int, t
     what = f", {target.name}" if target.name else ""
     return (
         f"[{end - start} lines{own}: as lines {first + 1}-{last}{there} of {kind} {name}{what},"
-        f" {ago} step{'' if ago == 1 else 's'} before this: {_shown(call)}]"
+        f" {ago} step{'' if ago == 1 else 's'} before this: {_render_call(call)}]"
     )
 
 
@@ -383,7 +383,7 @@ def _call_of(view: View, n: int) -> Call | None:
     return None
 
 
-def _shown(call: Call | None) -> str:
+def _render_call(call: Call | None) -> str:
     """Return a short form of a call: its name and the beginning and end of its arguments."""
     if call is None:
         return "above"
@@ -472,13 +472,13 @@ def _mark_reference(
     own, lines, first, last, named, kind, name = found.groups()
     at = places.get(name)
     ours = at is not None and at < n and found[0] not in view.messages[n].text
-    if at is None or not ours or _stand(view, at, edits.get(view.keys[at]), kind, int(first) - 1, int(last)):
+    if at is None or not ours or _are_sent(view, at, edits.get(view.keys[at]), kind, int(first) - 1, int(last)):
         return found[0]
     again = f'; recall("{name}")' if with_recall else ""
     return f"[{own}: {lines} of {named}, which has left{again}]"
 
 
-def _stand(view: View, at: int, edit: Edit | None, kind: str, first: int, last: int) -> bool:
+def _are_sent(view: View, at: int, edit: Edit | None, kind: str, first: int, last: int) -> bool:
     """True if these lines of a result are sent, or if the call that contains them is sent."""
     message = view.messages[at]
     if edit is None or message.is_system or not _takes_out(edit):

@@ -45,7 +45,7 @@ class SummarizeOld(Stage):
         """Yield proposals that leave out all old messages and append the summary: all of them apply, or none."""
         if self.only_over and (view.budget is None or view.total <= view.budget):
             return
-        old = view.compute_once(self, lambda: _look(view, self.keep))
+        old = view.compute_once(self, lambda: _find_old_messages(view, self.keep))
         if old is None:
             return
         fresh = [n for n in old.covered if not _is_gone(view, n)]
@@ -55,7 +55,7 @@ class SummarizeOld(Stage):
         before = edit.text or "" if edit is not None and edit.action == "append" else ""
         # An existing summary stays; if another message carries the summary now, it covers all old messages again.
         covered = fresh if edit is not None and edit.stage == NAME else old.covered
-        text = self._text(view, covered, old.first)
+        text = self._write_text(view, covered, old.first)
         if text is None or (edit is not None and edit.action != "append"):
             return
         reason = f"older than the last {self.keep} messages"
@@ -72,7 +72,7 @@ class SummarizeOld(Stage):
         if self.only_over and (view.budget is None or view.total <= view.budget * self.ahead):
             return
         now = not self.only_over or (view.budget is not None and view.total > view.budget)
-        old = view.compute_once(self, lambda: _look(view, self.keep))
+        old = view.compute_once(self, lambda: _find_old_messages(view, self.keep))
         if old is None:
             return
         gone = {n for n in old.covered if _is_gone(view, n)}
@@ -91,7 +91,7 @@ class SummarizeOld(Stage):
                 urgent=now,
             )
 
-    def _text(self, view: View, covered: Sequence[int], first: int) -> str | None:
+    def _write_text(self, view: View, covered: Sequence[int], first: int) -> str | None:
         """Return the text on these messages: answers for the batches that have one, a count of the rest. None if the
         text would not be shorter than the messages."""
         left = set(covered)
@@ -154,13 +154,13 @@ class _Old:
     first: int
 
 
-def _look(view: View, keep: int) -> _Old | None:
+def _find_old_messages(view: View, keep: int) -> _Old | None:
     """Return the messages before the last `keep`, None if there are none, or if no user message can carry the summary.
 
     The prompt of the newest messages stays with them. The first prompt stays too where results are written as user
     messages. The first user message that stays carries the summary.
     """
-    first = _first(view, keep)
+    first = _find_first_kept(view, keep)
     group = next((g for g in view.groups if g.start <= first < g.end), None)
     if group is None:
         return None
@@ -184,7 +184,7 @@ def _look(view: View, keep: int) -> _Old | None:
     return _Old(tuple(covered), frozenset(covered), bearer, first)
 
 
-def _first(view: View, keep: int) -> int:
+def _find_first_kept(view: View, keep: int) -> int:
     """Return the index at which the last `keep` messages begin. System messages do not count, and no step is split."""
     count = 0
     for step in reversed(view.steps):

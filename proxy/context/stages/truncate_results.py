@@ -68,7 +68,9 @@ class TruncateResults(Stage):
                 continue
             # Literal policies run this with every request: the cut text is made once for each limit.
             name = public_id(view.keys[n])
-            text, after = message.derive(partial(self._cut, limit, name, hint), ("cut", self.head, limit, name, hint))
+            text, after = message.derive(
+                partial(self._cut_message, limit, name, hint), ("cut", self.head, limit, name, hint)
+            )
             reason = f"{tier}: {len(message.text)} characters cut to {limit}"
             yield Proposal(n, "text", "truncate_results", reason, after, text, since)
 
@@ -76,7 +78,7 @@ class TruncateResults(Stage):
         """Return the hint for a model that has these tools of the proxy."""
         return self.hint if "query_db" in offered else self.recall_hint if "recall" in offered else self.bare_hint
 
-    def _cut(self, limit: int, name: str, hint: str, message: Message) -> tuple[str, int]:
+    def _cut_message(self, limit: int, name: str, hint: str, message: Message) -> tuple[str, int]:
         text = self.cut(message.text, limit, name, hint)
         return text, PER_MESSAGE + estimate_text_tokens(text)
 

@@ -60,13 +60,13 @@ class WindowByIteration(Stage):
         for fact in facts:
             stay.update(kept.find_step_positions(fact))
         if not facts_only:
-            stay.update(self._talk(view, kept, stay))
+            stay.update(self._keep_thoughts(view, kept, stay))
         since = _Since(self, view, kept, at)
         for n, message in enumerate(view.messages):
             if n not in stay and not message.is_system:
                 yield Proposal(n, "gone", "window_by_iteration", reason, 0, since=since(n))
 
-    def _talk(self, view: View, kept: Streams, stay: set[int]) -> Iterator[int]:
+    def _keep_thoughts(self, view: View, kept: Streams, stay: set[int]) -> Iterator[int]:
         """Yield the indices of the thoughts and exchanges that stay besides the results, newest first, within
         `max_tokens`."""
         left = self.max_tokens or view.total

@@ -58,10 +58,10 @@ def extract_step(view: View, step: Step) -> StepExtract:
 
 def _extract_step(view: View, step: Step) -> StepExtract:
     message = view.messages[step.start]
-    called = "; ".join(f"{c.name}({_flat(c.arguments)[:CALL_CHARS]})" for c in message.calls)
+    called = "; ".join(f"{c.name}({_collapse_spaces(c.arguments)[:CALL_CHARS]})" for c in message.calls)
     results = [view.messages[n].text for n in range(step.start, step.end) if view.is_result[n]]
-    call = (called or ("" if results else _first(message.text, FIRST_LINE_CHARS)))[: 2 * CALL_CHARS]
-    first = _first(results[0], FIRST_LINE_CHARS) if results else ""
+    call = (called or ("" if results else _cut_first_line(message.text, FIRST_LINE_CHARS)))[: 2 * CALL_CHARS]
+    first = _cut_first_line(results[0], FIRST_LINE_CHARS) if results else ""
     text = "\n".join(results)
     errors = find_errors(text, excluded=first)
     seen = " ".join((call, first, *errors))
@@ -81,11 +81,11 @@ def find_errors(text: str, excluded: str = "") -> tuple[str, ...]:
     return tuple(islice((e for e in identifiers.remove_duplicates(found) if e != excluded), MAX_ERRORS))
 
 
-def _flat(text: str) -> str:
+def _collapse_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def _first(text: str, limit: int) -> str:
+def _cut_first_line(text: str, limit: int) -> str:
     return cut_text(outcome.find_first_line(text), limit)
 
 
@@ -97,7 +97,7 @@ def cut_text(text: str, limit: int) -> str:
 def extract_result(view: View, step: Step, index: int) -> str:
     """The extract of one result: its first line, error lines and identifiers, and its length."""
     message = view.messages[index]
-    first = _first(message.text, FIRST_LINE_CHARS)
+    first = _cut_first_line(message.text, FIRST_LINE_CHARS)
     errors = find_errors(message.text, excluded=first)
     name = public_id(view.keys[index])
     whole = f"; {render_recall_call(name)} has all" if "recall" in view.offered_tools else ""
@@ -127,7 +127,7 @@ def extract_steps(view: View, steps: Sequence[Step], call_only: Sequence[bool], 
     room = limit - len(rows[0])
     for n, step in enumerate(steps):
         share = max(16, room // (len(steps) - n) - 3)
-        row = cut_text(_row(extract_step(view, step), short=call_only[n]), share)
+        row = cut_text(_render_row(extract_step(view, step), short=call_only[n]), share)
         room -= len(row) + 3
         if row and room >= 0:
             rows.append("- " + row)
@@ -139,7 +139,7 @@ def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
     rows = [render_heading(view, steps)]
     room = limit - len(rows[0])
     for n, step in enumerate(steps):
-        row = f"{view.messages[step.start].role}: {_row(extract_step(view, step), short=True)}"
+        row = f"{view.messages[step.start].role}: {_render_row(extract_step(view, step), short=True)}"
         row = cut_text(row, max(24, room // (len(steps) - n) - 3))
         room -= len(row) + 3
         if room >= 0:
@@ -147,7 +147,7 @@ def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
     return "\n".join(rows)
 
 
-def _row(extract: StepExtract, *, short: bool) -> str:
+def _render_row(extract: StepExtract, *, short: bool) -> str:
     if short:
         return extract.call or extract.first_line
     row = " -> ".join(part for part in (extract.call, extract.first_line) if part)

@@ -52,12 +52,12 @@ def build_question(messages: Sequence[Message], instruction: str = INSTRUCTION) 
 
 
 def _excerpt(message: Message) -> str:
-    lines = [f"[{message.role}] {_cut(message.text, TEXT_CHARS)}".rstrip()]
-    lines += [f"[calls {call.name}] {_cut(call.arguments, ARGUMENT_CHARS)}".rstrip() for call in message.calls]
+    lines = [f"[{message.role}] {_cut_middle(message.text, TEXT_CHARS)}".rstrip()]
+    lines += [f"[calls {call.name}] {_cut_middle(call.arguments, ARGUMENT_CHARS)}".rstrip() for call in message.calls]
     return "\n".join(lines)
 
 
-def _cut(text: str, limit: int) -> str:
+def _cut_middle(text: str, limit: int) -> str:
     """Both ends of a long text: the beginning says what it is, and the end says how it ended."""
     if len(text) <= limit:
         return text

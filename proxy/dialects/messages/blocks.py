@@ -59,13 +59,13 @@ def convert_message(raw: bytes) -> WireMessage:
     """The wire message in these bytes. Raises NotManaged if it is not understood."""
     try:
         members = spans.read_members(raw)
-        role = spans.read_any(_cut(raw, members["role"]))
-        content = _cut(raw, members["content"])
+        role = spans.read_any(_cut_span(raw, members["role"]))
+        content = _cut_span(raw, members["content"])
         if role not in _ROLES:
             raise NotManaged("shape", "a message of an unknown role")
         if content[:1] == b'"':
             return WireMessage(role, (MessageUnit(_make(role, content), ()),), content == b'""')
-        blocks = [_cut(content, one) for one in spans.read_elements(content)]
+        blocks = [_cut_span(content, one) for one in spans.read_elements(content)]
         if role == "assistant":
             return WireMessage(role, (convert_answer(blocks),), not blocks)
         if role == "system":
@@ -75,7 +75,7 @@ def convert_message(raw: bytes) -> WireMessage:
         raise NotManaged("shape", f"a message that cannot be read: {problem}") from problem
 
 
-def _cut(raw: bytes, span: spans.Span) -> bytes:
+def _cut_span(raw: bytes, span: spans.Span) -> bytes:
     return raw[span[0] : span[1]]
 
 
@@ -107,9 +107,9 @@ def _type(block: bytes) -> str:
 
 def _convert_result(block: bytes) -> bytes:
     members = spans.read_members(block)
-    found = {name: _cut(block, members[name]) for name in _RESULT_MEMBERS if name in members}
+    found = {name: _cut_span(block, members[name]) for name in _RESULT_MEMBERS if name in members}
     content = found.pop("content", b'""')
-    made = b'{"role":"tool","tool_call_id":' + _cut(block, members["tool_use_id"]) + b',"content":' + content
+    made = b'{"role":"tool","tool_call_id":' + _cut_span(block, members["tool_use_id"]) + b',"content":' + content
     return made + b"".join(b',"' + name.encode() + b'":' + value for name, value in found.items()) + b"}"
 
 
@@ -196,7 +196,7 @@ def make_answer_blocks(chat: bytes) -> bytes:
     wire = json_spans.read_value(chat, WIRE)
     if wire is None or wire == b"null":
         return _make_plain_blocks(chat)
-    blocks = [_cut(wire, one) for one in spans.read_elements(wire)]
+    blocks = [_cut_span(wire, one) for one in spans.read_elements(wire)]
     if read_message(convert_answer(blocks).chat).digest != read_message(chat).digest:
         raise ValueError("the blocks of an assistant message differ from its text and calls")
     return wire
@@ -206,7 +206,7 @@ def _make_plain_blocks(chat: bytes) -> bytes:
     content = json_spans.read_value(chat, "content") or b"null"
     made: list[bytes] = []
     if content[:1] == b"[":
-        made += [_cut(content, one) for one in spans.read_elements(content)]
+        made += [_cut_span(content, one) for one in spans.read_elements(content)]
     elif content != b"null" and (spans.read_any(content) or "").strip():
         made.append(make_text_block(content))
     for call in read_message(chat).calls:
@@ -226,8 +226,8 @@ def make_text_block(literal: bytes) -> bytes:
 def make_result_block(chat: bytes) -> bytes:
     """The wire block of a canonical tool message. Raises ValueError or KeyError if it is none."""
     members = spans.read_members(chat)
-    found = {name: _cut(chat, members[name]) for name in _RESULT_MEMBERS if name in members}
-    head = b'{"type":"tool_result","tool_use_id":' + _cut(chat, members["tool_call_id"])
+    found = {name: _cut_span(chat, members[name]) for name in _RESULT_MEMBERS if name in members}
+    head = b'{"type":"tool_result","tool_use_id":' + _cut_span(chat, members["tool_call_id"])
     return head + b"".join(b',"' + name.encode() + b'":' + value for name, value in found.items()) + b"}"
 
 
@@ -237,5 +237,5 @@ def make_user_blocks(chat: bytes) -> list[bytes]:
     if content is None or content[:1] not in (b'"', b"["):
         raise ValueError("a message without content")
     if content[:1] == b"[":
-        return [_cut(content, one) for one in spans.read_elements(content)]
+        return [_cut_span(content, one) for one in spans.read_elements(content)]
     return [make_text_block(spans.encode_visible(spans.read_any(content)))]

@@ -69,7 +69,7 @@ def write_body(
         source == n and raw == units[n][1].chat for n, (source, raw) in enumerate(outgoing)
     )
     if not same:
-        drafts, system = _draft(units, outgoing)
+        drafts, system = _draft_messages(units, outgoing)
         replacements += _write_system(body, members, units, system)
         items = [(draft.place, _write_draft(body, places, units, draft)) for draft in drafts]
         items = [one for one in items if one[1]]
@@ -83,7 +83,7 @@ def write_body(
 # The outgoing messages, sorted into wire messages.
 
 
-def _draft(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[list[_Draft], list[OutgoingMessage]]:
+def _draft_messages(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[list[_Draft], list[OutgoingMessage]]:
     """(the wire messages to send, the changes of `system`)."""
     drafts: list[_Draft] = []
     system: list[OutgoingMessage] = []
@@ -274,7 +274,7 @@ def _edit_result(block: bytes, old: bytes, new: bytes) -> bytes:
     else:
         parts = make_user_blocks(old) if "content" in members else []
         edited, appended = _edit_parts(parts, new, is_appended=False)
-        kept = [_empty(part) if one is None else one for part, one in zip(parts, edited, strict=True)]
+        kept = [_clear_text(part) if one is None else one for part, one in zip(parts, edited, strict=True)]
         text = b"[" + b",".join((*kept, *appended)) + b"]"
     if "content" not in members:
         return spans.apply_replacements(block, [spans.append_member(block, (0, len(block)), "content", text)])
@@ -282,7 +282,7 @@ def _edit_result(block: bytes, old: bytes, new: bytes) -> bytes:
     return block[:start] + text + block[end:]
 
 
-def _empty(part: bytes) -> bytes:
+def _clear_text(part: bytes) -> bytes:
     return json_spans.set_member(part, "text", spans.encode_visible(""))
 
 
@@ -356,7 +356,7 @@ def _other_members(part: bytes) -> dict[str, Any]:
 
 
 def _visible(part: bytes) -> bytes:
-    return part if (_read_text(part) or "").strip() else _empty(part)
+    return part if (_read_text(part) or "").strip() else _clear_text(part)
 
 
 # `system` and `tools`.

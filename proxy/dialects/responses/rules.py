@@ -75,10 +75,10 @@ def find_violations(body: bytes, partners: Mapping[str, str] | None = None) -> l
 def find_new_violations(body: bytes, original: bytes) -> list[str]:
     """The violations of an outgoing body that the client's own body does not have. Raises ValueError as
     `find_violations`."""
-    before = Counter(_unplaced(line) for line in find_violations(original))
+    before = Counter(_split_place(line) for line in find_violations(original))
     new = []
     for line in find_violations(body, find_partners(original)):
-        key = _unplaced(line)
+        key = _split_place(line)
         if before[key]:
             before[key] -= 1
         else:
@@ -86,7 +86,7 @@ def find_new_violations(body: bytes, original: bytes) -> list[str]:
     return new
 
 
-def _unplaced(line: str) -> tuple[str, str]:
+def _split_place(line: str) -> tuple[str, str]:
     place, _, reason = line.partition(": ")
     return place.split(" ")[0], reason
 

@@ -257,7 +257,7 @@ async def list_exchanges(
 @exchanges_router.get("/{exchange}", openapi_extra=READ)
 async def show_exchange(context: SessionContextDep, exchange: ExchangeId) -> ExchangeDetails:
     """Show one exchange."""
-    return describe_exchange(await _found(context, exchange))
+    return describe_exchange(await _find_exchange(context, exchange))
 
 
 @exchanges_router.get(
@@ -274,14 +274,14 @@ async def read_exchange_body(
     ] = ("sent"),
 ) -> Response:
     """Return the exact bytes of a request, built again from the stored data."""
-    await _found(context, exchange)
+    await _find_exchange(context, exchange)
     built = await rebuild_prompt.rebuild_prompt(context.services.store, context.tenant, context.session, exchange)
     if built is None:
         raise Unavailable("a part of this exchange is missing in the store")
     return Response(built.sent_body if which == "sent" else built.original_body, media_type="application/json")
 
 
-async def _found(context: SessionContext, exchange: str) -> ExchangeRecord:
+async def _find_exchange(context: SessionContext, exchange: str) -> ExchangeRecord:
     row = await context.services.store.read_exchange(context.tenant, context.session, exchange)
     if row is None:
         raise NotFound(f"there is no exchange {exchange!r} in this session")

@@ -114,10 +114,10 @@ def describe_session(row: SessionItem) -> SessionListItem:
 async def show_session(context: SessionContextDep) -> SessionDetails:
     """Show one session: its branches, and the amount of its stored data."""
     title = await read_title(context.services, context.tenant, context.session)
-    return _shown(context.record).model_copy(update={"title": title})
+    return _make_details(context.record).model_copy(update={"title": title})
 
 
-def _shown(row: SessionRecord) -> SessionDetails:
+def _make_details(row: SessionRecord) -> SessionDetails:
     branches = [
         BranchListItem(branch=t.branch, parent=t.parent, kind=t.kind, created_at=t.created_at) for t in row.branches
     ]

@@ -47,7 +47,7 @@ class ImportResult(BaseModel):
 @router.get("/sessions/{session}/export", response_class=StreamingResponse, responses=NDJSON_RESPONSES)
 async def export_session(context: SessionContextDep) -> StreamingResponse:
     """Export every branch of a session, with all its messages as the client sent them."""
-    lines = _lines(context.services.store, (context.tenant, context.session))
+    lines = _export_lines(context.services.store, (context.tenant, context.session))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
@@ -60,19 +60,19 @@ async def export_all(admin: AdminContextDep) -> StreamingResponse:
         after = None
         while page := await store.list_sessions(tenant, after, 50):
             for session in page:
-                async for line in _lines(store, (tenant, session.session)):
+                async for line in _export_lines(store, (tenant, session.session)):
                     yield line
             after = page[-1].cursor
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 
 
-async def _lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
+async def _export_lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
     async for one in stored.read_branches(store, place, "store"):
-        yield await asyncio.to_thread(_line, one, place[1])  # a long conversation takes a while
+        yield await asyncio.to_thread(_export_line, one, place[1])  # a long conversation takes a while
 
 
-def _line(one: Recorded, session: str) -> bytes:
+def _export_line(one: Recorded, session: str) -> bytes:
     head = msgspec.json.encode({"id": one.id, "session": session})[:-1]
     tools = b',"tools":' + one.tools if one.tools else b""
     times = b',"times":' + msgspec.json.encode(one.times)

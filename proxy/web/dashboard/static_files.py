@@ -83,15 +83,17 @@ def create_dashboard(settings: Settings) -> App:
     async def serve(scope: Scope, _: Receive, send: Send) -> None:
         path: str = scope["path"]
         if scope["method"] not in ("GET", "HEAD"):
-            await _answer(send, 405, [*PAGE_HEADERS, (b"allow", b"GET, HEAD")])
+            await _send_answer(send, 405, [*PAGE_HEADERS, (b"allow", b"GET, HEAD")])
         elif path == ROOT_PATH.rstrip("/"):
-            await _answer(send, 308, [*PAGE_HEADERS, (b"location", ROOT_PATH.encode())])
+            await _send_answer(send, 308, [*PAGE_HEADERS, (b"location", ROOT_PATH.encode())])
         else:
             name = path.removeprefix(ROOT_PATH) or START_PAGE
             if name in there.contents:
                 await _file(scope, send, there, name, origins)
             else:
-                await _answer(send, 404, PAGE_HEADERS, b"There is no such file. The dashboard is at /dashboard/.\n")
+                await _send_answer(
+                    send, 404, PAGE_HEADERS, b"There is no such file. The dashboard is at /dashboard/.\n"
+                )
 
     return serve
 
@@ -101,10 +103,10 @@ async def _file(scope: Scope, send: Send, dashboard_files: DashboardFiles, name:
     headers = [*PAGE_HEADERS, (b"etag", tag), *_shared(scope, name, origins)]
     known = [one.strip().removeprefix("W/") for one in find_header(scope["headers"], b"if-none-match").split(",")]
     if tag.decode() in known or known == ["*"]:
-        await _answer(send, 304, headers)
+        await _send_answer(send, 304, headers)
         return
     kind = CONTENT_TYPES[name[name.rfind(".") :]]
-    await _answer(send, 200, [*headers, (b"content-type", kind)], body, head=scope["method"] == "HEAD")
+    await _send_answer(send, 200, [*headers, (b"content-type", kind)], body, head=scope["method"] == "HEAD")
 
 
 def _shared(scope: Scope, name: str, origins: frozenset[str]) -> Headers:
@@ -119,7 +121,7 @@ def _shared(scope: Scope, name: str, origins: frozenset[str]) -> Headers:
     return shared
 
 
-async def _answer(send: Send, status: int, headers: Headers, body: bytes = b"", *, head: bool = False) -> None:
+async def _send_answer(send: Send, status: int, headers: Headers, body: bytes = b"", *, head: bool = False) -> None:
     kind = [] if any(name == b"content-type" for name, _ in headers) else [(b"content-type", b"text/plain")]
     length = [] if status == 304 else [(b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *kind, *length]})

@@ -70,8 +70,8 @@ def test_c3_without_reflections_calls_are_ranked_by_the_goal() -> None:
         "- searched 'flask production logging' → setup of flask production logging",
         "- searched 'python tutorial' → python basics for all",
     ]
-    steered = BranchState(states=((b"k", "Goal: python basics"),))
-    assert lines(texts(values, reflective(), session=steered)[-1])[0].startswith("- searched 'python tutorial'")
+    with_decisions = BranchState(states=((b"k", "Goal: python basics"),))
+    assert lines(texts(values, reflective(), session=with_decisions)[-1])[0].startswith("- searched 'python tutorial'")
 
 
 def test_c3_what_a_window_or_truncation_takes_out_is_told_too() -> None:

@@ -36,7 +36,7 @@ def test_a_tenants_sessions_are_exported_and_nobody_elses(world: World) -> None:
     assert "theirs" not in named
 
 
-def test_what_is_imported_is_shown_steered_and_gone_on_with(world: World) -> None:
+def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_with(world: World) -> None:
     world.converse("original")
     line = json.loads(world.ask("GET", "/api/sessions/original/export").body)
     line["session"] = "copy"
