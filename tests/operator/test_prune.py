@@ -54,7 +54,7 @@ async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(m
         messages = here.request.messages
         after = [n for n in range(1, len(messages)) if messages[n - 1].is_result and messages[n].role == "assistant"]
         answer = next(public_id(here.keys[n]) for n in after if not messages[n].calls)
-        monkeypatch.setattr(prune, "_leaving", lambda *_: [answer])
+        monkeypatch.setattr(prune, "_find_leaving", lambda *_: [answer])
         with pytest.raises(Conflict):
             await edit_messages.drop(talk.parts, talk.tenant, "s", [answer], branch=here.branch.name, id_kind="message")
         assert (await prune.prune_next_prompt(talk.parts, talk.tenant, "s")).force == "prune"
