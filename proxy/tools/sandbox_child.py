@@ -203,20 +203,20 @@ def main() -> None:
     """Answer statements until there are no more."""
     confine()
     lines = iter(sys.stdin.buffer)
-    _write_answer({"ready": True})
+    _print({"ready": True})
     given = json.loads(next(lines))
     try:
         database = fill(lines, search=given["search"])
     except (sqlite3.Error, MemoryError) as problem:
-        _write_answer({"error": f"the messages could not be loaded: {problem}"})
+        _print({"error": f"the messages could not be loaded: {problem}"})
         return
     guard(database)
     for line in lines:
         _time(CPU)
-        _write_answer(run_statement(database, json.loads(line)))
+        _print(run_statement(database, json.loads(line)))
 
 
-def _write_answer(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
 

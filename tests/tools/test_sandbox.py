@@ -54,14 +54,14 @@ async def test_a_statement_that_takes_too_long_is_ended_and_the_model_told() -> 
 
 
 async def test_a_child_that_gets_no_processor_for_long_is_not_ended(tmp_path: Path) -> None:
-    say = "        _write_answer(run_statement(database, json.loads(line)))"
+    say = "        _print(run_statement(database, json.loads(line)))"
     slow = changed(tmp_path, (say, "        time.sleep(2.5)\n" + say))
     assert (await Sandbox(slow).query(ROWS, "SELECT 1", search=False)).rows == [[1]]
 
 
 @pytest.mark.timed
 async def test_a_child_that_never_answers_is_ended_by_the_clock_here(tmp_path: Path) -> None:
-    idle = changed(tmp_path, ("        _write_answer(run_statement(database, json.loads(line)))", "        time.sleep(60)"))
+    idle = changed(tmp_path, ("        _print(run_statement(database, json.loads(line)))", "        time.sleep(60)"))
     began = time.monotonic()
     found = await Sandbox(idle, wall=0.3).query(ROWS, "SELECT 1", search=False)
     assert 0.3 <= time.monotonic() - began < 4 * 0.3 + 5
@@ -87,17 +87,17 @@ async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> Non
         "        sys.exit(3)",
         "        print('no JSON', flush=True)",
         "        print('x' * 3_000_000, flush=True)",
-        "        _write_answer([])",
+        "        _print([])",
     ],
 )
 async def test_a_child_that_answers_with_rubbish_is_an_error_for_the_model(tmp_path: Path, instead: str) -> None:
-    broken = changed(tmp_path, ("        _write_answer(run_statement(database, json.loads(line)))", instead))
+    broken = changed(tmp_path, ("        _print(run_statement(database, json.loads(line)))", instead))
     found = await Sandbox(broken).query(ROWS, "SELECT 1", search=False)
     assert "ended" in str(found.error)
 
 
 async def test_who_leaves_takes_the_child_along(tmp_path: Path) -> None:
-    idle = changed(tmp_path, ("        _write_answer(run_statement(database, json.loads(line)))", "        time.sleep(60)"))
+    idle = changed(tmp_path, ("        _print(run_statement(database, json.loads(line)))", "        time.sleep(60)"))
     sandbox = Sandbox(idle, wall=60.0, children=1)
     asking = asyncio.ensure_future(sandbox.query(ROWS, "SELECT 1", search=False))
     while not children():

@@ -157,7 +157,7 @@ def test_the_system_holds_the_process_to_its_limits(tmp_path: Path) -> None:
     more = "[resource.getrlimit(resource.RLIMIT_AS)[0], resource.getrlimit(resource.RLIMIT_CPU)[0]]"
     asking = changed(
         tmp_path,
-        ("        _write_answer(run_statement(database, json.loads(line)))", f"        _write_answer({{'is': {told} + {more}}})"),
+        ("        _print(run_statement(database, json.loads(line)))", f"        _print({{'is': {told} + {more}}})"),
     )
     many = Many(ROWS, asking)
     try:
@@ -181,8 +181,10 @@ def test_the_system_ends_a_process_that_computes_for_long(tmp_path: Path) -> Non
 
 def test_the_process_can_write_no_file(tmp_path: Path) -> None:
     target = tmp_path / "x"
-    writing = f"        open({str(target)!r}, 'w').write('x')\n        _write_answer(run_statement(database, json.loads(line)))"
-    many = Many(ROWS, changed(tmp_path, ("        _write_answer(run_statement(database, json.loads(line)))", writing)))
+    writing = (
+        f"        open({str(target)!r}, 'w').write('x')\n        _print(run_statement(database, json.loads(line)))"
+    )
+    many = Many(ROWS, changed(tmp_path, ("        _print(run_statement(database, json.loads(line)))", writing)))
     try:
         many.ask("SELECT 1")
     finally:
