@@ -2,8 +2,12 @@
 # The proxy as an image: built in one stage, run in another that holds no compiler, no pip and no shell history.
 #
 #   docker build -t context-proxy .
+#   docker run --rm -p 127.0.0.1:8080:8080 -v context-proxy:/data context-proxy
+#
+# The first start makes keys in /data/keys and prints them once. A config file with keys of your own takes their place:
+#
 #   docker run --rm -p 127.0.0.1:8080:8080 -v context-proxy:/data \
-#     -v "$PWD/config.toml:/config.toml:ro" -e CONTEXT_PROXY_CONFIG=/config.toml context-proxy      # keys are in the file
+#     -v "$PWD/config.toml:/config.toml:ro" -e CONTEXT_PROXY_CONFIG=/config.toml context-proxy
 #
 # Both stages are the same Debian, so that what was compiled in the first runs in the second.
 
@@ -47,6 +51,7 @@ ENV PATH=/opt/context-proxy/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     CONTEXT_PROXY_HOST=0.0.0.0 \
+    CONTEXT_PROXY_KEYS_DIR=/data/keys \
     CONTEXT_PROXY_DB=/data/context-proxy.sqlite3
 USER 10001:10001
 WORKDIR /data

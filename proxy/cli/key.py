@@ -20,6 +20,7 @@ from rich.console import Console
 
 from proxy.cli.settings_toml import render_literal
 from proxy.errors import ConfigError
+from proxy.settings.load import KEYS_FILE
 from proxy.settings.model import ApiKeySettings, Plane
 
 KEY_PREFIX = "cp-"
@@ -56,21 +57,29 @@ def write_keys(folder: Path, tenant: str) -> None:
     another user, and so does Grafana, which asks Prometheus. Of the secrets, other users can read only that key and the
     password.
     """
-    config = folder / "keys.toml"
     if not (folder / "web.yml").exists():
         password = make_password()
         write_file(folder / "prometheus.password", password, 0o644)
         write_file(folder / "web.yml", make_web_config(password), 0o644)
-    if config.exists():
+    config = folder / KEYS_FILE
+    if write_plane_keys(folder, tenant):
+        typer.echo(f"{config} and a file with the key of each plane beside it")
+    else:
         typer.echo(f"{config} is there already; its keys stay as they are")
-        return
-    entries = []
-    for plane in get_args(Plane):
-        made = KEY_PREFIX + secrets.token_urlsafe(32)
-        entries.append(render_entry(made, "", tenant, plane))
-        write_file(folder / f"{plane}.key", made, 0o644 if plane == "metrics" else 0o600)
+
+
+def write_plane_keys(folder: Path, tenant: str) -> dict[str, str]:
+    """Write a file with a key for each plane, and keys.toml with their entries; return the keys by plane. If keys.toml
+    exists, nothing is written and the result is empty. Raises ConfigError if the folder cannot be written."""
+    config = folder / KEYS_FILE
+    if config.exists():
+        return {}
+    made = {plane: KEY_PREFIX + secrets.token_urlsafe(32) for plane in get_args(Plane)}
+    for plane, secret_key in made.items():
+        write_file(folder / f"{plane}.key", secret_key, 0o644 if plane == "metrics" else 0o600)
+    entries = [render_entry(secret_key, "", tenant, plane) for plane, secret_key in made.items()]
     write_file(config, "\n\n".join(entries) + "\n", 0o600)  # last: an interrupted start is repeated in full
-    typer.echo(f"{config} and a file with the key of each plane beside it")
+    return made
 
 
 def write_file(file: Path, text: str, mode: int) -> None:

@@ -17,8 +17,9 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Annotated
 
 import typer
@@ -28,11 +29,13 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.cli.check import Config, Db, Host, PolicyName, Port, Upstream, read_settings
+from proxy.cli.key import write_plane_keys
 from proxy.cli.logs import set_up_logging
 from proxy.cli.sample import check_empty, fill_store
 from proxy.errors import ConfigError
 from proxy.settings.load import DEMO, Settings, mask_password
 from proxy.web.app import create_app
+from proxy.web.metrics_listener import MetricsServer, create_metrics_app
 from proxy.web.server import make_connection_class
 
 log = logging.getLogger(__name__)
@@ -59,23 +62,38 @@ def serve(
     ] = False,
 ) -> None:
     """Start the proxy. Each option is also an environment variable: CONTEXT_PROXY_PORT and so on."""
+    flags = {"host": host, "port": port, "upstream": upstream, "policy": policy}
     if not sample:
-        _serve(read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy))
+        _serve(*read_with_keys(config, db=db, **flags))
         return
     with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
         file = db or str(Path(folder) / "sample.sqlite3")
         check_empty(file)
-        settings = read_settings(config, host=host, port=port, upstream=upstream, db=file, policy=policy)
+        settings, made_keys = read_with_keys(config, db=file, **flags)
         typer.echo(f"{asyncio.run(fill_store(settings))} recorded requests were played into {file}")
-        _serve(settings)
+        _serve(settings, made_keys)
 
 
-def _serve(settings: Settings) -> None:
+def read_with_keys(config: Path | None, **flags: object) -> tuple[Settings, dict[str, str]]:
+    """Return the settings, and the keys by plane that were made in `keys_dir` just now. Raises ConfigError."""
+    settings = read_settings(config, **flags)
+    if not settings.keys_dir or settings.keys:
+        return settings, {}
+    try:
+        Path(settings.keys_dir).mkdir(mode=0o700, exist_ok=True)
+        made = write_plane_keys(Path(settings.keys_dir), "default")
+    except (OSError, ConfigError) as problem:
+        raise ConfigError("keys_dir", settings.keys_dir, f"a folder to write in ({problem})") from None
+    return read_settings(config, **flags), made
+
+
+def _serve(settings: Settings, made_keys: Mapping[str, str] = MappingProxyType({})) -> None:
     listener = open_listener(settings.host, settings.port, has_keys=bool(settings.keys))
+    metrics_listener = open_metrics_listener(settings)
     set_up_logging(settings.log_level, settings.access_log)
     raise_file_limit(2 * settings.limits.connections + SPARE_FILES)
     with listener:
-        server = AnnouncingServer(settings, listener)
+        server = AnnouncingServer(settings, listener, metrics_listener=metrics_listener, made_keys=made_keys)
         # uvicorn drains at a SIGTERM and then raises it again. An orderly stop on request is no failure.
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         try:
@@ -115,8 +133,17 @@ def tune_collector() -> None:
 class AnnouncingServer(uvicorn.Server):
     """A uvicorn server that prints its address once it listens."""
 
-    def __init__(self, settings: Settings, listener: socket.socket, *, announces: bool = True) -> None:
-        """announces: True if the address is printed."""
+    def __init__(
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        *,
+        announces: bool = True,
+        metrics_listener: socket.socket | None = None,
+        made_keys: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """announces: True if the address is printed. metrics_listener: the socket of `metrics_port`. made_keys: keys
+        by plane that nobody has seen yet."""
         self._app = create_app(settings)
         super().__init__(
             uvicorn.Config(
@@ -133,8 +160,14 @@ class AnnouncingServer(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(settings.timeouts.drain_s)),
             )
         )
+        metrics = self._app.services.metrics
+        probes = create_metrics_app(self._app.probes, settings, metrics)
+        self._metrics_server = (
+            MetricsServer(probes, settings, metrics, metrics_listener) if metrics_listener is not None else None
+        )
         self._settings = settings
         self._announces = announces
+        self._made_keys = made_keys
         self._told_again = False
         self._address: tuple[str, int] = listener.getsockname()[:2]
 
@@ -142,10 +175,12 @@ class AnnouncingServer(uvicorn.Server):
         """Start the server, then print its address."""
         await super().startup(sockets)
         if self.started:
+            if self._metrics_server is not None:
+                await self._metrics_server.start()
             tune_collector()
             sys.setswitchinterval(THREAD_SWITCH_S)
             if self._announces:
-                print_address(self._settings, make_base_url(*self._address), Console())
+                print_address(self._settings, make_base_url(*self._address), Console(), self._made_keys)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop the server. After the notice, event streams end at once. All other answers have time to end, until a
@@ -158,6 +193,8 @@ class AnnouncingServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             hurrying.cancel()
+            if self._metrics_server is not None:
+                await self._metrics_server.stop()
         log.info(
             "drained: %d answers were open, %d of them were broken off", open_answers, self._app.concurrency.broken_off
         )
@@ -207,27 +244,50 @@ def open_listener(host: str, port: int, *, has_keys: bool = False) -> socket.soc
         raise ConfigError("port", port, f"a port that is free on {host} ({os.strerror(error.errno or 0)})") from None
 
 
+def open_metrics_listener(settings: Settings) -> socket.socket | None:
+    """Return a bound socket for `metrics_port`; None if it is 0. Raises ConfigError as `open_listener`."""
+    if not settings.metrics_port:
+        return None
+    try:
+        return open_listener(settings.metrics_host or settings.host, settings.metrics_port, has_keys=True)
+    except ConfigError as problem:
+        raise ConfigError(f"metrics_{problem.key}", problem.value, problem.allowed) from None
+
+
 def make_base_url(host: str, port: int) -> str:
-    """Return the base URL for a client's SDK."""
+    """Return the base URL for a client's SDK. An address that means all of them is shown as this machine's own."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # compared, not listened on
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
-def print_address(settings: Settings, url: str, console: Console) -> None:
-    """Print the settings of the server and examples of requests, in lines that can be copied."""
+def print_address(
+    settings: Settings, url: str, console: Console, made_keys: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Print the settings of the server and examples of requests, in lines that can be copied. made_keys: new keys by
+    plane, which are shown this once."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     table.add_row("listening", Text(url, style="cyan"))
     table.add_row("dashboard", Text(url.removesuffix("/v1") + "/dashboard/", style="cyan"))
+    if settings.metrics_port:
+        host = settings.metrics_host or settings.host
+        table.add_row("metrics", Text(f"{make_base_url(host, settings.metrics_port).removesuffix('/v1')}/metrics"))
     table.add_row("policy", Text(settings.policy))
     table.add_row("store", Text(mask_password(settings.db)))
     keys = len(settings.keys)
     table.add_row("keys", Text(str(keys) if keys else "none: only this machine is served"))
+    if settings.keys_dir:
+        table.add_row("", Text(f"made in {settings.keys_dir}: data.key is for agents, admin.key for people"))
     for name, target in settings.active_upstreams.items():
         where = "the built-in scripted model" if target.base_url == DEMO else target.base_url
         table.add_row("upstream", Text(f"{name}: {where} ({', '.join(target.models)})"))
     console.print("\n[bold]agent-context-proxy[/bold]")
     console.print(table)
+    if made_keys:
+        console.print("\n[dim]the new keys, shown only now: for agents, then for the dashboard and the commands[/dim]")
+        for variable, plane in (("CONTEXT_KEY", "data"), ("CONTEXT_PROXY_KEY", "admin")):
+            console.print(Text(f"export {variable}={made_keys[plane]}"), soft_wrap=True, highlight=False)
     for title, lines in make_examples(settings, url):
         console.print(f"\n[dim]{title}[/dim]")
         # Neither wrapped nor coloured, since people copy these lines.

@@ -97,6 +97,9 @@ RESERVED_VARIABLES = frozenset({ENV_PREFIX + "CONFIG", ENV_PREFIX + "URL", ENV_P
 """Variables with this prefix that are no settings: the config file, and the address and key of a running proxy for
 commands."""
 
+KEYS_FILE = "keys.toml"
+"""The file in `keys_dir` with the entries of the keys."""
+
 PROXY_FROM_ENVIRONMENT = "environment"
 """Value in place of an outbound proxy's URL: the proxy that the environment names."""
 
@@ -182,6 +185,12 @@ class Settings(SettingsSection):
     """Address to listen on. An address that others can reach is refused as long as no keys are configured."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port to listen on; 0: any that is free."""
+    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """Port of a second listener, with /healthz, /readyz and /metrics alone; 0: none. It answers until the proxy has
+    stopped."""
+    metrics_host: str = ""
+    """Address of `metrics_port`; empty: that of `host`. Any address may be set: without keys, everybody who reaches it
+    can read the metrics, and nothing else."""
     db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_database)] = "./data/context-proxy.sqlite3"
     """SQLite file, `:memory:`, or a postgresql:// URL."""
     policy: Annotated[str, Field(min_length=1), AfterValidator(validate_policy_name)] = "thrifty"
@@ -222,6 +231,9 @@ class Settings(SettingsSection):
     telemetry: TelemetrySettings = TelemetrySettings()
     keys: tuple[ApiKeySettings, ...] = ()
     """Keys of clients. Without any, only this machine's own address is served."""
+    keys_dir: str = ""
+    """A folder for keys, in force if `keys` has none. The first `serve` makes a key of each plane there. It prints two
+    of them: the agents' and the operator's."""
     webhooks: tuple[WebhookSettings, ...] = ()
     """Receivers of events."""
     upstreams: Mapping[str, UpstreamSettings] = Field(default_factory=dict)
@@ -299,6 +311,7 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
     """
     config = config or (Path(os.environ[ENV_PREFIX + "CONFIG"]) if os.environ.get(ENV_PREFIX + "CONFIG") else None)
     tree, text = read_toml(config) if config else ({}, "")
+    # The path of each value that does not come from `config`, with its source.
     origin: dict[KeyPath, str] = {}
     for name, written in sorted(os.environ.items()):
         if name.startswith(ENV_PREFIX) and name not in RESERVED_VARIABLES:
@@ -318,6 +331,13 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
                 return ConfigError(format_key_path(path), shown, allowed, source=origin[path[:end]])
         return ConfigError(format_key_path(path), shown, allowed, line=find_line(text, path), source=str(config or ""))
 
+    folder = tree.get("keys_dir")
+    if isinstance(folder, str) and folder and tree.get("keys"):
+        tree["keys_dir"] = ""  # not in force
+    elif isinstance(folder, str) and folder:
+        origin[("keys",)] = str(Path(folder) / KEYS_FILE)
+        tree["keys"] = _read_keys_folder(Path(folder))
+
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
@@ -326,6 +346,21 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
     for path, value, allowed in _check_environment(settings):
         raise refuse(path, value, allowed)
     return settings
+
+
+def _read_keys_folder(folder: Path) -> list[Any]:
+    """Return the entries of the keys in `keys_dir`; none if no keys were made there yet. Raises ConfigError if the
+    folder cannot be read, or if its file has no keys: a proxy without keys would be no better than none."""
+    try:
+        (folder / KEYS_FILE).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigError("keys_dir", str(folder), f"a folder that can be read ({error.strerror})") from None
+    found = read_toml(folder / KEYS_FILE)[0].get("keys")
+    if not isinstance(found, list) or not found:
+        raise ConfigError("keys_dir", str(folder), f"a folder whose {KEYS_FILE} has [[keys]], or has no such file")
+    return found
 
 
 def copy_environment() -> dict[str, str]:

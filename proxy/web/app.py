@@ -185,7 +185,7 @@ class ContextProxy:
         self._rules = PathRules(settings.passthrough.paths)
         several = len({find_share_owner(key.tenant, key.name) for key in settings.keys}) > 1
         self.body_budget = BodyBudget(settings.limits.bodies_mb << 20, self.services.metrics, several=several)
-        self._probes: App = create_probes(self.store, self.services.metrics, draining=lambda: self.draining)
+        self.probes: App = create_probes(self.store, self.services.metrics, draining=lambda: self.draining)
         self.api = create_api(self.services)
         self._pages = create_dashboard(settings)
         self._api = limit_bodies(self.api, settings.limits.body_mb << 20)
@@ -266,7 +266,7 @@ class ContextProxy:
             await self._pages(scope, receive, send)
             return
         if route.kind not in ("data", "gateway"):
-            await self._probes(scope, receive, send)
+            await self.probes(scope, receive, send)
             return
         session, path, raw = split_session(scope)
         caller: Caller = scope[CALLER_KEY]

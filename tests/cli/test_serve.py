@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from proxy.cli.serve import make_base_url, make_examples, open_listener, print_address
+from proxy.cli.serve import make_base_url, make_examples, open_listener, print_address, read_with_keys
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 
@@ -158,7 +158,23 @@ def test_a_port_that_is_taken_is_told() -> None:
         open_listener("127.0.0.1", taken.getsockname()[1])
 
 
+def test_s1_the_first_start_makes_keys_in_their_folder_and_later_ones_keep_them(tmp_path: Path) -> None:
+    file, folder = tmp_path / "config.toml", tmp_path / "keys"
+    file.write_text(f'keys_dir = "{folder}"\n')
+    settings, made = read_with_keys(file)
+    assert {key.plane for key in settings.keys} == set(made) == {"data", "admin", "read", "metrics"}
+    assert (folder / "data.key").read_text() == made["data"]
+    assert {one.stat().st_mode & 0o077 for one in (folder, folder / "admin.key", folder / "keys.toml")} == {0}
+    assert read_with_keys(file) == (settings, {})
+    folder.rename(tmp_path / "elsewhere")
+    folder.write_text("no folder")
+    with pytest.raises(ConfigError, match=r"keys_dir = .* a folder to write in"):
+        read_with_keys(file)
+
+
 def test_base_urls_can_be_given_to_an_sdk() -> None:
+    assert make_base_url("0.0.0.0", 80) == "http://127.0.0.1:80/v1", "which can be copied into a browser"
+    assert make_base_url("::", 80) == "http://[::1]:80/v1"
     assert make_base_url("127.0.0.1", 8080) == "http://127.0.0.1:8080/v1"
     assert make_base_url("::1", 80) == "http://[::1]:80/v1"
 

@@ -68,8 +68,7 @@ def answers(stage: Stage) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    # No keys, so loopback; without an engine there is no network of its own to be published from.
-    words = ["context-proxy", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    words = ["context-proxy", "serve", "--port", str(port)]
     process = subprocess.Popen(stage.command(*words))
     try:
         url = f"http://127.0.0.1:{port}"
@@ -83,9 +82,9 @@ def answers(stage: Stage) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         body = json.dumps({"model": "demo", "messages": [{"role": "user", "content": "Hello!"}]}).encode()
-        request = urllib.request.Request(
-            url + "/v1/chat/completions", body, {"content-type": "application/json", "authorization": "Bearer k"}
-        )
+        key = (stage.root / "data" / "keys" / "data.key").read_text()  # made by this first start
+        head = {"content-type": "application/json", "x-context-key": key}
+        request = urllib.request.Request(url + "/v1/chat/completions", body, head)
         with urllib.request.urlopen(request, timeout=10) as answer:
             assert json.loads(answer.read())["choices"][0]["message"]["content"]
         check = ast.literal_eval(stage.settings["HEALTHCHECK"].partition("CMD ")[2])

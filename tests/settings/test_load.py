@@ -384,3 +384,31 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: b
         file.write_bytes(content)
     with pytest.raises(ConfigError, match=r"a\.toml"):
         read_toml(file)
+
+
+KEYS = '[[keys]]\nname = "made"\nsha256 = "{}"\ntenant = "t"\nplane = "data"\n'.format("ab" * 32)
+
+
+def test_s1_keys_of_a_folder_are_in_force_where_the_settings_have_none(tmp_path: Path) -> None:
+    folder = {"keys_dir": str(tmp_path)}
+    assert load_settings(None, folder).keys == ()
+    (tmp_path / "keys.toml").write_text(KEYS)
+    assert [key.name for key in load_settings(None, folder).keys] == ["made"]
+    own = tmp_path / "config.toml"
+    own.write_text(KEYS.replace("made", "mine"))
+    settings = load_settings(own, folder)
+    assert ([key.name for key in settings.keys], settings.keys_dir) == (["mine"], "")
+
+
+@pytest.mark.parametrize("text", ["", "keys = []\n", "keys = 5\n", "port = 5\n"])
+def test_s1_a_file_without_keys_is_not_taken_for_no_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "keys.toml").write_text(text)
+    with pytest.raises(ConfigError, match="keys_dir"):
+        load_settings(None, {"keys_dir": str(tmp_path)})
+
+
+def test_a_wrong_entry_of_the_folder_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "keys.toml").write_text(KEYS.replace("data", "everything"))
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {"keys_dir": str(tmp_path)})
+    assert (caught.value.key, caught.value.source) == ("keys[0].plane", str(tmp_path / "keys.toml"))
