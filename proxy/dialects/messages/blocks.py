@@ -21,6 +21,7 @@ from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import BOUND_SEPARATOR
 from proxy.dialects.completions.request import CACHE_MARKS, read_message
+from proxy.dialects.part_edits import make_text_part
 from proxy.errors import NotManaged
 
 WIRE = "wire"
@@ -208,7 +209,7 @@ def _make_plain_blocks(chat: bytes) -> bytes:
     if content[:1] == b"[":
         made += [_cut_span(content, one) for one in spans.read_elements(content)]
     elif content != b"null" and (spans.read_any(content) or "").strip():
-        made.append(make_text_block(content))
+        made.append(make_text_part(content))
     for call in read_message(chat).calls:
         value = spans.read_any(call.arguments.encode()) if call.arguments.strip() else {}
         if not isinstance(value, dict):
@@ -218,24 +219,9 @@ def _make_plain_blocks(chat: bytes) -> bytes:
     return b"[" + b",".join(made) + b"]"
 
 
-def make_text_block(literal: bytes) -> bytes:
-    """A text block. literal: the JSON string of its text."""
-    return b'{"type":"text","text":' + literal + b"}"
-
-
 def make_result_block(chat: bytes) -> bytes:
     """The wire block of a canonical tool message. Raises ValueError or KeyError if it is none."""
     members = spans.read_members(chat)
     found = {name: _cut_span(chat, members[name]) for name in _RESULT_MEMBERS if name in members}
     head = b'{"type":"tool_result","tool_use_id":' + _cut_span(chat, members["tool_call_id"])
     return head + b"".join(b',"' + name.encode() + b'":' + value for name, value in found.items()) + b"}"
-
-
-def make_user_blocks(chat: bytes) -> list[bytes]:
-    """The wire blocks of a canonical user or system message. Raises ValueError if it has no content."""
-    content = json_spans.read_value(chat, "content")
-    if content is None or content[:1] not in (b'"', b"["):
-        raise ValueError("a message without content")
-    if content[:1] == b"[":
-        return [_cut_span(content, one) for one in spans.read_elements(content)]
-    return [make_text_block(spans.encode_visible(spans.read_any(content)))]

@@ -19,9 +19,8 @@ from proxy.dialects.messages.blocks import (
     MessageUnit,
     make_answer_blocks,
     make_result_block,
-    make_text_block,
-    make_user_blocks,
 )
+from proxy.dialects.part_edits import clear_text, edit_parts, make_text_part, read_parts
 
 SYSTEM_PLACE = -1
 """Place of the canonical message that was read from `system`."""
@@ -139,11 +138,11 @@ def _draft_own(drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMe
         if current is None or current.role not in ("user", "system"):
             current = _Draft(None, "user")
             drafts.append(current)
-        current.texts += [(current.last_block, block) for block in make_user_blocks(raw)]
+        current.texts += [(current.last_block, block) for block in read_parts(raw)]
     elif role in ("system", "developer"):
         mark = json_spans.read_value(raw, "clear_at")
         more = b"" if mark is None else b',"clear_at":' + mark
-        drafts.append(_Draft(None, "system", content=b"[" + b",".join(make_user_blocks(raw)) + b"]", more=more))
+        drafts.append(_Draft(None, "system", content=b"[" + b",".join(read_parts(raw)) + b"]", more=more))
     else:
         raise ValueError(f"a message of the role {role!r}")
 
@@ -218,7 +217,7 @@ def _write_string(draft: _Draft, own: dict[int, MessageUnit], content: bytes) ->
         text = content if new == unit.chat else _read_new_string(new, is_appended=draft.role == "system", old=content)
         if not draft.results and not draft.texts:
             return text
-        made = [make_text_block(text)]
+        made = [make_text_part(text)]
     inserted = [block for _, block in draft.results], [block for _, block in draft.texts]
     return b"[" + b",".join((*inserted[0], *made, *inserted[1])) + b"]" if made or any(inserted) else b""
 
@@ -247,7 +246,7 @@ def _write_blocks(draft: _Draft, own: dict[int, MessageUnit], content: bytes) ->
         elif new != unit.chat and unit.is_result:
             blocks[unit.blocks[0]] = _edit_result(blocks[unit.blocks[0]], unit.chat, new)
         elif new != unit.chat:
-            edited, appended = _edit_parts(
+            edited, appended = edit_parts(
                 [blocks[index] for index in unit.blocks], new, is_appended=draft.role == "system"
             )
             for index, block in zip(unit.blocks, edited, strict=True):
@@ -272,91 +271,14 @@ def _edit_result(block: bytes, old: bytes, new: bytes) -> bytes:
     if content[:1] == b'"':  # also in place of a list: the whole content was replaced
         text = _read_new_string(new, is_appended=False, old=b"")
     else:
-        parts = make_user_blocks(old) if "content" in members else []
-        edited, appended = _edit_parts(parts, new, is_appended=False)
-        kept = [_clear_text(part) if one is None else one for part, one in zip(parts, edited, strict=True)]
+        parts = read_parts(old) if "content" in members else []
+        edited, appended = edit_parts(parts, new, is_appended=False)
+        kept = [clear_text(part) if one is None else one for part, one in zip(parts, edited, strict=True)]
         text = b"[" + b",".join((*kept, *appended)) + b"]"
     if "content" not in members:
         return spans.apply_replacements(block, [spans.append_member(block, (0, len(block)), "content", text)])
     start, end = members["content"]
     return block[:start] + text + block[end:]
-
-
-def _clear_text(part: bytes) -> bytes:
-    return json_spans.set_member(part, "text", spans.encode_visible(""))
-
-
-# Content parts before and after an edit.
-
-
-def _edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple[list[bytes | None], list[bytes]]:
-    """(for each old part its new bytes, None if it has left; the parts that were appended).
-
-    Only texts change or leave. is_appended: nothing may change, parts may only be appended. Raises ValueError for any
-    other change.
-    """
-    content = json_spans.read_value(chat, "content") or b""
-    if content[:1] == b'"':  # all parts became one text
-        if is_appended:
-            raise ValueError("a system message is never edited")
-        block = make_text_block(spans.encode_visible(spans.read_any(content)))
-        return [block if not n else None for n in range(len(old))], [] if old else [block]
-    new = make_user_blocks(chat)
-    taken = _match_equal(old, new)
-    found: list[bytes | None] = [None] * len(old)
-    appended: list[bytes] = []
-    low = 0
-    for j, part in enumerate(new):
-        i = taken.get(j)
-        if i is None:
-            high = next((taken[k] for k in range(j + 1, len(new)) if k in taken), len(old))
-            i = _find_changed(old, part, low, high)
-            if i is None and high < len(old):
-                raise ValueError("a part was inserted between two others")
-        if i is None:
-            appended.append(_visible(part))
-        else:
-            found[i] = old[i] if j in taken else _visible(part)
-            low = i + 1
-    if is_appended and (None in found or found != list(old)):
-        raise ValueError("a system message is never edited")
-    if any(one is None and _read_text(part) is None for one, part in zip(found, old, strict=True)):
-        raise ValueError("a part that is no text has left")
-    return found, appended
-
-
-def _match_equal(old: Sequence[bytes], new: Sequence[bytes]) -> dict[int, int]:
-    """For the new parts that are an old one unchanged: the index of that one."""
-    taken: dict[int, int] = {}
-    low = 0
-    for j, part in enumerate(new):
-        i = next((i for i in range(low, len(old)) if old[i] == part), None)
-        if i is not None:
-            taken[j] = i
-            low = i + 1
-    return taken
-
-
-def _find_changed(old: Sequence[bytes], part: bytes, low: int, high: int) -> int | None:
-    """The old part whose text a new part has replaced: the first with the same other members, or the first text."""
-    if _read_text(part) is None:
-        raise ValueError("a part that is no text has changed")
-    open_ = [i for i in range(low, high) if _read_text(old[i]) is not None]
-    same = [i for i in open_ if _other_members(old[i]) == _other_members(part)]
-    return next(iter(same or open_), None)
-
-
-def _read_text(part: bytes) -> str | None:
-    value = json_spans.read_value(part, "text")
-    return None if value is None else json_spans.decode_string(value)
-
-
-def _other_members(part: bytes) -> dict[str, Any]:
-    return {name: value for name, value in spans.read_any(part).items() if name != "text"}
-
-
-def _visible(part: bytes) -> bytes:
-    return part if (_read_text(part) or "").strip() else _clear_text(part)
 
 
 # `system` and `tools`.
@@ -374,11 +296,11 @@ def _write_system(
     new = old
     for source, raw in system:
         if source is None:
-            added = b",".join(make_user_blocks(raw))
+            added = b",".join(read_parts(raw))
             if not new:
                 new = b"[" + added + b"]"
             elif new[:1] == b'"':
-                new = b"[" + make_text_block(new) + b"," + added + b"]"
+                new = b"[" + make_text_part(new) + b"," + added + b"]"
             else:
                 new = spans.apply_replacements(new, [spans.append_element(new, (0, len(new)), added)])
         elif raw != units[0][1].chat:
@@ -396,7 +318,7 @@ def _append_to_system(old: bytes, chat: bytes) -> bytes:
     if old[:1] == b'"':
         return _read_new_string(chat, is_appended=True, old=old)
     parts = [old[start:end] for start, end in spans.read_elements(old)]
-    _, appended = _edit_parts(parts, chat, is_appended=True)
+    _, appended = edit_parts(parts, chat, is_appended=True)
     return spans.apply_replacements(old, [spans.append_element(old, (0, len(old)), b",".join(appended))])
 
 

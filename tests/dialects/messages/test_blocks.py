@@ -16,7 +16,6 @@ from proxy.dialects.messages.blocks import (
     convert_message,
     make_answer_blocks,
     make_result_block,
-    make_user_blocks,
 )
 from proxy.errors import NotManaged
 
@@ -113,12 +112,6 @@ def test_an_edited_answer_gives_no_blocks_unless_it_is_to_be_written_from_chat_f
 def test_messages_of_the_proxy_become_blocks() -> None:
     result = make_result_block(b'{"role":"tool","tool_call_id":"a","content":"x"}')
     assert result == b'{"type":"tool_result","tool_use_id":"a","content":"x"}'
-    assert make_user_blocks(b'{"role":"user","content":""}') == [b'{"type":"text","text":"[removed]"}']
-    assert make_user_blocks(b'{"role":"user","content":[{"type":"text", "text":"x"}]}') == [
-        b'{"type":"text", "text":"x"}'
-    ]
-    with pytest.raises(ValueError, match="content"):
-        make_user_blocks(b'{"role":"user","content":null}')
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,251 @@
+"""A run of wire contents as canonical messages, and a canonical message as wire parts.
+
+Contents of the model that follow each other are one answer: SDKs keep each chunk of a stream as a content of its own.
+A content of the user becomes one tool message for each `functionResponse`, and one user message for all other parts.
+
+Older models give calls no ids, and results answer calls by name and order. Canonical messages need ids: such a call
+gets one that is made of its name and arguments. An id that is the function's name with numbers behind it was made by
+the client (Gemini CLI), after the answer had passed, and counts as none. Field names come in camel case or in snake
+case.
+
+Chat form has no place for thought signatures or for the order of parts. An answer with such parts bears all of them in
+the member `wire`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from proxy.chat import chain, json_spans
+from proxy.dialects import spans
+from proxy.dialects.completions.request import read_message
+from proxy.dialects.part_edits import make_text_part
+from proxy.errors import NotManaged
+
+WIRE: Final = "wire"
+"""Member of a canonical assistant message: the parts of its answer."""
+MADE_ID: Final = "gemini_"
+"""Beginning of the ids that are made here. They never go upstream."""
+UNSIGNED: Final = b'"skip_thought_signature_validator"'
+"""Google's signature for calls that its model has not made."""
+
+_PLAIN: Final = ({"text"}, {"functionCall"})
+_CALL_MEMBERS: Final = {"name", "args", "id"}
+
+
+@dataclass(frozen=True, slots=True)
+class WireCall:
+    """A call of an answer. wire_id: its id on the wire, "" for none."""
+
+    id: str
+    name: str
+    wire_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The canonical message of an answer, and its calls."""
+
+    chat: bytes
+    calls: tuple[WireCall, ...]
+
+
+def get_field(value: dict[str, Any], camel: str, snake: str = "") -> Any:
+    """The member under its name in camel case, else in snake case; None if it has neither."""
+    found = value.get(camel)
+    return value.get(snake or to_snake(camel)) if found is None else found
+
+
+def to_snake(camel: str) -> str:
+    """The other spelling of a field's name."""
+    return re.sub("([A-Z])", lambda found: "_" + found[1].lower(), camel)
+
+
+def find_span(members: dict[str, spans.Span], camel: str) -> spans.Span | None:
+    """The span of a member in either spelling."""
+    return members.get(camel) or members.get(to_snake(camel))
+
+
+def read_field(raw: bytes, camel: str) -> bytes | None:
+    """The bytes of a member in either spelling."""
+    found = json_spans.read_value(raw, camel)
+    return json_spans.read_value(raw, to_snake(camel)) if found is None else found
+
+
+def make_call_id(name: str, arguments: str, before: Counter[str]) -> str:
+    """An id for a call without one, from the answer alone. before: the ids made for its earlier calls."""
+    digest = blake2b(f"{name} {chain.canonicalize_arguments(arguments)}".encode("utf-8", "replace"), digest_size=8)
+    made = f"{MADE_ID}{digest.hexdigest()}"
+    before[made] += 1
+    return made if before[made] == 1 else f"{made}_{before[made]}"
+
+
+def is_made_by_client(wire_id: str, name: str) -> bool:
+    """True if the id is the function's name and numbers: the model gave none, and the client counts."""
+    return bool(name) and re.fullmatch(re.escape(name) + r"[_-]\d{6,}(?:[_-]\w*)?", wire_id) is not None
+
+
+def convert_answer(parts: Sequence[bytes]) -> Answer:
+    """The canonical message of an answer with these parts. Raises NotManaged if a part is not understood."""
+    texts: list[str] = []
+    reasoning: list[str] = []
+    opaque: list[bytes] = []
+    calls: list[WireCall] = []
+    made: list[bytes] = []
+    counts: Counter[str] = Counter()
+    is_plain = True
+    for raw in parts:
+        value = spans.read_any(raw)
+        if not isinstance(value, dict):
+            raise NotManaged("shape", "a part that is no object")
+        call = get_field(value, "functionCall")
+        is_plain = is_plain and set(value) in _PLAIN
+        if isinstance(call, dict):
+            found, written = _convert_call(raw, call, counts)
+            is_plain = is_plain and set(call) <= _CALL_MEMBERS and (found.wire_id or found.id) == found.id
+            calls.append(found)
+            made.append(written)
+        elif value.get("thought") is True and isinstance(value.get("text"), str):
+            reasoning.append(value["text"])
+        elif isinstance(value.get("text"), str):
+            is_plain = is_plain and not calls
+            texts.append(value["text"])
+        else:
+            opaque.append(_make_opaque(value))
+    literal = spans.encode_text("".join(texts))
+    content = literal if any(texts) or not calls else b"null"
+    if opaque:
+        content = b"[" + b",".join(([make_text_part(literal)] if any(texts) else []) + opaque) + b"]"
+    more: list[tuple[str, bytes]] = []
+    if any(reasoning):
+        more.append(("reasoning_content", spans.encode_text("".join(reasoning))))
+    if made:
+        more.append(("tool_calls", b"[" + b",".join(made) + b"]"))
+    if not is_plain:
+        more.append((WIRE, b"[" + b",".join(parts) + b"]"))
+    return Answer(make_chat("assistant", content, *more), tuple(calls))
+
+
+def _is_made(call_id: str) -> bool:
+    return call_id.startswith(MADE_ID)
+
+
+def make_chat(role: str, content: bytes, *more: tuple[str, bytes]) -> bytes:
+    """A canonical message. more: further members with their JSON."""
+    rest = b"".join(b',"' + name.encode() + b'":' + value for name, value in more)
+    return b'{"role":"' + role.encode() + b'","content":' + content + rest + b"}"
+
+
+def _convert_call(raw: bytes, call: dict[str, Any], counts: Counter[str]) -> tuple[WireCall, bytes]:
+    """The call, and the canonical call."""
+    name, wire_id = call.get("name"), call.get("id")
+    if not isinstance(name, str) or not isinstance(call.get("args") or {}, dict):
+        raise NotManaged("shape", "a tool call of an unknown kind")
+    args = json_spans.read_value(read_field(raw, "functionCall") or b"{}", "args")
+    arguments = "{}" if args in (None, b"null") else (args or b"").decode()
+    wire_id = wire_id if isinstance(wire_id, str) else ""
+    own = wire_id if wire_id and not is_made_by_client(wire_id, name) else make_call_id(name, arguments, counts)
+    function = b'{"name":' + spans.encode_text(name) + b',"arguments":' + spans.encode_text(arguments) + b"}"
+    made = b'{"id":' + spans.encode_text(own) + b',"type":"function","function":' + function + b"}"
+    return WireCall(own, name, wire_id), made
+
+
+def _make_opaque(value: dict[str, Any]) -> bytes:
+    """A part that chat form cannot say, as it counts for the digest."""
+    plain = {name: one for name, one in value.items() if name not in ("thoughtSignature", "thought_signature")}
+    return b'{"type":"gemini","part":' + msgspec.json.encode(plain, order="sorted") + b"}"
+
+
+def convert_part(raw: bytes) -> bytes:
+    """The canonical part of a part that is no call and no result. Raises NotManaged if it is no object."""
+    value = spans.read_any(raw)
+    if not isinstance(value, dict):
+        raise NotManaged("shape", "a part that is no object")
+    if isinstance(value.get("text"), str) and value.get("thought") is not True:
+        return make_text_part(json_spans.read_value(raw, "text") or b'""')
+    return _make_opaque(value)
+
+
+def convert_result(raw: bytes, call_id: str) -> bytes:
+    """The canonical tool message of a part with a `functionResponse`, which answers the call of this id."""
+    response = read_field(raw, "functionResponse") or b"{}"
+    text = read_result_text(response)[1]
+    inner = json_spans.read_value(response, "parts")
+    content = text
+    if inner not in (None, b"null", b"[]"):
+        media = [_make_opaque(spans.read_any((inner or b"")[a:b])) for a, b in spans.read_elements(inner or b"")]
+        content = b"[" + b",".join([make_text_part(text), *media]) + b"]"
+    return make_chat("tool", content, ("tool_call_id", spans.encode_text(call_id)))
+
+
+def read_result_text(response: bytes) -> tuple[spans.Span | None, bytes]:
+    """(where the text of a `functionResponse` stands in it, the JSON string of the text).
+
+    A response of one member that is a string has this text. The text of any other one is its JSON, which stands
+    nowhere.
+    """
+    span = spans.read_members(response).get("response")
+    if span is None:
+        return None, b'""'
+    members = json_spans.find_members(response[span[0] : span[1]])
+    if members is not None and len(members) == 1:
+        start, end = span[0] + members[0].start, span[0] + members[0].end
+        if response[start : start + 1] == b'"':
+            return (start, end), response[start:end]
+    return None, spans.encode_text(response[span[0] : span[1]].decode())
+
+
+def make_answer_parts(chat: bytes, *, is_signed: bool) -> list[bytes]:
+    """The wire parts of a canonical assistant message.
+
+    They are the message's `wire`, or are made from its text and calls if it has none of this dialect. is_signed: the
+    model signs its calls, and would refuse one without. Raises ValueError if the text or the calls say something else
+    than `wire`: somebody has edited an answer.
+    """
+    wire = json_spans.read_value(chat, WIRE)
+    parts = _read_wire(wire) if wire is not None and wire != b"null" else None
+    if parts is None:
+        return _make_plain_parts(chat, is_signed=is_signed)
+    if read_message(convert_answer(parts).chat).digest != read_message(chat).digest:
+        raise ValueError("the parts of an answer differ from its text and calls")
+    return parts
+
+
+def _read_wire(wire: bytes) -> list[bytes] | None:
+    """The parts in a member `wire`; None if another dialect wrote it: its blocks and items have a type."""
+    parts = [wire[start:end] for start, end in spans.read_elements(wire)]
+    return None if any(json_spans.read_value(part, "type") is not None for part in parts) else parts
+
+
+def _make_plain_parts(chat: bytes, *, is_signed: bool) -> list[bytes]:
+    message = read_message(chat)
+    made = [make_wire_text(spans.encode_text(message.text))] if message.text.strip() else []
+    for call in message.calls:
+        arguments = call.arguments.strip() or "{}"
+        if not isinstance(spans.read_any(arguments.encode()), dict):
+            raise ValueError("the arguments of a tool call are no object")
+        named = b"" if _is_made(call.id) else b'"id":' + spans.encode_text(call.id) + b","
+        inner = named + b'"name":' + spans.encode_text(call.name) + b',"args":' + arguments.encode()
+        signed = b',"thoughtSignature":' + UNSIGNED if is_signed and call is message.calls[0] else b""
+        made.append(b'{"functionCall":{' + inner + b"}" + signed + b"}")
+    return made
+
+
+def make_wire_text(literal: bytes) -> bytes:
+    """A text part of the wire. literal: the JSON string of its text."""
+    return b'{"text":' + literal + b"}"
+
+
+def make_result_part(chat: bytes, name: str) -> bytes:
+    """The wire part of a canonical tool message that answers a call of this function."""
+    message = read_message(chat)
+    known = b"" if _is_made(message.call_id or "") else b'"id":' + spans.encode_text(message.call_id or "") + b","
+    inner = known + b'"name":' + spans.encode_text(name) + b',"response":{"output":'
+    return b'{"functionResponse":{' + inner + spans.encode_visible(message.text) + b"}}}"

@@ -1,0 +1,399 @@
+"""Writing canonical messages back into a Gemini body: the client's parts keep their bytes wherever nothing changed.
+
+Results of one step stand behind their calls, as many as there are calls. So a message of the proxy's joins the client's
+content at its place, and gets one of its own only where there is none to join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.dialects import spans
+from proxy.dialects.base import OutgoingMessage
+from proxy.dialects.completions.request import read_message
+from proxy.dialects.gemini.contents import (
+    convert_part,
+    find_span,
+    make_answer_parts,
+    make_result_part,
+    make_wire_text,
+    read_field,
+    read_result_text,
+)
+from proxy.dialects.part_edits import edit_parts, read_part_text, read_parts
+
+SYSTEM: Final = -1
+"""Place of the canonical message that was read from `systemInstruction`."""
+_SIGNATURES: Final = (b'"thoughtSignature"', b'"thought_signature"')
+_UNKNOWN_TO_SCHEMAS: Final = frozenset({"additionalProperties", "$schema", "strict"})
+"""Keywords that the `parameters` of a declaration do not take; `parametersJsonSchema` takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One canonical message, and where it was read from.
+
+    place: the index of its content, `SYSTEM` for the system instruction. parts: the indices of its parts in it; empty
+    for an answer, and for a system instruction that is a string. places: of an answer, the indices of its contents.
+    """
+
+    chat: bytes
+    place: int
+    parts: tuple[int, ...]
+    places: tuple[int, ...]
+    kind: Literal["system", "answer", "result", "user"]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One content to send. place: the index of the client's content, None for one of the proxy's.
+
+    kept: new canonical messages by the index of the unit. own: parts of the proxy's, each with the part of the client's
+    that it stands behind (-1: in front of all).
+    """
+
+    place: int | None
+    is_answer: bool
+    kept: dict[int, bytes] = field(default_factory=dict)
+    own: list[tuple[int, bytes]] = field(default_factory=list)
+    last: int = -1
+
+
+def write_body(
+    body: bytes,
+    members: dict[str, spans.Span],
+    units: Sequence[Unit],
+    outgoing: Sequence[OutgoingMessage],
+    tools: bytes,
+) -> bytes:
+    """The body with these messages. members: spans of the values beside the contents.
+
+    Raises ValueError for a change that may not be made: of the system instruction, of an answer, of anything but text.
+    """
+    replacements: list[spans.Replacement] = []
+    if tools:
+        replacements += _add_tools(body, members, tools)
+    if [raw for _, raw in outgoing] != [unit.chat for unit in units] or None in [source for source, _ in outgoing]:
+        writer = _Writer(body, members, units)
+        for at in range(len(outgoing)):
+            writer.add(outgoing, at)
+        replacements += writer.finish()
+    return spans.apply_replacements(body, replacements) if replacements else body
+
+
+class _Writer:
+    """Sorts outgoing messages into contents, and writes these."""
+
+    def __init__(self, body: bytes, members: dict[str, spans.Span], units: Sequence[Unit]) -> None:
+        self._body = body
+        self._units = units
+        self._members = members
+        span = find_span(members, "contents")
+        if span is None:
+            raise ValueError("no contents")
+        self._span = span
+        self._places = spans.read_elements(body, span)
+        self._is_signed = any(mark in body for mark in _SIGNATURES)
+        self._drafts: list[_Draft] = []
+        self._system: list[OutgoingMessage] = []
+        self._names: dict[str, str] = {}
+        self._newest = -1
+
+    def add(self, outgoing: Sequence[OutgoingMessage], at: int) -> None:
+        """Give an outgoing message its place."""
+        source, raw = outgoing[at]
+        if source is None:
+            self._add_own(outgoing, at)
+            return
+        if source <= self._newest:
+            raise ValueError("the client's messages are out of order")
+        self._newest = source
+        unit = self._units[source]
+        if raw != unit.chat and _read_names(raw) != _read_names(unit.chat):
+            raise ValueError("a message has another role or answers another call")
+        if unit.kind == "system":
+            self._system.append((source, raw))
+            return
+        if unit.kind == "answer":
+            self._learn_names(raw)
+            self._drafts.append(_Draft(unit.place, is_answer=True, kept={source: raw}))
+            return
+        if not self._drafts or self._drafts[-1].place != unit.place:
+            self._drafts.append(_Draft(unit.place, is_answer=False))
+        draft = self._drafts[-1]
+        draft.kept[source] = raw
+        draft.last = max(draft.last, *unit.parts, -1)
+
+    def _learn_names(self, chat: bytes) -> None:
+        for call in read_message(chat).calls:
+            self._names[call.id] = call.name
+
+    def _add_own(self, outgoing: Sequence[OutgoingMessage], at: int) -> None:
+        raw = outgoing[at][1]
+        message = read_message(raw)
+        current = self._drafts[-1] if self._drafts and not self._drafts[-1].is_answer else None
+        if message.role in ("system", "developer"):
+            if self._drafts:
+                raise ValueError("a system message among the contents")
+            self._system.append((None, raw))
+        elif message.role == "assistant":
+            self._learn_names(raw)
+            parts = make_answer_parts(raw, is_signed=self._is_signed)
+            self._drafts.append(_Draft(None, is_answer=True, own=[(-1, part) for part in parts]))
+        elif message.role == "tool":
+            if current is None:
+                current = _Draft(self._find_results_place(outgoing, at), is_answer=False)
+                self._drafts.append(current)
+            name = self._names.get(message.call_id or "")
+            if name is None:
+                raise ValueError("a result without its call")
+            current.own.append((current.last, make_result_part(raw, name)))
+        elif message.role == "user":
+            if current is None:
+                current = _Draft(None, is_answer=False)
+                self._drafts.append(current)
+            place = current.place
+            behind = current.last if place is None else self._count_parts(place)
+            current.own += [(behind, _to_wire_text(part)) for part in read_parts(raw)]
+        else:
+            raise ValueError(f"a message of the role {message.role!r}")
+
+    def _find_results_place(self, outgoing: Sequence[OutgoingMessage], at: int) -> int | None:
+        """The place of the client's results that a result of the proxy's comes before; None if none follows."""
+        for source, raw in outgoing[at + 1 :]:
+            if source is not None:
+                unit = self._units[source]
+                return unit.place if unit.kind == "result" else None
+            if read_message(raw).role != "tool":
+                return None
+        return None
+
+    def _count_parts(self, place: int) -> int:
+        start, end = self._places[place]
+        span = spans.read_members(self._body, (start, end)).get("parts")
+        return len(spans.read_elements(self._body, span)) if span is not None else 0
+
+    def finish(self) -> list[spans.Replacement]:
+        """The changes of the body."""
+        items: list[tuple[int | None, bytes]] = []
+        for draft in self._drafts:
+            if draft.place is None:
+                role = b"model" if draft.is_answer else b"user"
+                parts = b",".join(part for _, part in draft.own)
+                items.append((None, b'{"role":"' + role + b'","parts":[' + parts + b"]}"))
+            elif draft.is_answer:
+                items += self._write_answer(draft)
+            elif new := self._write_user(draft, draft.place):
+                items.append((draft.place, new))
+        if not items:
+            raise ValueError("no content is left")
+        made = spans.rewrite_array(self._body, self._span, self._places, items)
+        return [*self._write_system(), (*self._span, made)]
+
+    def _write_answer(self, draft: _Draft) -> list[tuple[int | None, bytes]]:
+        ((n, new),) = draft.kept.items()
+        unit = self._units[n]
+        if new == unit.chat:
+            return [(place, self._body[slice(*self._places[place])]) for place in unit.places]
+        if json_spans.find_member(new, "wire") is None:
+            raise ValueError("an answer of the model is never edited")
+        parts = b",".join(make_answer_parts(new, is_signed=self._is_signed))
+        return [(unit.place, b'{"role":"model","parts":[' + parts + b"]}")]
+
+    def _write_user(self, draft: _Draft, place: int) -> bytes:
+        """One content of the user's; b"" if nothing of it is left."""
+        start, end = self._places[place]
+        raw = self._body[start:end]
+        own = dict(self._find_units(place))
+        if draft.kept == {n: unit.chat for n, unit in own.items()} and not draft.own:
+            return raw
+        span = spans.read_members(raw).get("parts")
+        if span is None or raw[span[0] : span[0] + 1] != b"[":
+            raise ValueError("a content without parts")
+        elements = spans.read_elements(raw, span)
+        parts: dict[int, bytes] = {n: raw[a:b] for n, (a, b) in enumerate(elements)}
+        added = list(draft.own)
+        for n, unit in own.items():
+            new = draft.kept.get(n)
+            if new is None:
+                for index in unit.parts:
+                    del parts[index]
+            elif new != unit.chat and unit.kind == "result":
+                parts[unit.parts[0]] = _edit_result(parts[unit.parts[0]], unit.chat, new)
+            elif new != unit.chat:
+                edited, appended = _edit_texts([parts[index] for index in unit.parts], new)
+                for index, part in zip(unit.parts, edited, strict=True):
+                    if part is None:
+                        del parts[index]
+                    else:
+                        parts[index] = part
+                added[:0] = [(len(elements), part) for part in appended]
+        items: list[tuple[int | None, bytes]] = []
+        for n in range(-1, len(elements) + 1):
+            if n in parts:
+                items.append((n, parts[n]))
+            items += [(None, part) for after, part in added if after == n]
+        if not items:
+            return b""
+        return raw[: span[0]] + spans.rewrite_array(raw, span, elements, items) + raw[span[1] :]
+
+    def _find_units(self, place: int) -> list[tuple[int, Unit]]:
+        """The units of one content with their indices. Places only grow, so they are found by halving."""
+        low, high = 0, len(self._units)
+        while low < high:
+            middle = (low + high) // 2
+            if self._units[middle].place < place:
+                low = middle + 1
+            else:
+                high = middle
+        found = []
+        while low < len(self._units) and self._units[low].place == place:
+            found.append((low, self._units[low]))
+            low += 1
+        return found
+
+    def _write_system(self) -> list[spans.Replacement]:
+        """The changes of the system instruction: text is appended, nothing else."""
+        had = bool(self._units) and self._units[0].kind == "system"
+        if had and not any(source is not None for source, _ in self._system):
+            raise ValueError("the system instruction is never removed")
+        added = [_to_wire_text(part) for source, raw in self._system if source is None for part in read_parts(raw)]
+        span = find_span(self._members, "systemInstruction")
+        old = self._body[slice(*span)] if span is not None and had else b""
+        changed = next((raw for source, raw in self._system if source is not None), b"")
+        if had and changed != self._units[0].chat:
+            if old[:1] == b'"':
+                return self._replace_system(span, _grow_string(old, changed), added)
+            parts = old[slice(*spans.read_members(old)["parts"])]
+            _, appended = _edit_texts([parts[a:b] for a, b in spans.read_elements(parts)], changed, is_appended=True)
+            added = [*appended, *added]
+        return self._replace_system(span, old, added)
+
+    def _replace_system(self, span: spans.Span | None, old: bytes, added: Sequence[bytes]) -> list[spans.Replacement]:
+        new = old
+        if added and old[:1] == b"{":
+            parts = spans.read_members(old).get("parts")
+            more = b",".join(added)
+            one = (
+                spans.append_member(old, (0, len(old)), "parts", b"[" + more + b"]")
+                if parts is None
+                else spans.append_element(old, parts, more)
+            )
+            new = spans.apply_replacements(old, [one])
+        elif added:
+            first = [make_wire_text(old)] if old else []
+            new = b'{"parts":[' + b",".join([*first, *added]) + b"]}"
+        if span is not None:
+            return [(*span, new)] if new and new != self._body[slice(*span)] else []
+        if not new:
+            return []
+        first_key = min(self._members.values())[0]
+        at = self._body.rindex(b"{", 0, first_key)
+        return [(at + 1, at + 1, b'"systemInstruction":' + new + b",")]
+
+
+def _grow_string(old: bytes, chat: bytes) -> bytes:
+    """The JSON string of a system instruction that was a string and has become longer."""
+    content = json_spans.read_value(chat, "content") or b""
+    text = json_spans.decode_string(content) if content[:1] == b'"' else None
+    if text is None or not text.startswith(json_spans.decode_string(old) or ""):
+        raise ValueError("the system instruction is never edited")
+    return content
+
+
+def _read_names(chat: bytes) -> tuple[bytes | None, bytes | None]:
+    return json_spans.read_value(chat, "role"), json_spans.read_value(chat, "tool_call_id")
+
+
+def _to_wire_text(part: bytes) -> bytes:
+    """A canonical text part as the wire has it. Raises ValueError if it is no text."""
+    text = read_part_text(part)
+    if text is None:
+        raise ValueError("a part of the proxy's that is no text")
+    return make_wire_text(spans.encode_visible(text))
+
+
+def _edit_texts(
+    parts: Sequence[bytes], chat: bytes, *, is_appended: bool = False
+) -> tuple[list[bytes | None], list[bytes]]:
+    """(for each wire part its new bytes, None if it has left; the wire parts that were appended)."""
+    old = [convert_part(part) for part in parts]
+    edited, appended = edit_parts(old, chat, is_appended=is_appended)
+    made: list[bytes | None] = []
+    for part, before, after in zip(parts, old, edited, strict=True):
+        if after is None or after == before:
+            made.append(None if after is None else part)
+        elif read_part_text(before) is None:
+            raise ValueError("a part that is no text has changed")
+        else:
+            made.append(json_spans.set_member(part, "text", json_spans.read_value(after, "text") or b'""'))
+    return made, [_to_wire_text(part) for part in appended]
+
+
+def _edit_result(part: bytes, old: bytes, new: bytes) -> bytes:
+    """A part with a `functionResponse` that says another text. Its id, name, media and other members stay."""
+    response = read_field(part, "functionResponse") or b""
+    content = json_spans.read_value(new, "content") or b""
+    if content[:1] == b"[":
+        texts = [one for one in read_parts(new) if read_part_text(one) is not None]
+        others = [one for one in read_parts(new) if read_part_text(one) is None]
+        if others != [one for one in read_parts(old) if read_part_text(one) is None] or not texts:
+            raise ValueError("a part that is no text has changed")
+        content = spans.encode_text("\n".join(read_part_text(one) or "" for one in texts))
+    text = json_spans.decode_string(content)
+    if text is None:
+        raise ValueError("text has become something else")
+    literal = content if text.strip() else spans.encode_visible(text)
+    span, _ = read_result_text(response)
+    if span is not None:
+        made = response[: span[0]] + literal + response[span[1] :]
+    else:
+        made = json_spans.set_member(response, "response", b'{"output":' + literal + b"}")
+    name = "functionResponse" if json_spans.find_member(part, "functionResponse") else "function_response"
+    return json_spans.set_member(part, name, made)
+
+
+def _add_tools(body: bytes, members: dict[str, spans.Span], tools: bytes) -> list[spans.Replacement]:
+    """The change that declares more functions: behind the client's own, in its last list of functions."""
+    span = find_span(members, "tools")
+    if span is None:
+        raise ValueError("the client has no tools")
+    declared: spans.Span | None = None
+    for element in spans.read_elements(body, span):
+        declared = find_span(spans.read_members(body, element), "functionDeclarations") or declared
+    if declared is None:
+        raise ValueError("the client declares no functions")
+    is_json_schema = b'"parametersJsonSchema"' in body[slice(*declared)]
+    made = [_convert_tool(one, is_json_schema=is_json_schema) for one in msgspec.json.decode(b"[" + tools + b"]")]
+    return [spans.append_element(body, declared, b",".join(made))]
+
+
+def _convert_tool(tool: Any, *, is_json_schema: bool) -> bytes:
+    """A chat definition as a function declaration. Raises ValueError if it is none of a function."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ValueError("a tool that is no function")
+    made: dict[str, Any] = {"name": function["name"], "description": function.get("description") or ""}
+    schema = function.get("parameters") or {"type": "object"}
+    made["parametersJsonSchema" if is_json_schema else "parameters"] = (
+        schema if is_json_schema else _plain_schema(schema)
+    )
+    return msgspec.json.encode(made)
+
+
+def _plain_schema(schema: Any) -> Any:
+    """The schema without keywords that `parameters` does not take; properties may have their names."""
+    if not isinstance(schema, dict):
+        return [_plain_schema(one) for one in schema] if isinstance(schema, list) else schema
+    return {
+        name: {key: _plain_schema(value) for key, value in one.items()}
+        if name == "properties" and isinstance(one, dict)
+        else _plain_schema(one)
+        for name, one in schema.items()
+        if name not in _UNKNOWN_TO_SCHEMAS
+    }

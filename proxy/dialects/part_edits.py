@@ -1,0 +1,102 @@
+"""Content parts before and after an edit: which of them changed, which left and which were appended.
+
+Parts are the content of a canonical message, so every dialect that writes parts back asks here. Only texts may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.chat import json_spans
+from proxy.dialects import spans
+
+
+def make_text_part(literal: bytes) -> bytes:
+    """A text part. literal: the JSON string of its text."""
+    return b'{"type":"text","text":' + literal + b"}"
+
+
+def read_parts(chat: bytes) -> list[bytes]:
+    """The parts of a canonical message's content; a string is one text part. Raises ValueError if it has no content."""
+    content = json_spans.read_value(chat, "content")
+    if content is None or content[:1] not in (b'"', b"["):
+        raise ValueError("a message without content")
+    if content[:1] == b"[":
+        return [content[start:end] for start, end in spans.read_elements(content)]
+    return [make_text_part(spans.encode_visible(spans.read_any(content)))]
+
+
+def clear_text(part: bytes) -> bytes:
+    """The part with the text that stands in for an empty one."""
+    return json_spans.set_member(part, "text", spans.encode_visible(""))
+
+
+def edit_parts(old: Sequence[bytes], chat: bytes, *, is_appended: bool) -> tuple[list[bytes | None], list[bytes]]:
+    """(for each old part its new bytes, None if it has left; the parts that were appended).
+
+    Only texts change or leave. is_appended: nothing may change, parts may only be appended. Raises ValueError for any
+    other change.
+    """
+    content = json_spans.read_value(chat, "content") or b""
+    if content[:1] == b'"':  # all parts became one text
+        if is_appended:
+            raise ValueError("a system message is never edited")
+        block = make_text_part(spans.encode_visible(spans.read_any(content)))
+        return [block if not n else None for n in range(len(old))], [] if old else [block]
+    new = read_parts(chat)
+    taken = _match_equal(old, new)
+    found: list[bytes | None] = [None] * len(old)
+    appended: list[bytes] = []
+    low = 0
+    for j, part in enumerate(new):
+        i = taken.get(j)
+        if i is None:
+            high = next((taken[k] for k in range(j + 1, len(new)) if k in taken), len(old))
+            i = _find_changed(old, part, low, high)
+            if i is None and high < len(old):
+                raise ValueError("a part was inserted between two others")
+        if i is None:
+            appended.append(_visible(part))
+        else:
+            found[i] = old[i] if j in taken else _visible(part)
+            low = i + 1
+    if is_appended and (None in found or found != list(old)):
+        raise ValueError("a system message is never edited")
+    if any(one is None and read_part_text(part) is None for one, part in zip(found, old, strict=True)):
+        raise ValueError("a part that is no text has left")
+    return found, appended
+
+
+def _match_equal(old: Sequence[bytes], new: Sequence[bytes]) -> dict[int, int]:
+    """For the new parts that are an old one unchanged: the index of that one."""
+    taken: dict[int, int] = {}
+    low = 0
+    for j, part in enumerate(new):
+        i = next((i for i in range(low, len(old)) if old[i] == part), None)
+        if i is not None:
+            taken[j] = i
+            low = i + 1
+    return taken
+
+
+def _find_changed(old: Sequence[bytes], part: bytes, low: int, high: int) -> int | None:
+    """The old part whose text a new part has replaced: the first with the same other members, or the first text."""
+    if read_part_text(part) is None:
+        raise ValueError("a part that is no text has changed")
+    open_ = [i for i in range(low, high) if read_part_text(old[i]) is not None]
+    same = [i for i in open_ if _other_members(old[i]) == _other_members(part)]
+    return next(iter(same or open_), None)
+
+
+def read_part_text(part: bytes) -> str | None:
+    value = json_spans.read_value(part, "text")
+    return None if value is None else json_spans.decode_string(value)
+
+
+def _other_members(part: bytes) -> dict[str, Any]:
+    return {name: value for name, value in spans.read_any(part).items() if name != "text"}
+
+
+def _visible(part: bytes) -> bytes:
+    return part if (read_part_text(part) or "").strip() else clear_text(part)

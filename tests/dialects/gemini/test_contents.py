@@ -1,0 +1,130 @@
+"""Gemini contents as canonical messages, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.dialects.completions.request import read_message
+from proxy.dialects.gemini.contents import (
+    convert_answer,
+    convert_part,
+    convert_result,
+    is_made_by_client,
+    make_answer_parts,
+    make_result_part,
+)
+from proxy.errors import NotManaged
+
+
+def raw(*parts: Any) -> list[bytes]:
+    return [json.dumps(part).encode() for part in parts]
+
+
+CALL = {"functionCall": {"name": "ls", "args": {"path": "/a"}}}
+
+
+def test_an_answer_is_one_message_however_its_text_was_cut() -> None:
+    whole = convert_answer(raw({"text": "Let me look."}, CALL))
+    cut = convert_answer(raw({"text": "Let me "}, {"text": "look."}, {**CALL, "thoughtSignature": "c2ln"}))
+    assert read_message(whole.chat).digest == read_message(cut.chat).digest
+    assert b'"wire"' not in whole.chat
+    assert b"c2ln" in cut.chat
+
+
+def test_thoughts_and_signatures_are_no_part_of_what_was_said() -> None:
+    found = convert_answer(
+        raw({"text": "Hm.", "thought": True}, {"text": "", "thoughtSignature": "x"}, {"text": "Yes."})
+    )
+    message = read_message(found.chat)
+    assert (message.text, message.reasoning, message.media_count) == ("Yes.", "Hm.", 0)
+    assert message.digest == read_message(convert_answer(raw({"text": "Yes."})).chat).digest
+
+
+def test_a_call_without_an_id_gets_one_of_its_name_and_arguments() -> None:
+    first = convert_answer(raw(CALL, CALL, {"functionCall": {"name": "ls", "args": {"path": "/b"}}}))
+    ids = [call.id for call in first.calls]
+    assert len(set(ids)) == 3
+    again = convert_answer(raw(CALL))
+    assert again.calls[0].id == ids[0]
+    spaced = convert_answer([b'{"functionCall":{"args":{"path" : "\\u002fa"},"name":"ls"}}'])
+    assert spaced.calls[0].id == ids[0]
+
+
+def test_an_id_that_the_client_has_made_counts_as_none() -> None:
+    own = {"functionCall": {**CALL["functionCall"], "id": "ls_1795390834428_0"}}
+    assert convert_answer(raw(own)).calls[0].id == convert_answer(raw(CALL)).calls[0].id
+    given = {"functionCall": {**CALL["functionCall"], "id": "x7f"}}
+    assert convert_answer(raw(given)).calls[0].id == "x7f"
+    assert not is_made_by_client("ls_1", "ls")
+    assert not is_made_by_client("_1795390834428", "")
+
+
+def test_what_chat_form_cannot_say_counts_and_comes_back() -> None:
+    parts = raw({"text": "See"}, {"executableCode": {"code": "1"}}, {"text": "."})
+    found = convert_answer(parts)
+    assert read_message(found.chat).media_count == 1
+    assert make_answer_parts(found.chat, is_signed=True) == parts
+    assert read_message(found.chat).digest != read_message(convert_answer(raw({"text": "See."})).chat).digest
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        ({"output": "a\nb"}, "a\nb"),
+        ({"error": "no"}, "no"),
+        ({"n": 1, "m": 2}, '{"n": 1, "m": 2}'),
+        ({"output": ["x"]}, '{"output": ["x"]}'),
+        ({}, "{}"),
+    ],
+)
+def test_the_text_of_a_result(response: Any, text: str) -> None:
+    part = raw({"functionResponse": {"name": "ls", "response": response}})[0]
+    message = read_message(convert_result(part, "c1"))
+    assert (message.role, message.call_id, message.text) == ("tool", "c1", text)
+
+
+def test_a_result_with_media_is_told_from_one_without() -> None:
+    plain = {"name": "ls", "response": {"output": "a"}}
+    media = {**plain, "parts": [{"inlineData": {"mimeType": "image/png", "data": "QQ=="}}]}
+    one, other = (read_message(convert_result(raw({"functionResponse": made})[0], "c")) for made in (plain, media))
+    assert one.text == other.text
+    assert (one.media_count, other.media_count) == (0, 1)
+    assert one.digest != other.digest
+
+
+def test_messages_of_the_proxy_become_parts() -> None:
+    call = {"id": "gemini_1", "type": "function", "function": {"name": "recall", "arguments": '{"id":"a"}'}}
+    chat = json.dumps({"role": "assistant", "content": "Hm.", "tool_calls": [call]}).encode()
+    parts = [json.loads(part) for part in make_answer_parts(chat, is_signed=True)]
+    assert parts[0] == {"text": "Hm."}
+    assert parts[1]["functionCall"] == {"name": "recall", "args": {"id": "a"}}
+    assert parts[1]["thoughtSignature"] == "skip_thought_signature_validator"
+    assert "thoughtSignature" not in json.loads(make_answer_parts(chat, is_signed=False)[1])
+    result = json.loads(make_result_part(b'{"role":"tool","tool_call_id":"x7","content":"text"}', "recall"))
+    assert result == {"functionResponse": {"id": "x7", "name": "recall", "response": {"output": "text"}}}
+    result = json.loads(make_result_part(b'{"role":"tool","tool_call_id":"gemini_1","content":""}', "recall"))
+    assert result == {"functionResponse": {"name": "recall", "response": {"output": "[removed]"}}}
+
+
+def test_the_wire_of_another_dialect_is_not_sent() -> None:
+    chat = b'{"role":"assistant","content":"Hm.","wire":[{"type":"text","text":"Hm."}]}'
+    assert make_answer_parts(chat, is_signed=True) == [b'{"text":"Hm."}']
+    edited = b'{"role":"assistant","content":"Other.","wire":[{"text":"Hm.","thoughtSignature":"x"}]}'
+    with pytest.raises(ValueError, match="differ"):
+        make_answer_parts(edited, is_signed=True)
+
+
+@pytest.mark.parametrize("part", [1, {"functionCall": {"args": {}}}, {"functionCall": {"name": "f", "args": 1}}])
+def test_a_part_of_an_unknown_kind_is_not_managed(part: Any) -> None:
+    with pytest.raises(NotManaged):
+        convert_answer(raw(part))
+
+
+def test_a_part_of_the_users_that_is_no_text_counts_as_media() -> None:
+    assert json.loads(convert_part(b'{"text":"a","x":1}')) == {"type": "text", "text": "a"}
+    assert json.loads(convert_part(b'{"inlineData":{"data":"QQ=="}}'))["type"] == "gemini"
+    with pytest.raises(NotManaged):
+        convert_part(b"[]")

@@ -1,0 +1,86 @@
+"""The rules that Google refuses a request by."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from proxy.dialects.gemini.rules import find_added_violations, find_violations
+from tests.dialects.gemini.drawn import bodies
+
+Json = dict[str, Any]
+PROMPT: Json = {"role": "user", "parts": [{"text": "Go."}]}
+
+
+def call(name: str = "ls", **more: Any) -> Json:
+    return {"functionCall": {"name": name, "args": {}}, **more}
+
+
+def said(*parts: Json) -> Json:
+    return {"role": "model", "parts": list(parts)}
+
+
+def results(*names: str) -> Json:
+    return {"role": "user", "parts": [{"functionResponse": {"name": name, "response": {}}} for name in names]}
+
+
+def find(*contents: Json, **more: Any) -> list[str]:
+    found = find_violations(json.dumps({"contents": list(contents), **more}).encode())
+    return [line.split()[0] for line in found]
+
+
+@settings(max_examples=30)
+@given(bodies())
+def test_bodies_of_clients_break_no_rule(body: bytes) -> None:
+    assert find_violations(body) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "contents"),
+    [
+        ("G1", []),
+        ("G2", [{"role": "system", "parts": [{"text": "x"}]}, PROMPT]),
+        ("G3", [said(call()), results("ls")]),
+        ("G4", [PROMPT, said(call(), call()), results("ls")]),
+        ("G4", [PROMPT, said(call()), PROMPT]),
+        ("G5", [PROMPT, said({"text": "x"}), results("ls")]),
+        ("G5", [results("ls")]),
+        ("G6", [PROMPT, said(call()), results("other")]),
+        ("G7", [PROMPT, {"role": "model", "parts": []}, PROMPT]),
+        ("G7", [{"role": "user", "parts": [{"text": ""}]}]),
+        ("G7", [PROMPT, said({"thoughtSignature": "x"}), PROMPT]),
+        ("G8", [PROMPT, said(call(thoughtSignature="x")), results("ls"), said(call()), results("ls")]),
+        ("G10", [PROMPT, said({"text": "x"})]),
+    ],
+)
+def test_each_rule(rule: str, contents: list[Json]) -> None:
+    assert set(find(*contents)) == {rule}
+
+
+def test_only_the_newest_turn_needs_its_signatures() -> None:
+    old = [PROMPT, said(call()), results("ls"), said({"text": "Done."})]
+    assert find(*old, PROMPT, said(call(thoughtSignature="x"), call()), results("ls", "ls")) == []
+    assert find(*old, PROMPT, said(call(), call(thoughtSignature="x")), results("ls", "ls")) == ["G8"]
+    assert find(PROMPT, said(call()), results("ls")) == []  # a model that signs nothing
+
+
+def test_functions_are_declared_once() -> None:
+    one = {"functionDeclarations": [{"name": "f"}]}
+    assert find(PROMPT, tools=[one, {"function_declarations": [{"name": "f"}]}]) == ["G9"]
+    assert find(PROMPT, tools=[one, {"googleSearch": {}}]) == []
+
+
+def test_a_request_to_be_counted_is_judged_inside() -> None:
+    body = json.dumps({"generateContentRequest": {"contents": [said(call()), results("ls")]}}).encode()
+    assert [line.split()[0] for line in find_violations(body)] == ["G3"]
+    assert find_violations(b"[]") == ["G1 the body is no object"]
+
+
+def test_the_clients_own_breaches_are_allowed() -> None:
+    broken = json.dumps({"contents": [said(call()), results("ls")]}).encode()
+    worse = json.dumps({"contents": [said(call()), results("ls"), said(call()), PROMPT]}).encode()
+    assert find_added_violations(broken, broken) == []
+    assert [line.split()[0] for line in find_added_violations(worse, broken)] == ["G4"]

@@ -1,0 +1,47 @@
+"""Content parts before and after an edit."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.dialects.part_edits import clear_text, edit_parts, make_text_part, read_parts
+
+IMAGE = b'{"type":"image","data":"x"}'
+
+
+def chat(*parts: bytes) -> bytes:
+    return b'{"role":"user","content":[' + b",".join(parts) + b"]}"
+
+
+def text(said: str) -> bytes:
+    return make_text_part(b'"' + said.encode() + b'"')
+
+
+def test_a_message_of_the_proxy_is_read_as_parts() -> None:
+    assert read_parts(b'{"role":"user","content":""}') == [text("[removed]")]
+    assert read_parts(b'{"role":"user","content":[{"type":"text", "text":"x"}]}') == [b'{"type":"text", "text":"x"}']
+    with pytest.raises(ValueError, match="content"):
+        read_parts(b'{"role":"user","content":null}')
+
+
+def test_an_edit_is_told_part_by_part() -> None:
+    old = [text("a"), IMAGE, text("b")]
+    assert edit_parts(old, chat(text("a"), IMAGE, text("c")), is_appended=False) == ([old[0], IMAGE, text("c")], [])
+    assert edit_parts(old, chat(IMAGE, text("b")), is_appended=False) == ([None, IMAGE, old[2]], [])
+    assert edit_parts(old, chat(*old, text("d")), is_appended=True) == (old, [text("d")])
+    assert edit_parts([old[0]], b'{"role":"user","content":"all"}', is_appended=False) == ([text("all")], [])
+    assert clear_text(text("a")) == text("[removed]")
+
+
+@pytest.mark.parametrize(
+    ("new", "is_appended"),
+    [
+        (chat(text("a"), text("b")), False),  # the image has left
+        (chat(text("x"), IMAGE, text("b")), True),
+        (chat(text("a"), text("new"), IMAGE, text("b"), IMAGE), False),
+        (b'{"role":"user","content":"all"}', True),
+    ],
+)
+def test_only_texts_change(new: bytes, is_appended: bool) -> None:
+    with pytest.raises(ValueError, match=r"part|edited"):
+        edit_parts([text("a"), IMAGE, text("b")], new, is_appended=is_appended)
