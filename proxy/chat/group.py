@@ -54,14 +54,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """messages[start:end]: user messages in a row and everything up to the next one, system messages included.
-
-    id: the public id of its first message. prompt_end: the end of the user messages that open it.
-    """
+    """messages[start:end]: user messages in a row and everything up to the next one, system messages included."""
 
     id: str
+    """The public id of the first message."""
     start: int
     prompt_end: int
+    """The end of the user messages that open the group."""
     end: int
 
 

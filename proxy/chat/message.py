@@ -34,24 +34,28 @@ class Call:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Message:
-    """One message of a conversation.
-
-    raw: the bytes it came in. text: its text parts joined. calls: the tool calls it makes. call_id: the id of the call
-    that a tool result answers. reasoning: the model's reasoning, if upstream shows it. media_count: the number of parts
-    that are not text. has_cache_mark: a cache mark of the client's is in the message. digest: 16 bytes of its canonical
-    form (`key`). form: 16 bytes of its raw bytes."""
+    """One message of a conversation."""
 
     raw: bytes
+    """The bytes in which the message came."""
     role: str
     text: str
+    """The text parts joined."""
     calls: tuple[Call, ...]
+    """The tool calls that the message makes."""
     call_id: str | None
+    """The id of the call that a tool result answers."""
     reasoning: str
+    """The model's reasoning, if upstream shows it."""
     shape: ContentShape
     media_count: int
+    """The number of parts that are not text."""
     has_cache_mark: bool
+    """True if the client has put a cache mark into the message."""
     digest: bytes
+    """A digest of 16 bytes of the canonical form (`key`)."""
     form: bytes
+    """A digest of 16 bytes of the raw bytes."""
     part_count: int = 0
     """Number of content parts, if the content is a list; otherwise 0."""
     is_system: bool = field(init=False)
@@ -86,22 +90,23 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A chat request as it came: its messages, and the other facts that a rewrite needs.
-
-    body: the bytes. spans: the (start, end) of each top-level value in the body. tools: the bytes of the tools array,
-    with the proxy's tools once they are offered. is_free_text: the answer will be one free text with optional calls (no
-    JSON format, one choice, no forced tool). Such a model can be asked for a STATE block. usage_wanted: the client
-    asked for usage in its stream."""
+    """A chat request as it came: its messages, and the other facts that a rewrite needs."""
 
     body: bytes
+    """The bytes of the body."""
     spans: dict[str, tuple[int, int]]
+    """The (start, end) of each top-level value in the body."""
     messages: tuple[Message, ...]
     model: str
     stream: bool
     tools: bytes | None
+    """The bytes of the tools array, with the proxy's tools once they are offered."""
     tool_names: tuple[str, ...]
     is_free_text: bool
+    """The answer will be one free text with optional calls (no JSON format, one choice, no forced tool). Such a model
+    can be asked for a STATE block."""
     usage_wanted: bool
+    """The client asked for usage in its stream."""
     choices: int
     reasoning_effort: str
     is_continuation: bool = False
@@ -153,24 +158,25 @@ class Request:
 @dataclass(slots=True, eq=False)
 class PrefixCache:
     """A request's body up to the end of its messages, as the expected prefix of the next body: an agent resends its
-    history.
-
-    body_prefix: the body up to, not including, the closing bracket of the messages. It is a view, since a copy of a
-    long history takes longer than all other work on it. messages_start: the offset at which the messages array begins.
-    spans: the (start, end) of the values in front of the array. keys_tenant: the tenant for which `keys` holds the
-    messages' chain keys. separator: the bytes between any two messages, None if unknown. memo_values: the request's
-    memo."""
+    history."""
 
     body_prefix: memoryview
+    """The body up to, not including, the closing bracket of the messages. It is a view, since a copy of a long history
+    takes longer than all other work on it."""
     messages_start: int
+    """The offset at which the messages array begins."""
     spans: dict[str, tuple[int, int]]
+    """The (start, end) of the values in front of the array."""
     messages: tuple[Message, ...]
     memo_values: dict[Hashable, Any] = field(default_factory=dict)
+    """The memo of the request."""
     value_count: int = 0
     """Upper bound of the number of JSON values in `text`; 0: not counted (`json_spans.SizeLimits`)."""
     keys_tenant: str | None = None
+    """The tenant for which `keys` holds the messages' chain keys."""
     keys: tuple[bytes, ...] = ()
     separator: bytes | None = None
+    """The bytes between any two messages, None if unknown."""
 
 
 @contextmanager

@@ -47,17 +47,22 @@ GAP: Final = "gap"
 
 
 class PublishedEvent(msgspec.Struct, frozen=True):
-    """One event. id: rises, over restarts too (microseconds since 1970, or one more than the last). at: Unix seconds.
-    session, branch, exchange: empty where there is none. data: the fields of the event, by kind."""
+    """One event."""
 
     id: int
+    """Rises, over restarts too (microseconds since 1970, or one more than the last)."""
     kind: str
     tenant: str
     session: str
+    """Empty if the event has none."""
     branch: str
+    """Empty if the event has none."""
     exchange: str
+    """Empty if the event has none."""
     at: float
+    """Unix seconds."""
     data: Mapping[str, Any]
+    """The fields of the event, by kind."""
 
     def encode(self) -> bytes:
         """Encode the event as JSON. Half a surrogate pair, which a name from a client can hold, becomes a question

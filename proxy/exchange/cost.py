@@ -23,31 +23,33 @@ from proxy.exchange.turn import Turn
 
 
 class Bill(NamedTuple):
-    """Dollars. paid: for the prompt that was sent and its answer. without_proxy: for the client's own prompt and the
-    same answer. planned: for the prompt that was planned and not sent, None where there was none."""
+    """Dollars."""
 
     paid: float
+    """Dollars for the prompt that was sent and its answer."""
     without_proxy: float
+    """Dollars for the client's own prompt and the same answer."""
     planned: float | None = None
+    """Dollars for the prompt that was planned and not sent. None if there was no such prompt."""
 
 
 class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     """The figures by which an exchange is billed, as JSON in its row. Tokens by our own count, except rounds and
-    completion.
-
-    rounds: (prompt, cached) of each round as the provider reports them, cached -1 where it does not. before: tokens of
-    the client's own prompt. held: tokens of that prompt that the provider's cache would hold if it had always been sent
-    as it came. sent: tokens of the prompt that was sent. expected: tokens of the sent prompt that the cache was
-    expected to hold. planned: (tokens, cached) of the prompt that was planned and not sent.
-    """
+    completion."""
 
     rounds: list[tuple[int, int]]
+    """(prompt, cached) of each round as the provider reports them, cached -1 where it does not."""
     completion: int
     before: int
+    """Tokens of the client's own prompt."""
     held: int
+    """Tokens of that prompt that the provider's cache would hold if it had always been sent as it came."""
     sent: int
+    """Tokens of the prompt that was sent."""
     expected: int
+    """Tokens of the sent prompt that the cache was expected to hold."""
     planned: tuple[int, int] | None = None
+    """(tokens, cached) of the prompt that was planned and not sent."""
     writes: list[tuple[int, int]] = []
     outputs: list[int] = []
     dollars: list[float] = []
@@ -168,13 +170,14 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
 
 
 class Prediction(NamedTuple):
-    """Dollars that were predicted before the answer. sent: for the prompt that was sent, with what the cache was
-    expected to hold of it. own: for the client's own prompt, with what the cache would hold without the proxy. rounds:
-    what the hidden rounds cost after the first."""
+    """Dollars that were predicted before the answer."""
 
     sent: float
+    """Dollars for the sent prompt, at the tokens that the cache was expected to hold."""
     own: float
+    """Dollars for the client's own prompt, at the tokens that the cache would hold without the proxy."""
     rounds: float
+    """Dollars for the hidden rounds after the first."""
 
 
 def predict_bill(model: Model, meter: Meter) -> Prediction | None:

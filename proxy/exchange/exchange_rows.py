@@ -29,41 +29,43 @@ from proxy.store.session_notes import HiddenRoundRow, ToolOfferRow
 
 
 class MessageForms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Data that rebuild the client's messages of an exchange from the chain, as JSON in its row.
-
-    system: [index, form] of each system message. other: [position, form] of messages that came in another form than the
-    first stored one; "" for the first stored one. base: the exchange before it in its branch, whose forms hold for all
-    messages that are not listed here. An agent rewords each answer of ours in its own way. Listing all of them with
-    every request would grow with the square of their number. gap: the text between two messages. whole: the form of the
-    messages array where it cannot be rebuilt from these fields.
-    """
+    """Data that rebuild the client's messages of an exchange from the chain, as JSON in its row."""
 
     system: list[tuple[int, str]] = []
+    """[index, form] of each system message."""
     other: list[tuple[int, str]] = []
+    """[position, form] of messages that came in another form than the first stored one; "" for the first stored one."""
     gap: str = ","
+    """The text between two messages."""
     whole: str = ""
+    """The form of the messages array where it cannot be rebuilt from these fields."""
     base: str = ""
+    """The exchange before it in its branch, whose forms hold for all messages that are not listed here. An agent
+    rewords each answer of ours in its own way. Listing all of them with every request would grow with the square of
+    their number."""
 
 
 class SentTexts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Texts of ours in the prompt of an exchange, as JSON in its row.
-
-    inserts: [index or -1, place, form of the text]. usage: upstream was asked for usage. original: the messages went
-    out as they came. rounds: number of hidden rounds that were put back first. tools: the form of the definitions that
-    were added, "" for none. limit: tokens above which the prompt is over its budget, 0 for no budget. refetched: cut
-    results that the request shows to have been fetched again, by kind. arm: that of the experiment, "" for none.
-    prompted: the request ends on a message of the user.
-    """
+    """Texts of ours in the prompt of an exchange, as JSON in its row."""
 
     inserts: list[tuple[int, str, str]] = []
+    """[index or -1, place, form of the text]."""
     usage: bool = False
+    """Upstream was asked for usage."""
     original: bool = False
+    """The messages went out as they came."""
     rounds: int = 0
+    """Number of hidden rounds that were put back first."""
     tools: str = ""
+    """The form of the definitions that were added, "" for none."""
     limit: int = 0
+    """Tokens above which the prompt is over its budget, 0 for no budget."""
     refetched: dict[str, int] = {}
+    """Cut results that the request shows to have been fetched again, by kind."""
     arm: str = ""
+    """The arm of the experiment, "" for none."""
     prompted: bool = False
+    """The request ends on a message of the user."""
 
 
 def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
@@ -183,18 +185,18 @@ def add_pin_row(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
 
 
 class _Ingested(NamedTuple):
-    """Facts about the prefix of a request that has been stored.
-
-    system: its system messages as [index, form]. other: by position, the messages that came in another form than the
-    first stored one. parent, position: the key and number of the last message in the chain. reached: an answer of ours
-    is among the messages.
-    """
+    """Facts about the prefix of a request that has been stored."""
 
     system: list[tuple[int, str]]
+    """The system messages of the request as [index, form]."""
     other: dict[int, bytes]
+    """The messages that came in another form than the first stored one, by position."""
     parent: bytes
+    """The key and number of the last message in the chain."""
     position: int
+    """The key and number of the last message in the chain."""
     reached: bool
+    """An answer of ours is among the messages."""
 
 
 def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:

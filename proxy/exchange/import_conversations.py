@@ -35,12 +35,13 @@ POLICY = "passthrough"
 
 @dataclass(frozen=True, slots=True)
 class ImportedConversation:
-    """A conversation to be imported. messages: the raw JSON of each message. tools: the raw JSON of the tools array,
-    None for none."""
+    """A conversation to be imported."""
 
     session: str
     messages: tuple[bytes, ...]
+    """The raw JSON of each message."""
     tools: bytes | None = None
+    """The raw JSON of the tools array, None for none."""
     model: str = MODEL
     strategy: str = "openai"
 

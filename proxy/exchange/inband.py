@@ -35,13 +35,15 @@ _HEADS = tuple(head.encode() for head in COMMAND_WORDS)
 
 @dataclass(frozen=True, slots=True)
 class ExtractedCommand:
-    """A request without commands. command_line: the command with which it ends, None where it ends with none. request:
-    the request as read, where there is a command. messages: those that are left."""
+    """A request without commands."""
 
     incoming: Incoming
     command_line: str | None = None
+    """The command with which it ends, None where it ends with none."""
     request: Request | None = None
+    """The request as read, where there is a command."""
     messages: tuple[Message, ...] = ()
+    """The messages that are left."""
 
 
 async def extract_command(services: Services, incoming: Incoming) -> ExtractedCommand:

@@ -35,16 +35,19 @@ LARGE = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPrompt:
-    """A past request. original_body: the body that the client sent. sent_body: the body that went upstream. edits:
-    those in force, by chain key. keys: the chain key of each message of the original. later_bodies: the bodies of the
-    later rounds, where the answer called tools of ours."""
+    """A past request."""
 
     exchange: ExchangeRecord
     original_body: bytes
+    """The body that the client sent."""
     sent_body: bytes
+    """The body that went upstream."""
     edits: Mapping[bytes, Edit]
+    """The edits in force, by chain key."""
     keys: tuple[bytes, ...]
+    """The chain key of each message of the original."""
     later_bodies: tuple[bytes, ...] = ()
+    """The bodies of the later rounds, where the answer called tools of ours."""
 
 
 async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str) -> RebuiltPrompt | None:

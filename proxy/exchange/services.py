@@ -34,17 +34,19 @@ LARGE = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A request as it came. path: without the session's part. session: the one that the path names. tenant: the
-    verified key's; None where no keys are configured, and the credential tells tenants apart. headers: without the
-    proxy's own keys."""
+    """A request as it came."""
 
     method: str
     path: str
+    """The path without the part that names a session."""
     query: bytes
     headers: Headers
+    """The client's headers without the proxy's own keys."""
     body: bytes
     session: str | None
+    """The session that the path names."""
     tenant: str | None = None
+    """The tenant of the verified key. None if no keys are configured: the credential then tells tenants apart."""
     encoded: tuple[Headers, bytes] | None = None
     """Headers and body as they came, where the body was decoded."""
     unmanaged_reason: str = ""

@@ -51,17 +51,19 @@ QuestionKey = tuple[str, str, str]
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """An Ask that is under way. headers: the client's credential, where the helper's upstream has no key; dropped with
-    the question. branches: those that wait for the answer. done: resolves to True if there is an answer. text: the
-    answer."""
+    """An Ask that is under way."""
 
     key: QuestionKey
     ask: Ask
     headers: Headers
+    """The client's credential, where the helper's upstream has no key; dropped with the question."""
     done: asyncio.Future[bool]
+    """Resolves to True if there is an answer."""
     branches: list[Branch] = field(default_factory=list)
+    """The branches that wait for the answer."""
     task: asyncio.Task[None] | None = None
     text: str | None = None
+    """The answer."""
 
 
 def judge_answer(ask: Ask, text: str) -> str:

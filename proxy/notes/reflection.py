@@ -67,20 +67,19 @@ class CallCost(msgspec.Struct, frozen=True):
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """Record of one tool call.
-
-    execution_time: seconds from the answer with the call to the request with the result, None if the answer did not
-    come through this process. message: the public id of the result.
-    """
+    """Record of one tool call."""
 
     tool: str
     params: Any
     raw_output: str
     outcome: Outcome
     execution_time: float | None
+    """Seconds from the answer with the call to the request with the result, None if the answer did not come through
+    this process."""
     cost: CallCost
     tool_selection_rationale: str
     message: str
+    """The public id of the result."""
     insights: str = ""
     learning: str = ""
     relevance: Relevance | None = None

@@ -41,20 +41,21 @@ EDIT_BYTES = 400
 class Node(msgspec.Struct, gc=False):
     """A chain key that is stored.
 
-    form: the first form it came in. branch: the branch that brought it. reached: an answer of ours stands at or before
-    it. strategy: the wire format that it was made for. seen_at: when it was first stored, in seconds. tokens: those of
-    that form under the session's `token_counter`, 0 where they are not known.
-
     There are as many nodes as messages in live sessions, so the garbage collector is spared them: none refers to
-    another.
-    """
+    another."""
 
     form: bytes
+    """The first form in which the message came."""
     branch: str
+    """The branch that brought the message."""
     reached: bool
+    """True if an answer of ours stands at or before the message."""
     strategy: str
+    """The wire format for which the form was made."""
     seen_at: float = 0.0
+    """The time at which the message was first stored, in seconds."""
     tokens: int = 0
+    """Tokens of that form under the session's `token_counter`, 0 if they are not known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -115,26 +116,19 @@ class LiveSession:
 
 
 class LoadedNotes(NamedTuple):
-    """Notes that the store had for a prompt. prompt_key: its chain key. hidden_count: number of hidden messages in the
-    history then, which are calls of our tools and their results."""
+    """Notes that the store had for a prompt."""
 
     prompt_key: bytes
+    """The chain key of the prompt."""
     hidden_count: int
+    """Number of hidden messages in the history then, which are calls of our tools and their results."""
     scratchpad: str
     memos: tuple[Memo, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """One line of history as this process knows it.
-
-    tip_key: the chain key of the last request's end. answer_key: that of our answer to it. answer_call_ids: the ids of
-    that answer's calls. edit_versions: how often each edited message was edited. edit_number: of the newest stored
-    edit. first_tip_key: where its first request ended. failed: the last attempt brought no answer. last_exchange: the
-    last one that was recorded. other_forms: by position, the messages of that exchange in another form than the first
-    stored one. read_back: the branch comes from the store, and it is not known yet if the last attempt failed.
-    positions: positions at which this process has seen or left the branch in the store. is_confirmed: the branch is, or
-    was, stored."""
+    """One line of history as this process knows it."""
 
     tenant: str
     session: str
@@ -146,23 +140,35 @@ class Branch:
     parent: str | None = None
     fork_key: bytes | None = None
     tip_key: bytes | None = None
+    """The chain key of the last request's end."""
     answer_key: bytes | None = None
+    """The chain key of our answer to that request."""
     answer_call_ids: frozenset[str] = frozenset()
+    """The ids of the calls in that answer."""
     edit_versions: dict[bytes, int] = field(default_factory=dict)
+    """The number of edits of each edited message."""
     edit_number: int = 0
+    """The version of the newest stored edit."""
     first_tip_key: bytes | None = None
+    """The key at which the first request of the branch ended."""
     failed: bool = False
+    """The last attempt brought no answer."""
     stored: bool = False
     last_exchange: str = ""
+    """The last exchange that was recorded."""
     other_forms: dict[int, bytes] = field(default_factory=dict)
+    """The messages of that exchange that came in another form than the first stored one, by position."""
     read_back: bool = False
+    """The branch comes from the store, and it is not known yet if the last attempt failed."""
     is_working: bool = False
     """True if its answers have called tools, or its client has continued after one (`side_calls`). False after it was
     read back, until its next request."""
     may_become_side_call: bool = False
     """True if it began beside a branch that works: an answer without calls makes a side call of it."""
     positions: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MAX_POSITIONS))
+    """Positions at which this process has seen or left the branch in the store."""
     is_confirmed: bool = False
+    """The branch is, or was, stored."""
     search_hits: tuple[bytes, tuple[RetrievedText, ...]] | None = None
     """The chain key of the newest prompt that the store was searched for, and the results of the search."""
     relevance: tuple[bytes, dict[bytes, float]] | None = None
@@ -314,37 +320,42 @@ RELEASED_STAGE = "released"
 
 
 class SessionSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Settings of a session, stored as JSON in its row; a setting that is not set is as the policy says.
-
-    policy, schedule: "" for the usual one. window: groups that stay, 0 for all, -1 for the policy's again. force: the
-    one-time action of the next request. ask: the next request asks the model for its state. withdrawn: ids of notes
-    that are to leave the prompt.
-    """
+    """Settings of a session, stored as JSON in its row; a setting that is not set is as the policy says."""
 
     policy: str = ""
+    """"" for the usual value."""
     schedule: str = ""
+    """"" for the usual value."""
     window: int | None = None
+    """Groups that stay, 0 for all, -1 for the policy's again."""
     max_iterations: int | None = None
     urgency: str = ""
     force: Literal["", "prune", "compress"] = ""
+    """The one-time action of the next request."""
     ask: bool = False
+    """The next request asks the model for its state."""
     withdrawn: list[str] = []
+    """Ids of notes that are to leave the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDecisions:
-    """The decisions of one session. dropped: the reasons, by chain key. removed: those of the dropped messages that are
-    removed for good. restored, pinned, unpinned: chain keys, by the operator. versions: that of the newest row of each
-    message."""
+    """The decisions of one session."""
 
     settings: SessionSettings = field(default_factory=SessionSettings)
     dropped: Mapping[bytes, str] = field(default_factory=dict)
+    """The reasons, by chain key."""
     removed: frozenset[bytes] = frozenset()
+    """The dropped messages that are removed for good."""
     restored: frozenset[bytes] = frozenset()
+    """Chain keys of messages that the operator has chosen."""
     pinned: frozenset[bytes] = frozenset()
+    """Chain keys of messages that the operator has chosen."""
     unpinned: frozenset[bytes] = frozenset()
+    """Chain keys of messages that the operator has chosen."""
     notes: tuple[OperatorNote, ...] = ()
     versions: Mapping[bytes, int] = field(default_factory=dict)
+    """The version of the newest row of each message."""
 
     @property
     def planning_decisions(self) -> OperatorDecisions:

@@ -20,21 +20,22 @@ from proxy.dialects.completions.request import MessageReader, read_message
 
 @dataclass(frozen=True, slots=True)
 class HiddenRound:
-    """The messages that are hidden behind one answer of ours.
-
-    answer_key: the answer's chain key, as the client has it. request_tip: the chain key of the end of the request that
-    it answers. replaces: the messages that stand in the answer's place, as upstream saw them; the last is the answer
-    itself. results: results of our own calls in the answer, where it also called the client's tools. client_call_ids:
-    the ids of the client's calls. stored_at: when the round was stored, in seconds. without_tools: our tools were left
-    out of the last request."""
+    """The messages that are hidden behind one answer of ours."""
 
     answer_key: bytes
+    """The answer's chain key, as the client has it."""
     request_tip: bytes
+    """The chain key of the end of the request that the round answers."""
     replaces: tuple[bytes, ...]
+    """The messages that stand in the answer's place, as upstream saw them; the last is the answer itself."""
     results: tuple[bytes, ...] = ()
+    """Results of our own calls in the answer, where it also called the client's tools."""
     client_call_ids: tuple[str, ...] = ()
+    """The ids of the client's calls."""
     stored_at: float = 0.0
+    """The time at which the round was stored, in seconds."""
     without_tools: bool = False
+    """Our tools were left out of the last request."""
 
     @property
     def size(self) -> int:
@@ -80,15 +81,17 @@ def decode_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> Hidde
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplicedRequest:
-    """A request with the messages that were put into it. keys: the chain key of each message; the client's messages
-    keep theirs. round_count: the number that were put back. hidden_at: when each message that the client does not have
-    was made, by its key. added_tools: the definitions that were added, b"" for none."""
+    """A request with the messages that were put into it."""
 
     request: Request
     keys: Sequence[bytes]
+    """The chain key of each message; the client's messages keep theirs."""
     round_count: int = 0
+    """The number of rounds that were put back."""
     hidden_at: Mapping[bytes, float] = field(default_factory=dict)
+    """The time at which each message that the client does not have was made, by key."""
     added_tools: bytes = b""
+    """The definitions that were added, b"" for none."""
 
 
 RoundsByTip = Mapping[bytes, Sequence[HiddenRound]]

@@ -35,14 +35,16 @@ MAX_NAME_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The place of a request. relation: main, continuation, fork, retry, twin or side. known_until: the index of the
-    last message that was known before, -1 for none. system_digest: a digest of its system messages."""
+    """The place of a request."""
 
     branch: Branch
     relation: Relation
+    """One of main, continuation, fork, retry, twin and side."""
     known_until: int
+    """The index of the last message that was known before, -1 for none."""
     explicit: bool
     system_digest: bytes = b""
+    """A digest of the system messages."""
 
     @property
     def is_new(self) -> bool:

@@ -21,18 +21,18 @@ from proxy.stream.tool_call_filter import RUNNABLE_REASONS, HiddenCall, choose_f
 
 
 class RoundContent(msgspec.Struct, frozen=True):
-    """The content of one body.
-
-    message: of the first choice, as upstream should get it back. hidden_calls: the calls of the proxy's tools, none if
-    the answer did not end well. shown_calls: the number of calls of the client. goes_on: all calls are hidden ones.
-    usage: its own.
-    """
+    """The content of one body."""
 
     message: bytes | None
+    """The message of the first choice, as upstream should get it back."""
     hidden_calls: list[HiddenCall]
+    """The calls of the proxy's tools, none if the answer did not end well."""
     shown_calls: int
+    """The number of calls of the client."""
     goes_on: bool
+    """All calls are hidden ones."""
     usage: Usage | None
+    """The usage of this body alone."""
 
 
 def may_call(body: bytes, hidden_tools: frozenset[str]) -> bool:

@@ -61,11 +61,12 @@ _UNNUMBERED = re.compile(
 
 
 class ContextOverflow(NamedTuple):
-    """A prompt that is too long. window_tokens, prompt_tokens: tokens as the upstream counts them, None if it does not
-    report them."""
+    """A prompt that is too long."""
 
     window_tokens: int | None
+    """Tokens as the upstream counts them, None if it does not report them."""
     prompt_tokens: int | None
+    """Tokens as the upstream counts them, None if it does not report them."""
 
 
 def read_overflow(body: bytes) -> ContextOverflow | None:

@@ -22,16 +22,16 @@ _NOTHING = b'{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},
 
 
 class ChoicePatch(msgspec.Struct):
-    """The changes to one choice.
-
-    text: replaces its content. kept_calls: the tool calls that stay, by their place in the list, each with its new
-    index (None: unchanged). removes_role: True if the role is removed. finish_json: the JSON that replaces the finish
-    reason."""
+    """The changes to one choice."""
 
     text: str | None = None
+    """The text that replaces the content."""
     kept_calls: list[tuple[int, int | None]] | None = None
+    """The tool calls that stay, by their place in the list, each with its new index (None: unchanged)."""
     removes_role: bool = False
+    """True if the role is removed."""
     finish_json: bytes | None = None
+    """The JSON that replaces the finish reason."""
 
 
 def patch_choices(raw: bytes, member_name: str, patches: dict[int, ChoicePatch]) -> bytes:

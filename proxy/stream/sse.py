@@ -20,15 +20,15 @@ _COLON, _LF, _CR = b":\n\r"
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event.
-
-    raw: its bytes, blank line included. data: the values of its data lines joined by newlines; None if it has none.
-    Comments, blank lines, and events that were too large or broke off have none. name: the value of its `event` line.
-    """
+    """One event."""
 
     raw: bytes
+    """The bytes of the event, blank line included."""
     data: bytes | None = None
+    """The values of its data lines joined by newlines; None if it has none. Comments, blank lines, and events that were
+    too large or broke off have none."""
     name: bytes | None = None
+    """The value of the `event` line."""
 
 
 class SseParser:

@@ -62,18 +62,18 @@ class _CallState:
 
 
 class SortedFragments(msgspec.Struct):
-    """The sorted fragments of one choice of one chunk.
-
-    upstream_fragments: all fragments, as upstream should get them back, with the position of the call in the round as
-    `index`. kept_places: the fragments that go on now: place in the list, and the new index if the fragment's own index
-    differs. client_fragments: the same fragments, as the client has them. released: fragments of earlier events that go
-    on before these. waiting: the fragments of this chunk that are held."""
+    """The sorted fragments of one choice of one chunk."""
 
     upstream_fragments: list[dict[str, Any]] = []
+    """All fragments, as upstream should get them back, with the position of the call in the round as `index`."""
     kept_places: list[tuple[int, int | None]] = []
+    """The fragments that go on now: place in the list, and the new index if the fragment's own index differs."""
     client_fragments: list[Any] = []
+    """The same fragments, as the client has them."""
     released: list[HeldFragment] = []
+    """Fragments of earlier events that go on before these."""
     waiting: list[HeldFragment] = []
+    """The fragments of this chunk that are held."""
     changed: bool = False
 
 

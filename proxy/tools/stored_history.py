@@ -153,13 +153,14 @@ async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -
 
 
 class PromptMembership(msgspec.Struct, frozen=True):
-    """The status of a session's messages, by their keys. left_keys: they have left the prompt. dropped_keys: the
-    operator has removed them, or they were undone. prompt_keys: those of the prompt's own history, empty if that is not
-    known. A message of another branch is in no prompt."""
+    """The status of a session's messages, by their keys."""
 
     left_keys: frozenset[bytes] = frozenset()
+    """The messages that have left the prompt."""
     dropped_keys: frozenset[bytes] = frozenset()
+    """The messages that the operator has removed, or that were undone."""
     prompt_keys: frozenset[bytes] = frozenset()
+    """The messages of the prompt's own history, empty if unknown. A message of another branch is in no prompt."""
 
 
 UNKNOWN_MEMBERSHIP = PromptMembership()

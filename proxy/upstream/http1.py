@@ -88,13 +88,14 @@ class BodyParser(Protocol):
 
 
 class ResponseHead(NamedTuple):
-    """The head of an answer. headers: names in lower case, in their order. keeps_alive: the connection stays open
-    afterwards."""
+    """The head of an answer."""
 
     status: int
     headers: Headers
+    """Names in lower case, in their order."""
     body: BodyParser
     keeps_alive: bool
+    """True if the connection stays open afterwards."""
 
 
 def write_request_head(method: str, request_target: bytes, headers: Headers) -> bytes:

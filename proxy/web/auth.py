@@ -43,12 +43,14 @@ ANY_PLANE: Final = "any"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An identified caller. name: the key's. tenant: the tenant of its sessions; `*` for every tenant. plane: the
-    purpose of the key, or `any`."""
+    """An identified caller."""
 
     name: str
+    """The name of the key."""
     tenant: str
+    """The tenant of the caller's sessions; `*` for every tenant."""
     plane: str
+    """The purpose of the key, or `any`."""
 
     def __post_init__(self) -> None:
         if not (self.name and self.tenant and self.plane):

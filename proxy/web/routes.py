@@ -49,12 +49,13 @@ _OTHER: Final = re.compile(r"/threads/[^/]+/messages/?")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The target of a path. planes: the keys that open it; empty: no key is needed. path: the route's, `""` if there is
-    none."""
+    """The target of a path."""
 
     kind: RouteKind
     planes: frozenset[str]
+    """The kinds of keys that open the route. Empty: no key is needed."""
     path: str = ""
+    """The path of the route, `""` if there is none."""
 
 
 DATA: Final = Route("data", frozenset({"data"}))

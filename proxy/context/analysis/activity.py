@@ -57,18 +57,22 @@ _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 
 class CommandRun(NamedTuple):
-    """A command that was run. text: see `Command`. outcome_text: its outcome, empty if it is unknown. unresolved: the
-    command failed, and no later success is known. only_shows: the command only showed something. directory: the working
-    directory, if known. changes_before: the number of file changes before the run. again: the command was run again
-    since, with an unknown outcome."""
+    """A command that was run."""
 
     text: str
+    """The command, as `ShellCommand.text` has it."""
     outcome_text: str
+    """The outcome in words, empty if it is unknown."""
     unresolved: bool
+    """The command failed, and no later success is known."""
     only_shows: bool
+    """The command only showed something."""
     directory: str = ""
+    """The working directory, if known."""
     changes_before: int = 0
+    """The number of file changes before the run."""
     again: bool = False
+    """The command was run again since, with an unknown outcome."""
 
 
 class ActivityEntries(NamedTuple):

@@ -56,20 +56,24 @@ class ReflectionSettings:
 
 
 class AnsweredCall(NamedTuple):
-    """An answered call. call_index: the index of the message with the call. result_index: the index of its result."""
+    """An answered call."""
 
     call: Call
     call_index: int
+    """The index of the message with the call."""
     result_index: int
+    """The index of its result."""
 
 
 class CallBatch(NamedTuple):
-    """Steps with one reflection. calls: their calls, without low-stakes calls. result_keys: the chain keys of their
-    results. ask_id: the id of the question."""
+    """Steps with one reflection."""
 
     calls: tuple[AnsweredCall, ...]
+    """Their calls, without low-stakes calls."""
     result_keys: tuple[bytes, ...]
+    """The chain keys of their results."""
     ask_id: str
+    """The id of the question."""
 
 
 def find_answered_calls(messages: Sequence[Message], step: Step) -> list[AnsweredCall]:
@@ -178,13 +182,16 @@ def _terms(result: Message, call: Call) -> bm25.TermCounts:
 
 
 class FoundReflections(NamedTuple):
-    """The reflections of a conversation. calls: all answered calls. items: the reflection on a call, by the index of
-    its result. progress: the assessments of progress, oldest first. batches: the batches."""
+    """The reflections of a conversation."""
 
     calls: list[AnsweredCall]
+    """All answered calls."""
     items: dict[int, CallReflection]
+    """The reflection on a call, by the index of its result."""
     progress: list[Progress]
+    """The assessments of progress, oldest first."""
     batches: list[CallBatch]
+    """The batches."""
 
 
 def find_reflections(view: View, reflecting: ReflectionSettings) -> FoundReflections:

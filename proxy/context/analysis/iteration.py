@@ -17,12 +17,14 @@ Urgency = Literal["off", "gentle", "firm"]
 
 
 class CurrentIteration(NamedTuple):
-    """The iteration of a request. number: assistant messages since the last prompt. maximum: the maximum number of
-    iterations. start: the index of the first message after the prompt."""
+    """The iteration of a request."""
 
     number: int
+    """Assistant messages since the last prompt."""
     maximum: int
+    """The maximum number of iterations."""
     start: int
+    """The index of the first message after the prompt."""
 
     @property
     def remaining(self) -> int:

@@ -26,20 +26,20 @@ _OTHER_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\r(?!\n|$)")
 
 @dataclass(frozen=True, slots=True)
 class NumberedLines:
-    """The lines of a text.
-
-    whole: the unchanged lines; joined by line feeds they are the text. bare: the lines without a listing's numbers.
-    numbers: the number of each line, -1 for none. is_listing: most lines are numbered; if not, bare is whole. is_sure:
-    the numbers are aligned to the right or stand before an arrow, as tools write them and tables hardly do. is_plain:
-    the text has no other character that some readers take for a line end.
-    """
+    """The lines of a text."""
 
     whole: Sequence[str]
+    """The unchanged lines; joined by line feeds they are the text."""
     bare: Sequence[str]
+    """The lines without a listing's numbers."""
     numbers: Sequence[int]
+    """The number of each line, -1 for none."""
     is_listing: bool
+    """True if most lines are numbered. If not, `bare` is `whole`."""
     is_sure: bool
+    """The numbers are aligned to the right or stand before an arrow, as tools write them and tables hardly do."""
     is_plain: bool
+    """The text has no other character that some readers take for a line end."""
 
 
 def read_lines(message: Message) -> NumberedLines:

@@ -41,27 +41,31 @@ LOOP_KINDS = (
 
 
 class Loop(NamedTuple):
-    """One loop that the newest step continues.
-
-    total: the number of events in loops of this kind so far, earlier loops included; it never decreases. run_length:
-    the number of events in this loop. subject: the theme, the tool's name or the line of the error."""
+    """One loop that the newest step continues."""
 
     kind: str
     total: int
+    """The number of events in loops of this kind so far, earlier loops included; it never decreases."""
     run_length: int
+    """The number of events in this loop."""
     subject: str
+    """The theme, the tool's name or the line of the error."""
 
 
 class _Call(NamedTuple):
-    """A call, as compared. key: a hash of name and arguments. name: the tool. polls: the call waits. writes: the call
-    changes something. command: its command."""
+    """A call, as compared."""
 
     id: str
     key: int
+    """A hash of name and arguments."""
     name: str
+    """The tool."""
     polls: bool
+    """True if the call waits."""
     writes: bool
+    """True if the call changes something."""
     command: ShellCommand
+    """The command of the call."""
 
 
 class _AssistantFacts(NamedTuple):

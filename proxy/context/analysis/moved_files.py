@@ -25,11 +25,12 @@ _BEGIN = "*** Begin Patch"
 
 
 class FileChange(NamedTuple):
-    """A change of a file. kind: edited, created, gone, undone (restored as before its edits), or placed (replaced by
-    other content). path: `*` for any files."""
+    """A change of a file."""
 
     kind: str
+    """One of edited, created, gone, undone (restored as before its edits), or placed (replaced by other content)."""
     path: str
+    """`*` for any files."""
 
 
 def read_patch_changes(arguments: str) -> list[FileChange]:

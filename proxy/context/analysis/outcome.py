@@ -125,17 +125,20 @@ _PARSED = 400_000
 
 
 class ResultLines(NamedTuple):
-    """The lines of a result. code, failed: the values that a JSON object has beside its output. inside: the lines are
-    those of the outputs in such an object. is_object: the result is a JSON object. zero_counts: fields that count
-    changes, if all counts are 0. dry_run: the object says that no change was intended."""
+    """The lines of a result."""
 
     lines: Sequence[str]
     code: int | None = None
     failed: bool | None = None
+    """The exit code and the failure that a JSON object states next to its output."""
     inside: bool = False
+    """The lines are those of the outputs in such an object."""
     is_object: bool = False
+    """The result is a JSON object."""
     zero_counts: tuple[str, ...] = ()
+    """Fields that count changes, if all counts are 0."""
     dry_run: bool = False
+    """The object says that no change was intended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,14 +395,18 @@ def _reports_error(rows: Sequence[str], found: _OutcomeLines, command: ShellComm
 
 
 class _OutcomeLines(NamedTuple):
-    """The lines that report the outcome of a run. failed: of a failure. passed: of full success. part: of a success in
-    part. last: of success as the last line. words: with words of success alone."""
+    """The lines that report the outcome of a run."""
 
     failed: list[int]
+    """Lines that report a failure."""
     passed: list[int]
+    """Lines that report full success."""
     part: list[int]
+    """Lines that report a success in part."""
     last: list[int]
+    """Lines that report success as the last line of a run."""
     words: list[int]
+    """Lines that have words of success and no figure."""
     ends: list[int]
     """The last lines with content."""
 

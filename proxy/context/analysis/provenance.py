@@ -32,16 +32,20 @@ _LEAVES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The origin of a message. call: the call whose result the message is. steps: answers of the model since. edits:
-    later calls that have changed the shown text. is_file: the text is that of one file. is_removed: the last of these
-    calls has removed the file. possible_edits: other later commands that may have changed the text."""
+    """The origin of a message."""
 
     call: Call | None
+    """The call whose result the message is."""
     steps: int
+    """Answers of the model since."""
     edits: int
+    """Later calls that have changed the shown text."""
     is_file: bool
+    """The text is that of one file."""
     is_removed: bool = False
+    """The last of these calls has removed the file."""
     possible_edits: int = 0
+    """Other later commands that may have changed the text."""
 
     def describe_origin(self) -> str:
         """Describe the origin in words, without square brackets and line ends."""
@@ -125,12 +129,14 @@ def _keeps_files(command: ShellCommand) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """The subject of a result. path: the path of the shown file. text: the text of a result that shows several files.
-    values: the values in the arguments of the call."""
+    """The subject of a result."""
 
     path: str
+    """The path of the shown file."""
     text: str
+    """The text of a result that shows several files."""
     values: frozenset[str]
+    """The values in the arguments of the call."""
 
 
 def _subject(message: Message, call: Call, source: ResultSource) -> _Subject:

@@ -84,40 +84,44 @@ _PARTS = re.compile(r"&&|\|\||[;|\n]")
 
 @dataclass(frozen=True, slots=True)
 class ResultSource:
-    """The source of a call's result.
-
-    path: of the file that the call shows or writes, "" if none is known; for a recall the id. canonical_call: the
-    tool's name and its arguments in canonical form, equal for equal calls. by_shell: a shell command does it."""
+    """The source of a call's result."""
 
     action: SourceAction
     path: str
+    """The path of the file that the call shows or writes, "" if none is known. For a recall: the id."""
     canonical_call: str
+    """The tool's name and its arguments in canonical form, equal for equal calls."""
     by_shell: bool = False
+    """A shell command does it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refetch:
-    """A result that was fetched again.
-
-    index: the index of the new result. earlier_index: the index of the newest earlier result of the same source. steps:
-    requests between the two. edits: calls between the two that write the same file, so that its text may differ."""
+    """A result that was fetched again."""
 
     kind: RefetchKind
     index: int
+    """The index of the new result."""
     earlier_index: int
+    """The index of the newest earlier result of the same source."""
     steps: int
+    """Requests between the two."""
     edits: int
+    """Calls between the two that write the same file, so that its text may differ."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """The results so far. by_call: by the call. by_file: by the last part of the path. by_id: by public id. found: the
-    refetches, by the index of the new result."""
+    """The results so far."""
 
     by_call: dict[str, int]
+    """The newest results by their call."""
     by_file: dict[str, list[tuple[int, str, SourceAction]]]
+    """The calls on files, by the last part of the path."""
     by_id: dict[str, int]
+    """The results by public id."""
     found: dict[int, Refetch]
+    """The refetches, by the index of the new result."""
 
     def copy(self) -> _Known:
         by_file = {name: [*held] for name, held in self.by_file.items()}

@@ -91,25 +91,26 @@ MAX_PARSED_CHARS = 20_000
 
 
 class _Part(NamedTuple):
-    """A simple command. operator: the operator in front. first: its first word. words: all words, with the assignments
-    in front. shows: the command only shows something."""
+    """A simple command."""
 
     operator: str
+    """The operator in front."""
     first: str
+    """The first word."""
     words: str
+    """All words, with the assignments in front."""
     shows: bool
+    """The command only shows something."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A call, as needed to interpret its result.
-
-    text: the beginning of the command on one line, empty if only the tool's name says that it runs something. kind: see
-    `CommandKind`.
-    """
+    """A call, as needed to interpret its result."""
 
     text: str
+    """The beginning of the command on one line, empty if only the tool's name says that it runs something."""
     kind: CommandKind
+    """The kind of the call (`CommandKind`)."""
     exit_code_proves: bool = True
     """An exit code of 0 covers all commands that ran."""
     output_cut: bool = False

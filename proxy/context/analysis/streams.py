@@ -16,16 +16,16 @@ from proxy.context.plan import View
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Positions in the view's messages.
-
-    results: tool results and observations. thoughts: assistant messages with reasoning or text, with or without calls.
-    call_positions: by the position of a result, the position of the assistant message that it answers. end_positions:
-    by the position of an assistant message with results, the position after its last result."""
+    """Positions in the view's messages."""
 
     results: tuple[int, ...]
+    """Tool results and observations."""
     thoughts: tuple[int, ...]
+    """Assistant messages with reasoning or text, with or without calls."""
     call_positions: dict[int, int]
+    """The position of the assistant message that a result answers, by the position of the result."""
     end_positions: dict[int, int]
+    """The position after the last result, by the position of the assistant message."""
 
     def find_step_positions(self, result: int) -> range:
         """Return the positions that stay with a result: its call, the reasoning on the call, and the other results of
@@ -57,11 +57,12 @@ def find_streams(view: View) -> Streams:
 
 @dataclass(frozen=True, slots=True)
 class Research:
-    """The research since the last prompt. call_count: the number of answered calls. page_calls: the answered calls that
-    read a page."""
+    """The research since the last prompt."""
 
     call_count: int
+    """The number of answered calls."""
     page_calls: tuple[Call, ...]
+    """The answered calls that read a page."""
 
 
 def find_research(view: View, start: int, page_tools: str) -> Research:

@@ -30,10 +30,12 @@ _LEAST = 20
 
 
 class Quotation(NamedTuple):
-    """A retrieved text. key: of the source message. description: a description of the text."""
+    """A retrieved text."""
 
     key: bytes
+    """The index of the source message."""
     description: str
+    """A description of the text."""
     text: str
 
 

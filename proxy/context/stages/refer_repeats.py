@@ -215,13 +215,16 @@ _TABLES = (".csv", ".tsv", ".tab", ".txt", ".log", ".dat")
 
 
 class _Target(NamedTuple):
-    """A text that is whole in the prompt. at: index of the message. call: the call that contains the text, None for a
-    result. name: the name of the argument. lines: the lines that are compared."""
+    """A text that is whole in the prompt."""
 
     at: int
+    """Index of the message."""
     call: Call | None
+    """The call that contains the text, None for a result."""
     name: str
+    """The name of the argument."""
     lines: Sequence[str]
+    """The lines that are compared."""
     held: NumberedLines
 
 

@@ -145,13 +145,15 @@ def _pieces(view: View, batch: list[int]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """The old messages of a view. covered: indices of the messages that are replaced. bearer: the user message that
-    gets the summary. first: the index at which the newest messages begin."""
+    """The old messages of a view."""
 
     covered: tuple[int, ...]
+    """Indices of the messages that are replaced."""
     covered_set: frozenset[int]
     bearer: int
+    """The user message that gets the summary."""
     first: int
+    """The index at which the newest messages begin."""
 
 
 def _find_old_messages(view: View, keep: int) -> _Old | None:

@@ -315,12 +315,13 @@ def _find_call_types(items: Sequence[bytes]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _TextChange:
-    """The change of a message's text. kept: the index of the text that is replaced by `text`; the other texts stand
-    aside. added: texts that are appended. With `text` None, texts are only appended."""
+    """The change of a message's text."""
 
     text: str | None
     kept: int
+    """The index of the text that is replaced by `text`; the other texts stand aside."""
     added: tuple[str, ...]
+    """Texts that are appended. With `text` None, texts are only appended."""
 
     def apply(self, raw: bytes, texts: Sequence[Span], list_end: int | None) -> list[Replacement]:
         """The replacements in an item whose texts stand at these spans. list_end: the end of its list of parts."""
