@@ -20,7 +20,7 @@ from proxy.store.gap_file import FILE_SIZE
 from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.long_writes import PIECE_BYTES, PIECE_ROWS
 from proxy.store.negative_cache import MAX_SESSIONS
-from proxy.store.sql import MAX_ANSWERS
+from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.write_queue import HOLD_S
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PLACES, SLOW_S
@@ -186,7 +186,7 @@ LIMITS = (
     ),
     LimitRow("planning one request", "`limits.plan_ms`", "the original goes out, and the work stops"),
     LimitRow("questions to the helper", f"`helper.queue`, {MAX_PROMPT_CHARS >> 20} MiB", "done without, counted"),
-    LimitRow("a helper's answers in memory", f"{MAX_ANSWERS:,} a session", "read back from the store"),
+    LimitRow("a helper's answers in memory", f"{MAX_HELPER_ANSWERS:,} a session", "read back from the store"),
     LimitRow("dollars for helpers", "`helper.dollars_a_day`", "done without, counted"),
     LimitRow("events in memory", "`events.kept`, some 16 KB each at most", "whoever comes back is told of a gap"),
     LimitRow("events that wait for a listener or a webhook", "`events.queue`", "the oldest are lost, counted and told"),

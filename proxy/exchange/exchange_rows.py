@@ -334,7 +334,7 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
         session=branch.session,
         exchange=turn.id,
         branch=branch.name,
-        head=turn.tip_key,
+        tip=turn.tip_key,
         messages=len(turn.keys),
         envelope=bytes.fromhex(_add_form(turn, chain.compute_form(envelope), envelope)),
         forms=msgspec.json.encode(forms),

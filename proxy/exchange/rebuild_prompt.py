@@ -75,7 +75,7 @@ async def rebuild_request(
 ) -> tuple[Request, tuple[bytes, ...]]:
     """Return (the request that the client sent, the chain key of each message). message_reader: finds messages that
     were read before. Raises StoreUnavailable if a part of it is missing."""
-    chain = await store.read_chain(row.tenant, row.session, row.head)
+    chain = await store.read_chain(row.tenant, row.session, row.tip)
     body = await _rebuild_original(store, row, chain)
     request = (
         read_request(body, message_reader)
@@ -92,7 +92,7 @@ async def _rebuild_later_bodies(store: Store, row: ExchangeRecord, request: Requ
     for stored in found:
         if stored.exchange != row.exchange:
             continue
-        one = decode_round(stored.key, stored.head, stored.body, stored.created_at)
+        one = decode_round(stored.key, stored.tip, stored.body, stored.created_at)
         for more in one.split_requests():
             body = append_messages(body, more)
             bodies.append(body)
@@ -110,8 +110,8 @@ async def _splice_stored_rounds(
     if sent.rounds:
         for found in await store.read_hidden_rounds(row.tenant, row.session, keys):
             if found.created_at <= row.started_at:  # a later round was not there to be put back
-                one = decode_round(found.key, found.head, found.body, found.created_at)
-                rounds.setdefault(found.head, []).append(one)
+                one = decode_round(found.key, found.tip, found.body, found.created_at)
+                rounds.setdefault(found.tip, []).append(one)
     spliced = splice_hidden_rounds(request, keys, rounds, tools)
     if spliced.round_count != sent.rounds:
         raise StoreUnavailable("hidden rounds of a stored exchange are missing")

@@ -89,11 +89,11 @@ async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
         rows = await services.store.read_hidden_rounds(turn.tenant, live_session.session, missing)
         found: dict[bytes, tuple[HiddenRound, ...]] = dict.fromkeys(missing, ())
         for row in rows:
-            if row.head in found:
-                found[row.head] += (decode_round(row.key, row.head, row.body, row.created_at),)
-        for head, known in found.items():
-            if head not in live_session.hidden_rounds:  # nobody else has read it meanwhile
-                live_session.put_rounds(head, known)
+            if row.tip in found:
+                found[row.tip] += (decode_round(row.key, row.tip, row.body, row.created_at),)
+        for tip, known in found.items():
+            if tip not in live_session.hidden_rounds:  # nobody else has read it meanwhile
+                live_session.put_rounds(tip, known)
     return live_session.hidden_rounds
 
 

@@ -25,7 +25,7 @@ from proxy.sessions.branch import Branch
 from proxy.sessions.live import LiveSessions
 from proxy.settings.load import HelperSettings, Settings
 from proxy.store.derived import HelperAnswerRow
-from proxy.store.sql import MAX_ANSWERS
+from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.upstream.client import UpstreamClient
 from proxy.upstream.headers import Headers
 
@@ -284,7 +284,7 @@ def remember_answer(branch: Branch, name: str, text: str) -> None:
 
 def _with(answers: Mapping[str, str], name: str, text: str) -> dict[str, str]:
     made = {**answers, name: text}
-    while len(made) > MAX_ANSWERS:  # the oldest answers leave; they can be read again from the store
+    while len(made) > MAX_HELPER_ANSWERS:  # the oldest answers leave; they can be read again from the store
         del made[next(iter(made))]
     return made
 

@@ -260,21 +260,21 @@ def _describe_window(groups: int, **_: object) -> str:
 
 ACTIONS: Final[tuple[Action, ...]] = (
     Action(
-        "show_settings", session_settings.load_settings, (), READ, "GET", "/settings", "steering",
+        "show_settings", session_settings.load_settings, (), READ, "GET", "/settings", "operator",
         "Show the settings of the session. `force` and `ask` are the pending actions of its next request.",
         ("sessions settings",),
     ),
     Action(
         "change_settings", session_settings.change_settings, tuple(SettingsBody.model_fields), CHANGE, "PATCH",
-        "/settings", "steering", "Set the named settings, and nothing else.", ("sessions settings",),
+        "/settings", "operator", "Set the named settings, and nothing else.", ("sessions settings",),
         body=SettingsBody,
     ),
     Action(
         "replace_settings", session_settings.replace_settings, tuple(SettingsBody.model_fields), CHANGE, "PUT",
-        "/settings", "steering", "Set all settings: an omitted one is as the policy says.", (), body=SettingsBody,
+        "/settings", "operator", "Set all settings: an omitted one is as the policy says.", (), body=SettingsBody,
     ),
     Action(
-        "set_window", session_settings.set_window, ("groups",), CHANGE | INBAND, "POST", "/window", "steering",
+        "set_window", session_settings.set_window, ("groups",), CHANGE | INBAND, "POST", "/window", "operator",
         "Keep only the last groups in the prompt.", ("context window",), body=WindowBody,
         inband=InbandForm("/context window N", "keep the last N groups in the prompt; 0: all"), done=_describe_window,
     ),
@@ -301,17 +301,17 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("groups show",), inband=InbandForm("/message show GID", "a group in full"),
     ),
     Action(
-        "prune_prompt", prune.prune_next_prompt, (), CHANGE, "POST", "/prune", "steering",
+        "prune_prompt", prune.prune_next_prompt, (), CHANGE, "POST", "/prune", "operator",
         "Prune the next prompt as if its budget were smaller than its size. The removed messages stay out.",
         ("context prune",), done="the next request is pruned",
     ),
     Action(
-        "compress_prompt", session_settings.request_compress, (), CHANGE, "POST", "/compress", "steering",
+        "compress_prompt", session_settings.request_compress, (), CHANGE, "POST", "/compress", "operator",
         "Make every edit that the policy proposes with the next request, even an edit that does not pay.",
         ("context compress", "compress"), done="the next request makes every edit that its policy proposes",
     ),
     Action(
-        "rebuild", rebuild_state.rebuild, ("branch",), CHANGE | INBAND, "POST", "/rebuild", "steering",
+        "rebuild", rebuild_state.rebuild, ("branch",), CHANGE | INBAND, "POST", "/rebuild", "operator",
         "Have the state written again from the current prompt. The helper writes it, or the upstream with its own"
         " key; else it comes with the next request.",
         ("context rebuild",), body=BranchBody, inband=InbandForm("/context rebuild", "have the state written anew"),
@@ -332,7 +332,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _decision(edit_messages.pin, "context pin", "Keep groups or messages as they are: no policy edits them."),
     _decision(edit_messages.unpin, "context unpin", "Let policies edit groups or messages again."),
     Action(
-        "undo", edit_messages.undo, ("branch",), CHANGE | INBAND, "POST", "/undo", "steering",
+        "undo", edit_messages.undo, ("branch",), CHANGE | INBAND, "POST", "/undo", "operator",
         "Remove the last group. The state returns to the one before it, or is written again.", ("undo",),
         body=BranchBody, inband=InbandForm("/undo", "take back the last group"),
     ),
@@ -342,7 +342,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("stats",),
     ),
     Action(
-        "show_chart", prompt_chart.build_chart, ("branch",), READ, "GET", "/picture", "figures",
+        "show_chart", prompt_chart.build_chart, ("branch",), READ, "GET", "/prompt_chart", "figures",
         "Show the next prompt of a branch. Each group is a bar of its messages: tokens, changes and their reasons.",
         (),
     ),
@@ -352,43 +352,43 @@ ACTIONS: Final[tuple[Action, ...]] = (
         ("sessions delete",),
     ),
     Action(
-        "show_state", give_notes.read_state, ("branch",), READ, "GET", "/state", "told",
+        "show_state", give_notes.read_state, ("branch",), READ, "GET", "/state", "notes",
         "Show the state that the next prompt carries.", ("state show",),
     ),
     Action(
-        "set_state", give_notes.set_state, ("text", "branch"), CHANGE, "PUT", "/state", "told",
+        "set_state", give_notes.set_state, ("text", "branch"), CHANGE, "PUT", "/state", "notes",
         "Replace the model's own state.", ("state set",), body=StateBody,
         done="state set: it stands in the next prompt",
     ),
     Action(
-        "show_scratchpad", give_notes.read_scratchpad, (), READ | INBAND, "GET", "/scratchpad", "told",
+        "show_scratchpad", give_notes.read_scratchpad, (), READ | INBAND, "GET", "/scratchpad", "notes",
         "Show the session's scratchpad, empty if there is none yet.", ("scratchpad show",),
         inband=InbandForm("/session scratchpad", "the scratchpad"),
     ),
     Action(
-        "set_scratchpad", give_notes.set_scratchpad, ("text",), CHANGE, "PUT", "/scratchpad", "told",
+        "set_scratchpad", give_notes.set_scratchpad, ("text",), CHANGE, "PUT", "/scratchpad", "notes",
         "Replace the text of the scratchpad.", ("scratchpad set",), body=ScratchpadBody,
         done="scratchpad set: it stands in the next prompt",
     ),
     Action(
-        "list_notes", give_notes.list_notes, (), READ, "GET", "/notes", "told",
+        "list_notes", give_notes.list_notes, (), READ, "GET", "/notes", "notes",
         "List the operator's notes in force, oldest first.", ("notes list",),
     ),
     Action(
-        "add_note", give_notes.add_note, ("text",), CHANGE, "POST", "/notes", "told",
+        "add_note", give_notes.add_note, ("text",), CHANGE, "POST", "/notes", "notes",
         "Add a note at the tail of the next prompt, where it stays.", ("add",), body=TextBody,
         done="note {id} stands in the next prompt",
     ),
     Action(
-        "withdraw_note", give_notes.withdraw_note, ("note",), CHANGE, "DELETE", "/notes/{note}", "told",
+        "withdraw_note", give_notes.withdraw_note, ("note",), CHANGE, "DELETE", "/notes/{note}", "notes",
         "Withdraw a note from the prompts.", ("notes withdraw",), done="note {note} leaves the prompts",
     ),
     Action(
-        "list_feedback", give_notes.list_feedback, ("branch",), READ, "GET", "/feedback", "told",
+        "list_feedback", give_notes.list_feedback, ("branch",), READ, "GET", "/feedback", "notes",
         "List the feedback of users on a branch's iterations, oldest first.", ("feedback list",),
     ),
     Action(
-        "add_feedback", give_notes.add_feedback, ("text", "branch"), CHANGE, "POST", "/feedback", "told",
+        "add_feedback", give_notes.add_feedback, ("text", "branch"), CHANGE, "POST", "/feedback", "notes",
         "Give feedback on the iterations so far: it stands in the next iteration's record.", ("feedback give",),
         body=TextBody, done="it stands in the next iteration's record",
     ),

@@ -32,7 +32,7 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
     keys = {selected.keys[n] for n in chosen}
     for row in await services.store.read_hidden_rounds(*place, sorted(keys)):
         if row.key in keys:
-            one = decode_round(row.key, row.head, row.body, row.created_at)
+            one = decode_round(row.key, row.tip, row.body, row.created_at)
             silent = replace(
                 one,
                 replaces=tuple(erase_content(raw, ERASED_TEXT) for raw in one.replaces),

@@ -105,7 +105,7 @@ async def measure_session(
         return None
     arm = arms.pop() if len(arms) == 1 else "mixed"
     sums = _sum_exchanges(services, SessionMeasures(tenant, session, arm), exchanges)
-    tips = {one.branch: one.answer or one.head for one in exchanges}
+    tips = {one.branch: one.answer or one.tip for one in exchanges}
     bodies = {
         message.key: message.body
         for tip in tips.values()

@@ -55,7 +55,7 @@ class ChartInsert(Struct, frozen=True):
 
 
 class PromptChart(Struct, frozen=True):
-    """The next prompt as a chart. head: tools and system messages. earlier: number of groups before the first bar.
+    """The next prompt as a chart. fixed: tools and system messages. earlier: number of groups before the first bar.
     limit: tokens that the model takes. budget: the share of the limit, 0 to 1, that the policy fills. waits: the model
     waits for results, not for the user."""
 
@@ -67,7 +67,7 @@ class PromptChart(Struct, frozen=True):
     budget: float
     tokens: int
     sent: int
-    head: list[ChartSegment]
+    fixed: list[ChartSegment]
     bars: list[ChartBar]
     earlier: int
     inserts: list[ChartInsert]
@@ -88,10 +88,10 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
     turn, plan = preview.turn, preview.turn.prompt.plan
     edits = {} if turn.prompt.observed else preview.edits
     pieces = [_make_segment(selected, turn.weigh, edits, n) for n in range(len(selected.keys))]
-    head = [piece for piece in pieces if piece.kind == "system"]
+    fixed = [piece for piece in pieces if piece.kind == "system"]
     tools = turn.weigh.count_tools(selected.request.tools)
     if tools:
-        head.insert(0, ChartSegment("tools", tools, tools))
+        fixed.insert(0, ChartSegment("tools", tools, tools))
     bars = [
         ChartBar(line, [piece for piece in pieces[one.start : one.end] if piece.kind != "system"])
         for one, line in zip(selected.groups, show.build_group_items(selected, preview, reported), strict=True)
@@ -116,7 +116,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
         budget=turn.enriched.policy.budget,
         tokens=plan.before,
         sent=plan.before if turn.prompt.observed else plan.after,
-        head=head,
+        fixed=fixed,
         bars=bars[-MAX_BARS:],
         earlier=max(0, len(bars) - MAX_BARS),
         inserts=inserts,

@@ -77,12 +77,12 @@ async def _conversation(store: Store, branch: BranchRow, last: ExchangeRecord, s
     if built is None:
         raise StoreUnavailable("an exchange has left the store")
     request, keys = await asyncio.to_thread(_read, branch.tenant, built.original_body)
-    chain = await store.read_chain(*place, last.answer or last.head)
+    chain = await store.read_chain(*place, last.answer or last.tip)
     seen = {stored.key: stored.created_at for stored in chain}
     raws = [message.raw for message in request.messages]
     at = keys.index(branch.fork_key) + 1 if branch.fork_key in keys else 0
     known = await store.read_branch(*place, branch.branch)
-    answers = known.answers if known else {}
+    answers = known.helper_answers if known else {}
     times: list[float] = []
     for k in keys:  # a system message is not in the chain: it has the time of the message before it
         times.append(seen.get(k, times[-1] if times else branch.created_at))

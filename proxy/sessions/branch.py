@@ -218,17 +218,17 @@ class Branch:
             beside += [self.loaded_notes.scratchpad, *(memo.content for memo in self.loaded_notes.memos)]
         return known + sum(map(getsizeof, beside))
 
-    def record_position(self, head: bytes, answer: bytes | None, now: float) -> BranchTipRow:
+    def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""
-        self.positions.append((head, answer, now))
+        self.positions.append((tip, answer, now))
         place = (self.tenant, self.session, self.name)
-        return BranchTipRow(*place, head, answer, now, self.state.stopped, self.state.last_state_request.serialize())
+        return BranchTipRow(*place, tip, answer, now, self.state.stopped, self.state.last_state_request.serialize())
 
     def is_at(self, position: BranchPosition) -> bool:
         """True if no other process has moved the branch, or if memory is ahead of the store."""
         if position.edits > self.edit_number or position.states > len(self.state.states):
             return False
-        return not position.head or (position.head, position.answer, position.last_at) in self.positions
+        return not position.tip or (position.tip, position.answer, position.last_at) in self.positions
 
 
 def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_edits: Mapping[bytes, Edit]) -> bool:
@@ -286,19 +286,19 @@ def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolO
             sent_at=record.last_at,
             last_state_request=asked,
             stopped=record.stopped or None,
-            helper_answers=record.answers,
+            helper_answers=record.helper_answers,
             pins=pins,
             lasting_edits=lasting,
         ),
         parent=record.parent,
         fork_key=record.fork_key,
-        tip_key=record.head or None,
+        tip_key=record.tip or None,
         answer_key=record.answer,
         edit_versions=versions,
         edit_number=number,
         stored=True,
         read_back=True,
-        positions=deque([(record.head, record.answer, record.last_at)], MAX_POSITIONS),
+        positions=deque([(record.tip, record.answer, record.last_at)], MAX_POSITIONS),
         is_confirmed=True,
         tool_offer=offer,
         refused_reasoning=_read_refused(record.edits),

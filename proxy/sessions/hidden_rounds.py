@@ -72,11 +72,11 @@ def encode_round(found: HiddenRound) -> bytes:
     return msgspec.json.encode(_Body(replaces, results, list(found.client_call_ids), found.without_tools))
 
 
-def decode_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> HiddenRound:
+def decode_round(chain_key: bytes, tip: bytes, body: bytes, at: float) -> HiddenRound:
     """Decode a stored round. Raises ValueError if it cannot be read."""
     found = _BODY.decode(body)
     replaces, results = (tuple(raw.encode() for raw in raws) for raws in (found.replaces, found.results))
-    return HiddenRound(chain_key, head, replaces, results, tuple(found.calls), at, found.bare)
+    return HiddenRound(chain_key, tip, replaces, results, tuple(found.calls), at, found.bare)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -75,14 +75,14 @@ class BranchTipRow(Struct, frozen=True, gc=False):
     tenant: str
     session: str
     branch: str
-    head: bytes
+    tip: bytes
     answer: bytes | None
     last_at: float
     stopped: str | None
     """The reason why rewriting stopped for this branch, or None."""
     asked: str | None = None
     """The last answered request that asked the model for its state; None if there was none. Text of: the number of
-    edits that had removed something, the number of earlier states, and the request's head."""
+    edits that had removed something, the number of earlier states, and the request's tip."""
 
 
 class MessageRow(Struct, frozen=True, gc=False):
@@ -157,7 +157,7 @@ class ExchangeRow(Struct, frozen=True, gc=False):
     session: str
     exchange: str
     branch: str
-    head: bytes
+    tip: bytes
     messages: int
     envelope: bytes
     forms: bytes
@@ -221,7 +221,7 @@ Row = (
 class BranchRecord(BranchRow, frozen=True, kw_only=True):
     """A branch with its position, and the edits and states in force on it."""
 
-    head: bytes
+    tip: bytes
     answer: bytes | None
     last_at: float
     stopped: str | None
@@ -229,7 +229,7 @@ class BranchRecord(BranchRow, frozen=True, kw_only=True):
     """The edits in force, each with its number, in the order of the numbers."""
     states: list[StateRow]
     """The states, oldest first."""
-    answers: dict[str, str]
+    helper_answers: dict[str, str]
     """Helpers' answers in this session, by the id of the Ask: the newest 1,000, oldest first."""
     asked: str | None = None
     """See `BranchTipRow`."""

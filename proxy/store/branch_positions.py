@@ -21,10 +21,10 @@ BranchKind = Literal["main", "fork", "twin", "side"]
 class BranchPosition(Struct, frozen=True, gc=False):
     """A stored branch's position.
 
-    `head` (empty before its first request is recorded), `answer` and `last_at` are those of `BranchTipRow`. `edits` is
+    `tip` (empty before its first request is recorded), `answer` and `last_at` are those of `BranchTipRow`. `edits` is
     the number of its newest edit, `states` the number of its newest STATE block."""
 
-    head: bytes
+    tip: bytes
     answer: bytes | None
     last_at: float
     edits: int
@@ -87,7 +87,7 @@ class KnownMessage(Struct, frozen=True, gc=False):
 
 
 BRANCH_POSITION = """
-SELECT t.head, t.answer, t.last_at,
+SELECT t.tip, t.answer, t.last_at,
     (SELECT coalesce(max(e.number), 0) FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.branch = $3),
     (SELECT coalesce(max(s.number), 0) FROM states s WHERE s.tenant = $4 AND s.session = $5 AND s.branch = $6)
 FROM branches t WHERE t.tenant = $7 AND t.session = $8 AND t.branch = $9"""
@@ -112,7 +112,7 @@ WHERE t.tenant = $1 AND t.session = $2 AND t.branch <> $3 AND t.kind = 'main' AN
     AND NOT {_WORKED}"""  # noqa: S608  put together from constants
 
 LAST_STATUS = """
-SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND branch = $3 AND head = $4
+SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND branch = $3 AND tip = $4
 ORDER BY started_at DESC LIMIT 1"""
 
 
@@ -147,7 +147,7 @@ class BranchStore(Protocol):
         """The kinds of the session's branches, last used first, 100 at most."""
         ...
 
-    async def read_last_status(self, tenant: str, session: str, branch: str, head: bytes) -> str:
+    async def read_last_status(self, tenant: str, session: str, branch: str, tip: bytes) -> str:
         """The status of the branch's newest request that ended with this message: "open" while it has no outcome; "" if
         there was none."""
         ...
@@ -176,6 +176,6 @@ class BranchReads(RowReader):
         rows = await self._fetch(BRANCH_KINDS, (tenant, session))
         return [BranchKindRecord(branch, kind, system, bool(works)) for branch, kind, system, works in rows]
 
-    async def read_last_status(self, tenant: str, session: str, branch: str, head: bytes) -> str:
-        rows = await self._fetch(LAST_STATUS, (tenant, session, branch, head))
+    async def read_last_status(self, tenant: str, session: str, branch: str, tip: bytes) -> str:
+        rows = await self._fetch(LAST_STATUS, (tenant, session, branch, tip))
         return str(rows[0][0]) if rows else ""

@@ -47,8 +47,8 @@ def _branch(row: BranchRow) -> Args:
     return (*astuple(row), b"", row.created_at)
 
 
-def _head(row: BranchTipRow) -> Args:
-    return (row.head, row.answer, row.last_at, row.stopped, row.asked, row.tenant, row.session, row.branch)
+def _tip(row: BranchTipRow) -> Args:
+    return (row.tip, row.answer, row.last_at, row.stopped, row.asked, row.tenant, row.session, row.branch)
 
 
 def _touch(row: BranchTipRow) -> Args:
@@ -98,7 +98,7 @@ def _outcome(row: OutcomeRow) -> Args:
 _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     SessionRow: ((sql.INSERT_SESSION, _session),),
     BranchRow: ((sql.INSERT_BRANCH, _branch),),
-    BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _head), (sql.TOUCH_SESSION, _touch)),
+    BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _tip), (sql.TOUCH_SESSION, _touch)),
     MessageRow: ((sql.INSERT_MESSAGE, _message),),
     FormRow: ((sql.INSERT_FORM, astuple),),
     EditRow: ((sql.INSERT_EDIT, _edit),),
@@ -107,9 +107,9 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     OutcomeRow: ((sql.UPDATE_OUTCOME, _outcome),),
     GapRow: ((sql.ADD_GAP, astuple),),
     IndexRow: ((keywords.DROP_OLD_FORM, keywords.old_form_args), (keywords.INDEX_SESSION, keywords.index_args)),
-    HelperAnswerRow: ((sql.INSERT_ANSWER, _answer),),
+    HelperAnswerRow: ((sql.INSERT_HELPER_ANSWER, _answer),),
     SpendingRow: ((sql.ADD_SPENDING, astuple),),
-    ContextWindowRow: ((sql.PUT_WINDOW, astuple),),
+    ContextWindowRow: ((sql.PUT_CONTEXT_WINDOW, astuple),),
     EmbeddingRow: ((sql.INSERT_VECTOR, astuple),),
     IterationRow: ((sql.INSERT_ITERATION, astuple),),
     HiddenRoundRow: ((session_notes.INSERT_ROUND, astuple),),
@@ -160,8 +160,8 @@ BranchTips = dict[tuple[str, str, str], BranchTipRow]
 def build_statements(rows: Sequence[Row], tips: BranchTips | None = None) -> list[tuple[str, list[Args]]]:
     """Each statement with the arguments of consecutive rows. Raises KeyError for an unknown row type.
 
-    tips: HeadRows go there instead of into the result. Of a transaction's HeadRows only a branch's last one counts,
-    and no other statement depends on them.
+    tips: each `BranchTipRow` goes there instead of into the result. Of a transaction only a branch's last one counts,
+    and no other statement depends on it.
     """
     made: list[tuple[str, list[Args]]] = []
     for kind, alike in groupby(rows, type):

@@ -51,8 +51,8 @@ ERASE_EMBEDDINGS = """
 DELETE FROM embeddings WHERE tenant = $1 AND session = $2 AND form IN (
     SELECT m.form FROM messages m WHERE m.tenant = $3 AND m.session = $4 AND m.key = $5)"""
 
-ERASE_ANSWERS = """
-DELETE FROM answers WHERE tenant = $1 AND session = $2 AND (kind = 'summary' OR ask IN (
+ERASE_HELPER_ANSWERS = """
+DELETE FROM helper_answers WHERE tenant = $1 AND session = $2 AND (kind = 'summary' OR ask IN (
     SELECT i.ask FROM iterations i WHERE i.tenant = $3 AND i.session = $4 AND i.key = $5 AND i.ask <> ''))"""
 """Deletes all summaries: which of them were made of the message is not recorded, and summaries can be asked for
 again."""
@@ -64,7 +64,7 @@ ERASE_MESSAGE = "UPDATE messages SET body = $1, status = 'removed' WHERE tenant 
 
 ERASE_FORM = "UPDATE forms SET body = $1 WHERE tenant = $2 AND session = $3 AND form = $4"
 
-ERASE_ROUND = "UPDATE rounds SET body = $1 WHERE tenant = $2 AND session = $3 AND key = $4"
+ERASE_ROUND = "UPDATE hidden_rounds SET body = $1 WHERE tenant = $2 AND session = $3 AND key = $4"
 
 
 def _by_key(row: EraseMessageRow) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ def erase_round_args(row: EraseRoundRow) -> tuple[Any, ...]:
 
 
 ERASE_STATEMENTS: tuple[tuple[str, Callable[[EraseMessageRow], tuple[Any, ...]]], ...] = (
-    (ERASE_ANSWERS, _twice),
+    (ERASE_HELPER_ANSWERS, _twice),
     *((text, _by_key) for text in _BY_KEY),
     (ERASE_EMBEDDINGS, _twice),
     (ERASE_EDITS, _edits),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, ScratchpadRow
 
-CachedTable = Literal["memos", "rounds", "scratchpads"]
+CachedTable = Literal["memos", "hidden_rounds", "scratchpads"]
 SessionKey = tuple[str, str]
 """(tenant, session)"""
 
@@ -21,7 +21,7 @@ MAX_SESSIONS = 10_000
 _ROWS = 100_000
 """Rows above which a table is not scanned at the start, since the scan would take more than 0.1 s."""
 
-_WRITES: dict[type, CachedTable] = {MemoRow: "memos", HiddenRoundRow: "rounds", ScratchpadRow: "scratchpads"}
+_WRITES: dict[type, CachedTable] = {MemoRow: "memos", HiddenRoundRow: "hidden_rounds", ScratchpadRow: "scratchpads"}
 
 _HAVING = {
     table: f"""

@@ -152,11 +152,11 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         if edits and await self._fetch(sql.IS_LITERAL, (tenant, session, edits[-1][0].exchange)):
             lasting = [_edit(found) for found in await self._fetch(sql.NONLITERAL_EDITS, (*place, _ALL))]
         states = [StateRow(*(*s[:4], to_text(s[4]), s[5])) for s in await self._fetch(sql.STATES, place)]
-        newest = await self._fetch(sql.ANSWERS, (tenant, session, sql.MAX_ANSWERS))
+        newest = await self._fetch(sql.HELPER_ANSWERS, (tenant, session, sql.MAX_HELPER_ANSWERS))
         answers = {ask: to_text(text) for ask, text in reversed(newest)}
-        found = {"head": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11]}
+        found = {"tip": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11]}
         found |= {"offer": row[12], "asked": row[13]}
-        return BranchRecord(*row[:8], **found, edits=edits, states=states, answers=answers, lasting=lasting)
+        return BranchRecord(*row[:8], **found, edits=edits, states=states, helper_answers=answers, lasting=lasting)
 
     async def read_session(self, tenant: str, session: str) -> SessionRecord | None:
         place = (tenant, session)
@@ -260,7 +260,7 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         return rows[0][0] if rows else None
 
     async def read_helper_answer(self, tenant: str, session: str, ask: str) -> str | None:
-        rows = await self._fetch(sql.ANSWER, (tenant, session, ask))
+        rows = await self._fetch(sql.HELPER_ANSWER, (tenant, session, ask))
         return to_text(rows[0][0]) if rows else None
 
     async def read_iterations(self, tenant: str, session: str, branch: str) -> list[IterationRecord]:
@@ -276,7 +276,9 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps)
         return found
 
     async def read_context_windows(self, since: float) -> list[ContextWindowRow]:
-        return [ContextWindowRow(*row) for row in (await self._fetch(sql.WINDOWS, (*NO_CONVERSATION, since)))[::-1]]
+        return [
+            ContextWindowRow(*row) for row in (await self._fetch(sql.CONTEXT_WINDOWS, (*NO_CONVERSATION, since)))[::-1]
+        ]
 
     async def sum_spending(self, day: int) -> float:
         return float((await self._fetch(sql.SUM_SPENDING, (*NO_CONVERSATION, day)))[0][0])

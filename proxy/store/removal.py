@@ -33,10 +33,10 @@ _KEYS = {
     "states": "branch, key",
     "exchanges": "exchange",
     "gaps": "exchange, reason",
-    "answers": "ask",
+    "helper_answers": "ask",
     "embeddings": "model, form",
     "iterations": "branch, key",
-    "rounds": "key",
+    "hidden_rounds": "key",
     "scratchpads": "number",
     "notes": "branch, note",
     "indexed": "kind, branch, version",
@@ -51,7 +51,7 @@ CLEAR_MEMO_SOURCES = "memos.source_session"
 """The name, used instead of a table's, of the step that clears a removed session's name in the tenant's memos."""
 
 
-_OF_BRANCH = ("rounds", "notes", "iterations", "states", "edits", "exchanges", "messages", "branches")
+_OF_BRANCH = ("hidden_rounds", "notes", "iterations", "states", "edits", "exchanges", "messages", "branches")
 """Tables from which a branch's rows are removed, its own row last. Forms may belong to another branch's messages too,
 so they stay until the session is removed."""
 
@@ -78,7 +78,7 @@ UPDATE memos SET source_session = '' WHERE tenant = $1 AND session = '' AND sour
 
 _IN_BRANCH = {
     table: "key IN (SELECT m.key FROM messages m WHERE m.tenant = {} AND m.session = {} AND m.branch = {})"
-    if table == "rounds"
+    if table == "hidden_rounds"
     else "branch = {}"
     for table in _OF_BRANCH
 }
@@ -114,7 +114,7 @@ SELECT 1 FROM (
     INTERSECT
     SELECT needed.key FROM (
         SELECT c.parent AS key FROM messages c WHERE c.tenant = $4 AND c.session = $5 AND c.branch <> $6
-        UNION ALL SELECT o.head FROM branches o WHERE o.tenant = $7 AND o.session = $8 AND o.branch <> $9
+        UNION ALL SELECT o.tip FROM branches o WHERE o.tenant = $7 AND o.session = $8 AND o.branch <> $9
         UNION ALL SELECT o.answer FROM branches o WHERE o.tenant = $10 AND o.session = $11 AND o.branch <> $12
     ) needed
 ) shared LIMIT 1"""
@@ -152,7 +152,7 @@ def select_removal_statement(row: RemovalStepRow) -> str:
 
 
 def _branch_args(table: str, tenant: str, session: str, branch: str) -> tuple[str, ...]:
-    return (tenant, session, branch) if table == "rounds" else (branch,)
+    return (tenant, session, branch) if table == "hidden_rounds" else (branch,)
 
 
 class RemovalStore(Protocol):

@@ -27,9 +27,9 @@ class Migration:
 
 TABLES = (
     *("sessions", "branches", "messages", "forms", "edits", "states", "exchanges", "gaps"),
-    *("answers", "embeddings", "spending", "indexed", "iterations"),
+    *("helper_answers", "embeddings", "spending", "indexed", "iterations"),
     *session_notes.SESSION_NOTES_TABLES,
-    "windows",
+    "context_windows",
 )
 """The tables in the order in which rows refer to each other."""
 
@@ -243,6 +243,18 @@ BRANCH_MIGRATION: tuple[str, ...] = (
     "CREATE INDEX branches_by_time ON branches (last_at)",
 )
 
+WORDS_MIGRATION: tuple[str, ...] = (
+    *(f"ALTER TABLE {table} RENAME COLUMN head TO tip" for table in ("branches", "exchanges", "rounds")),
+    "ALTER TABLE rounds RENAME TO hidden_rounds",
+    "ALTER TABLE answers RENAME TO helper_answers",
+    "ALTER TABLE windows RENAME TO context_windows",
+    # SQLite cannot rename an index. These two are of small tables.
+    "DROP INDEX rounds_by_head",
+    "CREATE INDEX hidden_rounds_by_tip ON hidden_rounds (tenant, session, tip)",
+    "DROP INDEX answers_by_time",
+    "CREATE INDEX helper_answers_by_time ON helper_answers (tenant, session, created_at)",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1,
@@ -333,6 +345,12 @@ MIGRATIONS: tuple[Migration, ...] = (
         12,
         "A line of a conversation is called a branch everywhere: a thread is one of the operating system's.",
         BRANCH_MIGRATION,
+    ),
+    Migration(
+        13,
+        "Tables and columns are called as in the code: the last message of a request is its tip, and the names of"
+        " tables say whose rounds, answers and windows these are.",
+        WORDS_MIGRATION,
     ),
 )
 

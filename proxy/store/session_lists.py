@@ -134,7 +134,7 @@ GROUPS = """
 WITH RECURSIVE line (key, parent, position, seq, group_id, role, tokens, depth) AS (
     SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, 0
     FROM branches t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
-        AND m.key = coalesce(t.answer, t.head)
+        AND m.key = coalesce(t.answer, t.tip)
     WHERE t.tenant = $1 AND t.session = $2 AND t.branch = $3
     UNION ALL
     SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, line.depth + 1

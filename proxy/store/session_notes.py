@@ -29,7 +29,7 @@ class HiddenRoundRow(Struct, frozen=True, gc=False):
     session: str
     key: bytes
     """Chain key of the answer as the client has it."""
-    head: bytes
+    tip: bytes
     """Chain key of the end of the request that was answered."""
     exchange: str
     body: bytes
@@ -103,7 +103,7 @@ class NoteRow(Struct, frozen=True, gc=False):
 
 SessionNotesRow = HiddenRoundRow | ToolOfferRow | ScratchpadRow | MemoRow | SettingsRow | NoteRow
 
-SESSION_NOTES_TABLES = ("rounds", "scratchpads", "memos", "notes")
+SESSION_NOTES_TABLES = ("hidden_rounds", "scratchpads", "memos", "notes")
 """The tables of this file, which also adds columns to other tables."""
 
 MIGRATION: tuple[str, ...] = (
@@ -159,7 +159,7 @@ CREATE TABLE notes (
 )
 
 INSERT_ROUND = """
-INSERT INTO rounds (tenant, session, key, head, exchange, body, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO hidden_rounds (tenant, session, key, tip, exchange, body, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant, session, key) DO NOTHING"""
 
 UPDATE_OFFER = """
@@ -185,13 +185,13 @@ UPSERT_NOTE = """
 INSERT INTO notes (tenant, session, branch, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant, session, branch, note) DO UPDATE SET text = excluded.text"""
 
-_ROUND = "SELECT tenant, session, key, head, exchange, body, created_at FROM rounds "
+_ROUND = "SELECT tenant, session, key, tip, exchange, body, created_at FROM hidden_rounds "
 
 ROUNDS = expand_per_chunk(
     _ROUND
     + "WHERE tenant = ? AND session = ? AND key IN ({keys})\nUNION ALL\n"
     + _ROUND
-    + "WHERE tenant = ? AND session = ? AND head IN ({keys})"
+    + "WHERE tenant = ? AND session = ? AND tip IN ({keys})"
 )
 
 ALL_ROUNDS = _ROUND + "WHERE tenant = $1 AND session = $2 ORDER BY created_at, key"
@@ -248,7 +248,7 @@ class SessionNotesStore(Protocol):
     async def read_hidden_rounds(
         self, tenant: str, session: str, keys: Sequence[bytes] | None = None
     ) -> list[HiddenRoundRow]:
-        """The rounds whose key or head is among `keys`, or all of the session, oldest first."""
+        """The rounds whose key or tip is among `keys`, or all of the session, oldest first."""
         ...
 
     async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:

@@ -28,12 +28,12 @@ VALUES ($1, $2, $3, $4, $5, $6, '')
 ON CONFLICT (tenant, session) DO NOTHING"""
 
 INSERT_BRANCH = """
-INSERT INTO branches (tenant, session, branch, parent, fork_key, kind, system, created_at, head, last_at)
+INSERT INTO branches (tenant, session, branch, parent, fork_key, kind, system, created_at, tip, last_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant, session, branch) DO NOTHING"""
 
 UPDATE_BRANCH_TIP = """
-UPDATE branches SET head = $1, answer = $2, last_at = $3, stopped = $4, asked = $5
+UPDATE branches SET tip = $1, answer = $2, last_at = $3, stopped = $4, asked = $5
 WHERE tenant = $6 AND session = $7 AND branch = $8"""
 
 TOUCH_SESSION = """
@@ -68,7 +68,7 @@ VALUES ($1, $2, $3, $4, $5, $6,
 ON CONFLICT (tenant, session, branch, key) DO NOTHING"""
 
 INSERT_EXCHANGE = """
-INSERT INTO exchanges (tenant, session, exchange, branch, head, messages, envelope, forms, edits, inserts, policy,
+INSERT INTO exchanges (tenant, session, exchange, branch, tip, messages, envelope, forms, edits, inserts, policy,
     schedule, model, upstream, strategy, tokens_before, tokens_after, predicted, started_at, status)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, 'open')
 ON CONFLICT (tenant, session, exchange) DO NOTHING"""
@@ -83,8 +83,9 @@ INSERT INTO gaps (tenant, session, exchange, bytes, reason, created_at, items) V
 ON CONFLICT (tenant, session, exchange, reason) DO UPDATE SET
     bytes = gaps.bytes + excluded.bytes, items = gaps.items + excluded.items, created_at = excluded.created_at"""
 
-INSERT_ANSWER = """
-INSERT INTO answers (tenant, session, ask, kind, model, prompt_tokens, completion_tokens, dollars, created_at, text)
+INSERT_HELPER_ANSWER = """
+INSERT INTO helper_answers (tenant, session, ask, kind, model, prompt_tokens, completion_tokens, dollars, created_at,
+    text)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant, session, ask) DO NOTHING"""
 
@@ -106,8 +107,8 @@ ON CONFLICT (tenant, session, day, kind) DO UPDATE SET
     completion_tokens = spending.completion_tokens + excluded.completion_tokens,
     dollars = spending.dollars + excluded.dollars"""
 
-PUT_WINDOW = """
-INSERT INTO windows (tenant, session, upstream, model, tokens, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
+PUT_CONTEXT_WINDOW = """
+INSERT INTO context_windows (tenant, session, upstream, model, tokens, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (tenant, session, upstream, model) DO UPDATE SET tokens = excluded.tokens, seen_at = excluded.seen_at"""
 
 _HIT = """
@@ -128,7 +129,7 @@ SELECT m.key, m.form, m.branch, m.reached, m.strategy, m.created_at FROM message
 WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})""")
 
 BRANCH = """
-SELECT tenant, session, branch, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped, offer,
+SELECT tenant, session, branch, parent, fork_key, kind, system, created_at, tip, answer, last_at, stopped, offer,
     asked
 FROM branches WHERE tenant = $1 AND session = $2 AND branch = $3"""
 
@@ -202,8 +203,8 @@ SELECT tenant, session FROM sessions WHERE (tenant, session) > ($1, $2) ORDER BY
 """Sessions in pages in the order of the primary key, so that no report reads a whole table at once."""
 
 COUNTED_TABLES = (
-    *("messages", "forms", "edits", "states", "exchanges", "gaps", "answers", "embeddings", "iterations"),
-    *("rounds", "scratchpads", "notes"),
+    *("messages", "forms", "edits", "states", "exchanges", "gaps", "helper_answers", "embeddings", "iterations"),
+    *("hidden_rounds", "scratchpads", "notes"),
 )
 """The columns of SESSION_COUNTS."""
 
@@ -256,7 +257,7 @@ _LINE = """
 WITH RECURSIVE up (key, parent, depth) AS (
     SELECT m.key, m.parent, 0
     FROM branches t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
-        AND m.key = coalesce(t.answer, t.head)
+        AND m.key = coalesce(t.answer, t.tip)
     WHERE t.tenant = $1 AND t.session = $2 AND t.branch = $3
     UNION ALL
     SELECT m.key, m.parent, up.depth + 1 FROM up
@@ -275,7 +276,7 @@ BRANCH_MESSAGES = (
 NEWEST_BRANCH_MESSAGES = BRANCH_MESSAGES.replace("m.seq > $8", "m.seq < $8").replace("m.seq LIMIT", "m.seq DESC LIMIT")
 
 _EXCHANGE = """
-SELECT tenant, session, exchange, branch, head, messages, envelope, forms, edits, inserts, policy, schedule, model,
+SELECT tenant, session, exchange, branch, tip, messages, envelope, forms, edits, inserts, policy, schedule, model,
     upstream, strategy, tokens_before, tokens_after, predicted, started_at, status, http_status, finish,
     prompt_tokens, completion_tokens, cached_tokens, answer, fallback, first_byte_ms, ended_at, note, meter
 FROM exchanges
@@ -290,35 +291,38 @@ EXCHANGES = (
 
 FORM = "SELECT body FROM forms WHERE tenant = $1 AND session = $2 AND form = $3"
 
-ANSWER = "SELECT text FROM answers WHERE tenant = $1 AND session = $2 AND ask = $3"
+HELPER_ANSWER = "SELECT text FROM helper_answers WHERE tenant = $1 AND session = $2 AND ask = $3"
 
-ANSWERS = "SELECT ask, text FROM answers WHERE tenant = $1 AND session = $2 ORDER BY created_at DESC LIMIT $3"
+HELPER_ANSWERS = (
+    "SELECT ask, text FROM helper_answers WHERE tenant = $1 AND session = $2 ORDER BY created_at DESC LIMIT $3"
+)
 
-MAX_ANSWERS = 1000
+MAX_HELPER_ANSWERS = 1000
 """Maximum number of a session's answers that are read back; prompts of that length ask for no earlier ones."""
 
 ITERATIONS = """
 SELECT i.tenant, i.session, i.branch, i.key, i.number, i.ask, i.created_at, i.body, a.text
-FROM iterations i LEFT JOIN answers a ON /* each */ (a.tenant = i.tenant AND a.session = i.session AND a.ask = i.ask)
+FROM iterations i
+LEFT JOIN helper_answers a ON /* each */ (a.tenant = i.tenant AND a.session = i.session AND a.ask = i.ask)
 WHERE i.tenant = $1 AND i.session = $2 AND i.branch = $3 ORDER BY i.created_at, i.number"""
 
 VECTORS = expand_per_chunk(
     "SELECT form, vector FROM embeddings WHERE tenant = ? AND session = ? AND model = ? AND form IN ({keys})"
 )
 
-WINDOWS = """
+CONTEXT_WINDOWS = """
 SELECT tenant, session, upstream, model, tokens, seen_at
-FROM windows WHERE tenant = $1 AND session = $2 AND seen_at > $3 ORDER BY seen_at DESC LIMIT 1000"""
+FROM context_windows WHERE tenant = $1 AND session = $2 AND seen_at > $3 ORDER BY seen_at DESC LIMIT 1000"""
 
 SUM_SPENDING = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
 
 COUNT_ROWS = """
 SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM branches), (SELECT count(*) FROM messages),
     (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
-    (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM answers),
+    (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM helper_answers),
     (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed),
-    (SELECT count(*) FROM iterations), (SELECT count(*) FROM rounds), (SELECT count(*) FROM scratchpads),
-    (SELECT count(*) FROM memos), (SELECT count(*) FROM notes), (SELECT count(*) FROM windows)"""
+    (SELECT count(*) FROM iterations), (SELECT count(*) FROM hidden_rounds), (SELECT count(*) FROM scratchpads),
+    (SELECT count(*) FROM memos), (SELECT count(*) FROM notes), (SELECT count(*) FROM context_windows)"""
 """Counts in the order of schema.TABLES."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")

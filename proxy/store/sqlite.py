@@ -147,7 +147,7 @@ class SqliteStore(QueuedStore):
     ) -> list[HiddenRoundRow]:
         return (
             []
-            if self._absent.has_none("rounds", tenant, session)
+            if self._absent.has_none("hidden_rounds", tenant, session)
             else await super().read_hidden_rounds(tenant, session, keys)
         )
 

@@ -83,7 +83,7 @@ def read_hidden_messages(row: HiddenRoundRow) -> Iterator[tuple[str, Message]]:
         return
     places = {call.id: place for place, call in enumerate(before[-1].calls)} if before else {}
     ours.sort(key=lambda message: places.get(message.call_id or "", 0))
-    for at, messages in ((row.head, before[:-1]), (row.key, ours)):
+    for at, messages in ((row.tip, before[:-1]), (row.key, ours)):
         for message in messages:
             at = chain.derive_next_key(at, message.digest)  # noqa: PLW2901  a chain
             yield chain.public_id(at), message

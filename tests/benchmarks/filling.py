@@ -13,7 +13,7 @@ from tests.benchmarks.meter import settled
 from tests.benchmarks.starting import proxy, upstream
 from tests.benchmarks.traffic import Conversation, growing
 
-KEYS = ("key", "parent", "head", "answer", "fork_key")
+KEYS = ("key", "parent", "tip", "answer", "fork_key")
 """Columns that say which message it is. A copy has others, consistent with each other: no two conversations are alike,
 and a look-up must not find all copies of one."""
 CONVERSATIONS, REQUESTS = 40, 5

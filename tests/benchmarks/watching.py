@@ -24,7 +24,7 @@ MESSAGES, SIZE = 1660, 800_000
 PAGE_REQUESTS = (
     "/api/me", "/api/money?step=auto", "/api/money?step=day", "/api/stats", "/api/policies", "/api/live",
     "/api/sessions/{s}/exchanges?limit=1", "/api/sessions/{s}", "/api/sessions/{s}/stats", "/api/sessions/{s}/settings",
-    "/api/sessions/{s}/picture", "/api/sessions/{s}/exchanges?limit=40", "/api/sessions/{s}/points?limit=200",
+    "/api/sessions/{s}/prompt_chart", "/api/sessions/{s}/exchanges?limit=40", "/api/sessions/{s}/points?limit=200",
     "/api/sessions/{s}/prompt", "/api/sessions/{s}/exchanges/{e}/prompt", "/api/sessions/{s}/search?q=handler",
     "/api/search?q=handler", "/api/sessions/{s}/state", "/api/sessions/{s}/summaries?limit=50",
 )  # fmt: skip

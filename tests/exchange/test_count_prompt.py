@@ -32,7 +32,7 @@ def think(n: int) -> list[Json]:
 
 
 async def dump_tables(proxy: Running) -> Json:
-    names = ("sessions", "branches", "messages", "forms", "edits", "states", "exchanges", "gaps", "rounds")
+    names = ("sessions", "branches", "messages", "forms", "edits", "states", "exchanges", "gaps", "hidden_rounds")
     return {name: await proxy.rows(f"SELECT * FROM {name}") for name in names}
 
 

@@ -96,7 +96,7 @@ async def test_it_is_known_after_a_restart_by_upstream_and_model(tmp_path: Path)
     async with faulty(narrow(model, WORDS["anthropic"])) as upstream:
         async with running(upstream.port, policy="thrifty", db=db) as proxy:
             await proxy.post(ASKED)
-            assert await proxy.rows("SELECT upstream, model, tokens FROM windows") == [
+            assert await proxy.rows("SELECT upstream, model, tokens FROM context_windows") == [
                 (proxy.app.services.client.select_target("unheard-of").name, "unheard-of", 5_000)
             ]
         model.received.clear()

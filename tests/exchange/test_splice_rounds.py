@@ -105,7 +105,7 @@ async def test_a_round_that_cannot_be_read_is_left_out() -> None:
         played = Played(proxy, model, stream=False)
         await played.turn("Hello", NAMED)
         _forget(proxy)
-        await proxy.rows("UPDATE rounds SET body = $1 RETURNING key", b"{}")
+        await proxy.rows("UPDATE hidden_rounds SET body = $1 RETURNING key", b"{}")
         await played.turn("Thanks", NAMED)
     assert [json.loads(raw) for raw in sent(model, -1)] == played.agent.messages[:-1]
 

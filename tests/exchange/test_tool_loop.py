@@ -234,5 +234,5 @@ async def test_what_was_not_there_yet_is_not_put_into_a_prompt_that_is_built_aga
         await played.turn("So?", named)
         played.agent.messages = begun
         await played.agent.say(None, named)
-        assert len(await proxy.rows("SELECT 1 FROM rounds")) == 2
+        assert len(await proxy.rows("SELECT 1 FROM hidden_rounds")) == 2
         await assert_rebuilt(proxy, model, [0, 2, 3])

@@ -27,7 +27,9 @@ async def test_a_good_answer_is_in_the_next_requests_prompt(tmp_path: Path) -> N
         assert there.told("kept") == 1
         assert there.proxy.count("helper_tokens_total", kind="summary") == 14
         assert there.proxy.count("helper_dollars_total", kind="summary") == pytest.approx((11 * 1.25 + 3 * 5) / 1e6)
-        (row,) = await there.proxy.rows("SELECT kind, model, prompt_tokens, completion_tokens, text FROM answers")
+        (row,) = await there.proxy.rows(
+            "SELECT kind, model, prompt_tokens, completion_tokens, text FROM helper_answers"
+        )
         assert row == ("summary", "demo", 11, 3, b"The user wants it read.")
         assert await there.proxy.rows("SELECT count(*) FROM sessions") == [(1,)], "the helper's calls are no session"
         assert await there.proxy.rows("SELECT count(*) FROM exchanges") == [(3,)]
@@ -98,7 +100,7 @@ async def test_a_bad_answer_is_counted_and_the_request_is_unharmed(tmp_path: Pat
     async with three(tmp_path, answer, stage='keep = "a42f"', helper={"timeout_s": 0.2}) as there:
         agent = await say(there, LONG, "And now?", "And then?")
         assert there.told(outcome) == 1, "asked once, and not again with each request"
-        assert await there.proxy.rows("SELECT count(*) FROM answers") == [(0,)]
+        assert await there.proxy.rows("SELECT count(*) FROM helper_answers") == [(0,)]
         assert all(row == ("complete", 200, None) for row in await there.proxy.outcomes())
     assert len(there.helper.received) <= 2, "a connection that is lost before the answer is tried once more at most"
     assert there.model.texts(1)[0] == EXTRACT

@@ -35,7 +35,7 @@ def planted(**changes: Any) -> Action:
     """An action in which all is well, but for the fields given."""
     fields: dict[str, Any] = {
         "name": "wind_back", "function": wind_back, "arguments": ("branch",), "planes": frozenset({"admin"}),
-        "method": "POST", "path": "/wind-back", "tag": "steering", "summary": "Wind the session back.",
+        "method": "POST", "path": "/wind-back", "tag": "operator", "summary": "Wind the session back.",
         "commands": ("context wind-back",), "body": BranchBody,
     }  # fmt: skip
     return Action(**{**fields, **changes})

@@ -21,7 +21,7 @@ async def test_bars_have_all_messages_and_their_groups_lines(policy: str) -> Non
             assert sum(piece.tokens for piece in bar.pieces) == bar.group.tokens
             assert sum(piece.sent for piece in bar.pieces) == bar.group.sent
             assert [piece.kind for piece in bar.pieces] == ["user", "thinking", "tool", "thinking"]
-        assert [piece.kind for piece in seen.head] == ["system"]
+        assert [piece.kind for piece in seen.fixed] == ["system"]
         assert (seen.policy, seen.waits, seen.earlier) == (policy, False, 0)
 
 

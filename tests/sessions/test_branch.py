@@ -25,8 +25,8 @@ def row(key: bytes, version: int, text: str, action: str = "text") -> EditRow:
 def test_it_is_where_it_moved_itself_and_nowhere_else() -> None:
     one = branch()
     first, second = one.record_position(b"h1", None, 1.0), one.record_position(b"h1", b"a1", 2.0)
-    for head in (first, second):
-        assert one.is_at(BranchPosition(head.head, head.answer, head.last_at, 0, 0))
+    for tip in (first, second):
+        assert one.is_at(BranchPosition(tip.tip, tip.answer, tip.last_at, 0, 0))
     assert not one.is_at(BranchPosition(b"h2", None, 3.0, 0, 0))
     assert not one.is_at(BranchPosition(b"h1", b"a1", 2.0, 1, 0)), "an edit that it does not know"
     assert not one.is_at(BranchPosition(b"h1", b"a1", 2.0, 0, 1)), "a state"

@@ -353,7 +353,7 @@ async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tm
         with closing(sqlite3.connect(db)) as there, there:
             there.execute("DELETE FROM exchanges")
             there.execute("DELETE FROM messages WHERE position > 2")
-            there.execute("UPDATE branches SET head = x'', answer = NULL")
+            there.execute("UPDATE branches SET tip = x'', answer = NULL")
         async with running(upstream.port, db=db) as agent.proxy:
             await agent.say()
             await agent.say("Four")

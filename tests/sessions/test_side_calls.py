@@ -72,7 +72,7 @@ async def page(proxy: Running) -> str:
     """The system prompt that the session's page shows; its parts agree on the branch."""
     prompt, branches = await shown(proxy, "/prompt"), (await shown(proxy, "/branches"))["items"]
     assert [one["branch"] for one in branches if one["is_newest"]] == [prompt["branch"]]
-    assert (await shown(proxy, "/picture"))["branch"] == prompt["branch"]
+    assert (await shown(proxy, "/prompt_chart"))["branch"] == prompt["branch"]
     (line,) = (await shown(proxy, "live"))["items"]
     assert line["figures"]["model"] == "m", "the list of sessions shows the work"
     return json.dumps(prompt["messages"][0]["content"])

@@ -65,8 +65,8 @@ class Make:
         fork_key = None if parent is None else b"fork"
         return BranchRow(self.tenant, self.session, branch, parent, fork_key, kind, b"system", at)  # type: ignore[arg-type]
 
-    def head(self, head: bytes, at: float, branch: str = "main", stopped: str | None = None) -> BranchTipRow:
-        return BranchTipRow(self.tenant, self.session, branch, head, b"answer", at, stopped)
+    def tip(self, tip: bytes, at: float, branch: str = "main", stopped: str | None = None) -> BranchTipRow:
+        return BranchTipRow(self.tenant, self.session, branch, tip, b"answer", at, stopped)
 
     def message(
         self,

@@ -18,8 +18,8 @@ async def test_where_a_branch_stands_is_what_was_stored_last(store: Store, make:
     await store.put([*make.begin(), make.edit(b"k1"), make.edit(b"k2"), make.state(b"k3", "text")])
     await store.put([make.branch("other"), make.edit(b"k1", branch="other")])
     assert await store.read_branch_position("t1", "s1", "main") == BranchPosition(b"", None, 1.0, 2, 1)
-    await store.put([make.head(b"head", 2.25)])
-    assert await store.read_branch_position("t1", "s1", "main") == BranchPosition(b"head", b"answer", 2.25, 2, 1)
+    await store.put([make.tip(b"tip", 2.25)])
+    assert await store.read_branch_position("t1", "s1", "main") == BranchPosition(b"tip", b"answer", 2.25, 2, 1)
     assert await store.read_branch_position("t1", "s1", "other") == BranchPosition(b"", None, 1.0, 1, 0)
     for place in (("t1", "s1", "nobody"), ("t1", "s2", "main"), ("t2", "s1", "main")):
         assert await store.read_branch_position(*place) is None

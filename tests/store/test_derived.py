@@ -50,18 +50,18 @@ async def test_answers_never_cross_a_session_or_a_tenant(store: Store, make: Mak
     assert await store.read_helper_answer("t1", "s1", "a") is None
     record = await store.read_branch("t1", "s1", "main")
     assert record is not None
-    assert record.answers == {}
+    assert record.helper_answers == {}
 
 
 async def test_a_branch_comes_back_with_the_newest_answers_of_its_session(store: Store, make: Make) -> None:
-    count = sql.MAX_ANSWERS + 5
+    count = sql.MAX_HELPER_ANSWERS + 5
     await store.put([*make.begin(), *(answer(f"a{n}", f"text {n}", at=float(n)) for n in range(count))])
     record = await store.read_branch("t1", "s1", "main")
     assert record is not None
-    assert list(record.answers.items()) == [(f"a{n}", f"text {n}") for n in range(5, count)]
+    assert list(record.helper_answers.items()) == [(f"a{n}", f"text {n}") for n in range(5, count)]
     whole = await store.read_session("t1", "s1")
     assert whole is not None
-    assert whole.counts["answers"] == count
+    assert whole.counts["helper_answers"] == count
 
 
 async def test_vectors_are_kept_once_for_each_model_and_form(store: Store) -> None:
@@ -108,5 +108,5 @@ async def test_a_store_of_version_1_gets_the_tables_and_keeps_its_rows(tmp_path:
     assert await store.read_helper_answer("t1", "s1", "a") == "A summary."
     record = await store.read_session("t1", "s1")
     assert record is not None
-    assert record.counts["answers"] == 1
+    assert record.counts["helper_answers"] == 1
     await store.close()

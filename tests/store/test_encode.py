@@ -25,7 +25,7 @@ def test_rows_of_a_type_that_follow_each_other_are_one_statement() -> None:
 def test_every_row_type_fills_the_placeholders_of_its_statement() -> None:
     rows = [
         *make.begin(),
-        make.head(b"h", 1.0),
+        make.tip(b"h", 1.0),
         *make.line(1),
         make.form(b"f"),
         make.edit(b"k"),
@@ -50,9 +50,7 @@ def test_size_counts_bodies_and_an_overhead_for_each_row() -> None:
     assert (
         encode.count_bytes([make.edit(b"k", text="x" * 50), make.edit(b"k", text=None)]) == 50 + 2 * encode.ROW_OVERHEAD
     )
-    assert (
-        encode.count_bytes([make.message(b"k", body=b"x" * 70), make.head(b"k", 1.0)]) == 70 + 2 * encode.ROW_OVERHEAD
-    )
+    assert encode.count_bytes([make.message(b"k", body=b"x" * 70), make.tip(b"k", 1.0)]) == 70 + 2 * encode.ROW_OVERHEAD
 
 
 def test_a_gap_says_whose_rows_they_were_and_of_which_exchange() -> None:
@@ -92,13 +90,13 @@ async def test_labels_of_clients_and_upstreams_lose_only_what_no_text_column_tak
 
 def test_of_the_heads_of_a_transaction_a_branches_last_one_counts() -> None:
     make = Make()
-    heads: encode.BranchTips = {}
-    first = encode.build_statements([make.head(b"1", 1.0), make.head(b"fork", 2.0, "fork"), make.form(b"x")], heads)
+    tips: encode.BranchTips = {}
+    first = encode.build_statements([make.tip(b"1", 1.0), make.tip(b"fork", 2.0, "fork"), make.form(b"x")], tips)
     assert [text for text, _ in first] == [sql.INSERT_FORM]
-    assert encode.build_statements([make.head(b"2", 3.0)], heads) == []
-    assert list(heads.values()) == [make.head(b"2", 3.0), make.head(b"fork", 2.0, "fork")]
-    assert [text for text, _ in encode.build_statements(tuple(heads.values()))] == [
+    assert encode.build_statements([make.tip(b"2", 3.0)], tips) == []
+    assert list(tips.values()) == [make.tip(b"2", 3.0), make.tip(b"fork", 2.0, "fork")]
+    assert [text for text, _ in encode.build_statements(tuple(tips.values()))] == [
         sql.UPDATE_BRANCH_TIP,
         sql.TOUCH_SESSION,
     ]
-    assert encode.build_statements([make.head(b"3", 2.0)], heads) == [(sql.TOUCH_SESSION, [(3.0, "t1", "s1", 3.0)])]
+    assert encode.build_statements([make.tip(b"3", 2.0)], tips) == [(sql.TOUCH_SESSION, [(3.0, "t1", "s1", 3.0)])]

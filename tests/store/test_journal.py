@@ -49,7 +49,7 @@ def all_kinds(make: Make) -> list[Row]:
     return [
         *make.begin(),
         *make.line(2),
-        make.head(key, 5.0),
+        make.tip(key, 5.0),
         make.form(b"form"),
         replace(make.edit(key), text="a lone \ud800 surrogate"),
         make.state(key, "state"),
@@ -315,10 +315,10 @@ async def test_while_the_disk_takes_nothing_journaled_rows_are_unavailable_and_n
 
 async def test_a_snapshot_has_what_is_durable(tmp_path: Path, make: Make) -> None:
     store = await opened(tmp_path / "db")
-    await store.put([*make.begin(), make.head(b"tip", 7.0)])
+    await store.put([*make.begin(), make.tip(b"tip", 7.0)])
     with closing(snapshot(tmp_path / "db")) as found:
-        assert found.execute("SELECT head, last_at FROM branches").fetchall() == [(b"tip", 7.0)]
+        assert found.execute("SELECT tip, last_at FROM branches").fetchall() == [(b"tip", 7.0)]
     stored = await store.read_branch("t1", "s1", "main")
     assert stored is not None
-    assert stored.head == b"tip"
+    assert stored.tip == b"tip"
     await store.close()

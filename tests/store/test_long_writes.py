@@ -53,7 +53,7 @@ async def test_a_long_item_is_cut_by_rows_and_by_bytes_and_loses_none() -> None:
 
 async def test_what_was_decided_together_is_one_piece_and_so_is_the_end() -> None:
     edits: list[Row] = [make.edit(b"%d" % n) for n in range(2 * PIECE_ROWS)]
-    end: list[Row] = [make.exchange("x"), make.head(b"h", 5.0)]
+    end: list[Row] = [make.exchange("x"), make.tip(b"h", 5.0)]
     found = drained(LongWrite(item([*make.begin(), *edits, *rows("a", 3 * PIECE_ROWS), *edits, *end])))
     kinds = [{type(row) for row in piece.rows} for piece in found]
     assert kinds[0] == {SessionRow, BranchRow, EditRow}, "those that a fork inherits"

@@ -9,12 +9,14 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.store import sqlite_files
 from proxy.store.journal import MAX_SLOTS
 from proxy.store.keywords import make_scope_word
 from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
 from proxy.store.sqlite import SqliteStore
+from tests.exchange.hiding import TOOLS
 from tests.faulty import faulty
 from tests.running import running
 from tests.scripted import Scripted
@@ -175,11 +177,71 @@ async def test_a_store_that_1a07500_wrote_is_migrated_and_served(tmp_path: Path)
         assert (answer.session, answer.header("x-context-fallback")) == ("fix-the-build", None)
         assert texts < set(model.texts()), "the edits of then are repeated"
         assert any("Use the old compiler." in (text or "") for text in model.texts())
+        for name in ("hidden_rounds", "helper_answers", "context_windows"):
+            assert (await proxy.app.store.count_rows())[name] == 0
+        assert await proxy.rows("SELECT count(*) FROM branches WHERE length(tip) = 16") == [(before["threads"],)]
         assert (await proxy.app.store.count_rows())["branches"] == before["threads"]
         ((tenant,),) = await proxy.rows("SELECT DISTINCT tenant FROM messages WHERE session = 'fix-the-build'")
         await proxy.app.store.delete_session(tenant, "fix-the-build")
         assert await proxy.rows("SELECT count(*) FROM indexed") == [(0,)]
         assert await proxy.rows("SELECT count(*) FROM messages WHERE session = 'fix-the-build'") == [(0,)]
+
+
+async def test_a_store_that_a5ad36d_wrote_is_migrated_and_served(tmp_path: Path) -> None:
+    """The proxy of that commit wrote the file and was killed: hidden rounds, a fork, edits, a scratchpad, a memo, a
+    helper's answer, a context window; the last exchange and a note are in the journal alone."""
+    file, model = tmp_path / "old.sqlite3", Scripted("All is green.")
+    file.write_bytes(gzip.decompress((Path(__file__).parent / "written_by_a5ad36d.sqlite3.gz").read_bytes()))
+    assert ask(file, "PRAGMA user_version") == [(12,)]
+    old = {
+        "hidden_rounds": ask(file, "SELECT * FROM rounds ORDER BY key"),
+        "helper_answers": ask(file, "SELECT * FROM answers"),
+        "context_windows": ask(file, "SELECT * FROM windows"),
+        "exchanges": ask(file, "SELECT exchange, head FROM exchanges ORDER BY exchange"),
+    }
+    assert [len(rows) for rows in old.values()] == [2, 1, 1, 6]
+    assert ask(
+        file, "SELECT count(*) FROM journal WHERE slot > 0 AND batch > (SELECT batch FROM journal WHERE slot = 0)"
+    )[0] == (2,)
+    await migrate(file)
+    assert {
+        "hidden_rounds": ask(file, "SELECT * FROM hidden_rounds ORDER BY key"),
+        "helper_answers": ask(file, "SELECT * FROM helper_answers"),
+        "context_windows": ask(file, "SELECT * FROM context_windows"),
+        "exchanges": ask(file, "SELECT exchange, tip FROM exchanges ORDER BY exchange"),
+    } == old
+    texts = {str(text) for (text,) in ask(file, "SELECT CAST(text AS TEXT) FROM edits WHERE action = 'text'")}
+    assert len(texts) == 1, "both branches have the same edit"
+    place = "/api/sessions/fix-the-build"
+    tools = {"enabled": ["recall", "manage_scratchpad", "save_memo"], "offer": "first_request"}
+    async with faulty(model) as upstream, running(upstream.port, db=str(file), policy="thrifty", tools=tools) as proxy:
+        assert (await proxy.app.store.count_rows())["exchanges"] == 7, "with that of the journal"
+        branches = (await proxy.get(f"{place}/branches")).json()["items"]
+        assert len(branches) == 2
+        exported = [json.loads(line) for line in (await proxy.get(f"{place}/export")).body.splitlines()]
+        longest = max(exported, key=lambda one: len(one["messages"]))["messages"]
+        assert (longest[-2]["content"], longest[-1]["content"]) == ("Is it green?", "And so it is.")
+        assert len((await proxy.get(f"{place}/search?q=listing")).json()) >= 2
+        assert (await proxy.get(f"{place}/scratchpad")).json()["text"] == "Look at the linker."
+        assert "The linker failed." in [one["text"] for one in (await proxy.get(f"{place}/summaries")).json()["items"]]
+        assert "linker" in (await proxy.get("/api/memos")).json()["items"][0]["content"]
+        assert [one.tokens for one in await proxy.app.store.read_context_windows(0.0)] == [64000]
+        exchanges = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at")
+        for tenant, session, exchange in exchanges:
+            assert await rebuild_prompt(proxy.app.store, tenant, session, exchange) is not None
+        sent = {
+            "model": "gpt-4o",
+            "tools": TOOLS,
+            "messages": [*longest, {"role": "user", "content": "And the tests?"}],
+        }
+        answer = await proxy.post(sent, b"x-context-session: fix-the-build")
+        assert (answer.session, answer.header("x-context-fallback")) == ("fix-the-build", None)
+        assert texts <= {text for text in model.texts() if text}, "the edits of then are repeated"
+        calls = [call["function"]["name"] for m in model.last["messages"] for call in m.get("tool_calls") or ()]
+        assert calls == ["look", "manage_scratchpad", "look", "save_memo"], "the hidden rounds are put back"
+        await proxy.app.store.delete_session(exchanges[0][0], "fix-the-build")
+        for table in ("hidden_rounds", "helper_answers", "exchanges", "messages"):
+            assert await proxy.rows(f"SELECT count(*) FROM {table} WHERE session = 'fix-the-build'") == [(0,)]
 
 
 async def test_a_migration_touches_no_row_of_a_large_index(path: Path) -> None:

@@ -43,7 +43,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.messages: dict[Place, dict[bytes, MessageRow]] = {place: {} for place in PLACES}
         self.edits: dict[tuple[Place, str], list[EditRow]] = {}
         self.states: dict[tuple[Place, str], list[StateRow]] = {}
-        self.heads: dict[tuple[Place, str], BranchTipRow] = {}
+        self.tips: dict[tuple[Place, str], BranchTipRow] = {}
         self.clock = 10.0
         self.store: Store = self.make()
         self.do(self.store.open())
@@ -104,9 +104,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(place=places, pick=picks, branch=branches)
     def move(self, place: Place, pick: int, branch: str) -> None:
-        row = Make(*place).head(digest("head", pick), self.tick(), branch)
+        row = Make(*place).tip(digest("tip", pick), self.tick(), branch)
         self.put([row])
-        self.heads[place, branch] = row
+        self.tips[place, branch] = row
 
     @rule(place=places)
     def fail(self, place: Place) -> None:
@@ -155,15 +155,15 @@ class StoreMachine(RuleBasedStateMachine):
         }
 
     def last_at(self, place: Place, branch: str) -> float:
-        head = self.heads.get((place, branch))
-        return head.last_at if head else 1.0 if branch == "main" else 2.0
+        tip = self.tips.get((place, branch))
+        return tip.last_at if tip else 1.0 if branch == "main" else 2.0
 
     @rule(place=places, branch=branches)
     def branch(self, place: Place, branch: str) -> None:
         record = self.do(self.store.read_branch(*place, branch))
         assert record is not None
-        head = self.heads.get((place, branch))
-        assert record.head == (head.head if head else b"")
+        tip = self.tips.get((place, branch))
+        assert record.tip == (tip.tip if tip else b"")
         assert record.last_at == self.last_at(place, branch)
         rows = self.edits.get((place, branch), [])
         newest = {row.key: max(r.version for r in rows if r.key == row.key) for row in rows}

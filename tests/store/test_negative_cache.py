@@ -28,7 +28,7 @@ def memo(name: str, tenant: str = "t1", at: float = 1.0, *, deleted: bool = Fals
 
 
 def hidden(session: str, tenant: str = "t1", key: bytes = b"key") -> HiddenRoundRow:
-    return HiddenRoundRow(tenant, session, key, b"head", "x1", b"{}", 1.0)
+    return HiddenRoundRow(tenant, session, key, b"tip", "x1", b"{}", 1.0)
 
 
 class Counting(SqliteStore):
@@ -51,12 +51,12 @@ async def opened(path: Path) -> Counting:
 async def test_who_has_nothing_is_not_asked_for(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db")
     assert await store.read_scratchpad("t1", "s1") is None
-    assert await store.read_hidden_rounds("t1", "s1", [b"head"]) == []
+    assert await store.read_hidden_rounds("t1", "s1", [b"tip"]) == []
     assert await store.read_memos("t1") == []
     assert store.asked == 0
     await store.put([*Make().begin(), pad("s1"), memo("m"), hidden("s1")])
     assert await store.read_scratchpad("t1", "s1") == pad("s1")
-    assert await store.read_hidden_rounds("t1", "s1", [b"head"]) == [hidden("s1")]
+    assert await store.read_hidden_rounds("t1", "s1", [b"tip"]) == [hidden("s1")]
     assert await store.read_memos("t1") == [memo("m")]
     asked = store.asked
     assert asked == 3

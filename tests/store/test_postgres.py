@@ -104,8 +104,8 @@ async def test_a_long_session_is_read_in_time_before_the_server_has_statistics(d
     await store.put(make.begin())
     for start in range(0, len(rows), 500):
         part = rows[start : start + 500]
-        await store.put([*part, *(make.edit(row.key) for row in part), make.head(part[-1].key, 2.0)])
-    await store.put([replace(make.head(rows[-1].key, 3.0), answer=None)])
+        await store.put([*part, *(make.edit(row.key) for row in part), make.tip(part[-1].key, 2.0)])
+    await store.put([replace(make.tip(rows[-1].key, 3.0), answer=None)])
     assert len(await store.read_chain("t1", "s1", rows[-1].key)) == 4000
     assert len(await store.read_edits("t1", "s1", "main")) == 4000
     assert sum(item.messages for item in await store.read_groups("t1", "s1", "main")) == 4000

@@ -62,6 +62,31 @@ async def test_rows_of_an_older_schema_are_kept_and_brought_up_to_date(database:
     assert await execute(database, "SELECT session, last_at, policy FROM sessions") == [("s", 2.0, "")]
 
 
+async def test_rows_of_version_12_are_found_under_the_new_names(database: str) -> None:
+    await run(database, MIGRATIONS[:12])
+    await execute(
+        database, "INSERT INTO branches VALUES ('t', 's', 'b', NULL, NULL, 'main', '', 1.0, 'tip', NULL, 2.0, NULL)"
+    )
+    await execute(database, "INSERT INTO rounds VALUES ('t', 's', 'key', 'tip', 'x', '{}', 3.0)")
+    await execute(database, "INSERT INTO answers VALUES ('t', 's', 'a', 'summary', 'm', 1, 1, 0.1, 4.0, 'text')")
+    await execute(database, "INSERT INTO windows VALUES ('', '', 'default', 'm', 64000, 5.0)")
+    store = PostgresStore(database)
+    await store.open()
+    (found,) = await store.read_hidden_rounds("t", "s", [b"tip"])
+    position = await store.read_branch_position("t", "s", "b")
+    answers = (await store.read_branch("t", "s", "b")).helper_answers  # type: ignore[union-attr]
+    windows = await store.read_context_windows(0.0)
+    await store.close()
+    assert (found.key, found.tip, found.body) == (b"key", b"tip", b"{}")
+    assert position is not None
+    assert (position.tip, position.last_at) == (b"tip", 2.0)
+    assert answers == {"a": "text"}
+    assert [(one.model, one.tokens) for one in windows] == [("m", 64000)]
+    names = {name for (name,) in await execute(database, "SELECT indexname FROM pg_indexes")}
+    assert {"hidden_rounds_by_tip", "helper_answers_by_time"} < names
+    assert not {"rounds_by_head", "answers_by_time"} & names
+
+
 async def test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again(database: str) -> None:
     await run(database)
     broken = Migration(LATEST_VERSION + 1, "a test", ("CREATE TABLE more (a TEXT)", "CREATE TABLE more (a TEXT)"))

@@ -131,15 +131,15 @@ async def test_of_many_moves_of_a_branch_in_one_transaction_the_last_one_stands(
     """Also where the branch begins, or ends, in the same transaction."""
     spooled.put_deferred(make.begin())
     for number in range(5):
-        spooled.put_deferred([make.head(b"%d" % number, float(number)), make.head(b"fork", 9.0, "fork")])
+        spooled.put_deferred([make.tip(b"%d" % number, float(number)), make.tip(b"fork", 9.0, "fork")])
     spooled.put_deferred([make.branch("fork", 1.0, "main")])
-    await spooled.put([make.head(b"last", 7.0, stopped="why"), make.branch("gone", 1.0, "main")])
+    await spooled.put([make.tip(b"last", 7.0, stopped="why"), make.branch("gone", 1.0, "main")])
     found = await spooled.read_branch("t1", "s1", "main")
     assert found is not None
-    assert (found.head, found.last_at, found.stopped) == (b"last", 7.0, "why")
+    assert (found.tip, found.last_at, found.stopped) == (b"last", 7.0, "why")
     session = await spooled.read_session("t1", "s1")
     assert session is not None
     assert session.last_at == 9.0
-    spooled.put_deferred([make.head(b"late", 11.0, "gone")])
+    spooled.put_deferred([make.tip(b"late", 11.0, "gone")])
     await spooled.put([RemovalStepRow("t1", "s1", "branches", "gone")])
     assert await spooled.read_branch("t1", "s1", "gone") is None

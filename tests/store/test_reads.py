@@ -97,7 +97,7 @@ async def test_find_prefers_the_branch_that_was_used_last(store: Store) -> None:
     key = digest("shared")
     for number, last in ((1, 30.0), (2, 50.0), (3, 40.0)):
         one = Make(session=f"s{number}")
-        await store.put([*one.begin(), one.message(key, answer=True), one.head(key, last)])
+        await store.put([*one.begin(), one.message(key, answer=True), one.tip(key, last)])
     hits = await store.find_chain_hits("t1", [key], None)
     assert [(hit.session, hit.last_at) for hit in hits] == [("s2", 50.0), ("s3", 40.0), ("s1", 30.0)]
 
@@ -134,13 +134,13 @@ async def test_a_branch_comes_back_with_its_head_edits_and_states(store: Store, 
     await store.put(make.begin())
     fresh = await store.read_branch("t1", "s1", "main")
     assert fresh is not None
-    assert (fresh.head, fresh.answer, fresh.last_at, fresh.stopped) == (b"", None, 1.0, None)
+    assert (fresh.tip, fresh.answer, fresh.last_at, fresh.stopped) == (b"", None, 1.0, None)
     await store.put([make.edit(keys[0]), make.edit(keys[1]), make.state(keys[1], "one", at=9.0)])
     await store.put([make.edit(keys[0], 2, None), make.state(keys[2], "two", at=8.0)])
-    await store.put([make.head(keys[2], 7.0, stopped="upstream_reject")])
+    await store.put([make.tip(keys[2], 7.0, stopped="upstream_reject")])
     record = await store.read_branch("t1", "s1", "main")
     assert record is not None
-    assert (record.head, record.answer, record.last_at, record.stopped) == (keys[2], b"answer", 7.0, "upstream_reject")
+    assert (record.tip, record.answer, record.last_at, record.stopped) == (keys[2], b"answer", 7.0, "upstream_reject")
     assert [(edit.key, edit.version, edit.text, number) for edit, number in record.edits] == [
         (keys[1], 1, "short", 2),
         (keys[0], 2, None, 3),

@@ -35,11 +35,11 @@ def everything(tenant: str, session: str, at: float = 5.0) -> list[Row]:
         HelperAnswerRow(tenant, session, "ask", "summary", "mini", 1, 1, 0.1, 1.0, "text"),
         EmbeddingRow(tenant, session, "small", b"form", b"vector", 1.0),
         IterationRow(tenant, session, "main", key, 1, "", 1.0, b"{}"),
-        HiddenRoundRow(tenant, session, key, b"head", "x1", b"{}", 1.0),
+        HiddenRoundRow(tenant, session, key, b"tip", "x1", b"{}", 1.0),
         ScratchpadRow(tenant, session, 1, "text", "model", 1.0),
         NoteRow(tenant, session, "main", "n", "note", "text", 1.0),
         MemoRow(tenant, "", f"memo-{session}", "p", "content", "[]", session, 1.0, 1.0),
-        make.head(key, at),
+        make.tip(key, at),
     ]
 
 
@@ -57,11 +57,11 @@ async def fill(store: Store) -> None:
         await store.put(everything(*place, at=10.0 * n + 5.0))
         assert await store.search(*place, "body")
     found = await rows_of(store, *FIRST)
-    assert [table for table in TABLES if not found[table]] == ["spending", "memos", "windows"]
+    assert [table for table in TABLES if not found[table]] == ["spending", "memos", "context_windows"]
 
 
 def test_every_table_of_a_session_is_emptied() -> None:
-    assert set(removal._KEYS) == set(TABLES) - {"spending", "windows"}
+    assert set(removal._KEYS) == set(TABLES) - {"spending", "context_windows"}
     (statement,) = encode.build_statements([RemovalStepRow("t", "s", "messages")])
     assert statement[0] == removal.REMOVE_ROWS["messages"]
     assert encode.make_gap([RemovalStepRow("t", "s", "messages")], 1, "disk") is None
@@ -124,9 +124,9 @@ def aside(branch: str, at: float, first: bytes = b"root", parent: str | None = N
         make.state(keys[1], "state", branch),
         replace(make.exchange(f"x-{branch}"), branch=branch),
         IterationRow("t1", "s1", branch, keys[1], 1, "", 1.0, b"{}"),
-        HiddenRoundRow("t1", "s1", keys[1], b"head", f"x-{branch}", b"{}", 1.0),
+        HiddenRoundRow("t1", "s1", keys[1], b"tip", f"x-{branch}", b"{}", 1.0),
         NoteRow("t1", "s1", branch, "n", "note", "text", 1.0),
-        make.head(keys[-1], at, branch),
+        make.tip(keys[-1], at, branch),
     ]
 
 
@@ -145,7 +145,7 @@ async def test_retention_takes_branches_that_no_other_stands_on_out_of_sessions_
         ("pointed at", 9.0, b"root", None),
     ):
         await store.put(aside(branch, at, first, parent))
-    await store.put([Make().branch("pointer"), replace(Make().head(digest("pointed at", 5), 62.0, "pointer"))])
+    await store.put([Make().branch("pointer"), replace(Make().tip(digest("pointed at", 5), 62.0, "pointer"))])
     kept = {name: await of_branch(store, name) for name in ("main", "late", "parent", "fork", "base", "on top")}
     assert await store.remove_expired(20.0, limit=1) == 1
     assert await store.remove_expired(20.0) == 1

@@ -34,7 +34,8 @@ def test_every_index_starts_with_the_tenant() -> None:
 
 def test_the_list_of_tables_is_complete() -> None:
     created = [CREATED.search(statement) for migration in MIGRATIONS for statement in migration.statements]
-    renamed = {"threads": "branches"}
+    renamed = {"threads": "branches", "answers": "helper_answers", "rounds": "hidden_rounds"}
+    renamed["windows"] = "context_windows"
     assert [renamed.get(name, name) for (name,) in (found.groups() for found in created if found)] == [
         *TABLES,
         "journal",

@@ -24,7 +24,7 @@ async def fill(store: Store) -> None:
         begin = [replace(row, explicit=n % 2 == 1) if hasattr(row, "explicit") else row for row in one.begin()]
         line = [one.message(digest("m", i), digest("m", i - 1) if i else b"root", i) for i in range(n)]
         exchange = replace(one.exchange(f"x{n}"), policy="rolling" if n % 2 else "thrifty")
-        await store.put([*begin, *line, exchange, one.head(digest("m", n - 1), 100.0 + n)])
+        await store.put([*begin, *line, exchange, one.tip(digest("m", n - 1), 100.0 + n)])
     await store.put(Make("t2", "theirs").begin(at=105.5))
 
 
@@ -71,7 +71,7 @@ async def test_a_list_of_sessions_is_filtered(store: Store, only: SessionFilter,
 
 
 async def test_a_session_is_used_as_late_as_its_latest_branch(store: Store, make: Make) -> None:
-    await store.put([*make.begin(), make.head(b"h", 50.0), make.head(b"h", 40.0)])
+    await store.put([*make.begin(), make.tip(b"h", 50.0), make.tip(b"h", 40.0)])
     (item,) = await store.list_sessions("t1")
     assert item.last_at == 50.0
     record = await store.read_session("t1", "s1")
@@ -89,11 +89,11 @@ async def branching(store: Store, make: Make) -> None:
     ]
     forked = [replace(row, branch="fork") for row in forked]
     await store.put([*make.begin(), make.branch("fork", 2.0, "main"), *rows, *forked])
-    heads = [
-        replace(make.head(rows[4].key, 3.0), answer=rows[5].key),
-        replace(make.head(forked[1].key, 3.0, "fork"), answer=None),
+    tips = [
+        replace(make.tip(rows[4].key, 3.0), answer=rows[5].key),
+        replace(make.tip(forked[1].key, 3.0, "fork"), answer=None),
     ]
-    await store.put(heads)
+    await store.put(tips)
 
 
 async def test_groups_follow_the_line_of_their_branch(store: Store, make: Make) -> None:

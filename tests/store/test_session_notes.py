@@ -13,9 +13,9 @@ ODD = "a\ud800b\x00c\U0001f600"
 
 
 def round_row(
-    key: bytes, head: bytes = b"head", at: float = 1.0, body: bytes = b"{}", session: str = "s1"
+    key: bytes, tip: bytes = b"tip", at: float = 1.0, body: bytes = b"{}", session: str = "s1"
 ) -> HiddenRoundRow:
-    return HiddenRoundRow("t1", session, key, head, "x1", body, at)
+    return HiddenRoundRow("t1", session, key, tip, "x1", body, at)
 
 
 def pad(number: int, text: str, author: str = "model") -> ScratchpadRow:

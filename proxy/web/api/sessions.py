@@ -252,7 +252,7 @@ async def list_summaries(
         for edit, _ in row.edits
         if edit.stage in SUMMARIES and edit.text
     ]  # fmt: skip
-    made += [SummaryDetails(by="helper", message=None, text=text) for text in row.answers.values()]
+    made += [SummaryDetails(by="helper", message=None, text=text) for text in row.helper_answers.values()]
     start = max(0, at[0]) if at else 0
     more = pagination.write_cursor([start + limit]) if len(made) > start + limit else None
     return Page(items=made[start : start + limit], next=more)

@@ -269,8 +269,11 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/api/report"): Call("/api/report", bad=("/api/report?since=soon", None), reads=True, names=False),
     ("GET", "/api/savings"): Call("/api/savings", bad=("/api/savings?since=soon", None), reads=True, names=False),
     ("GET", "/api/search"): Call("/api/search?q=word", bad=("/api/search", None), reads=True, names=False),
-    ("GET", S + "/picture"): Call(
-        S + "/picture", absent=S + "/picture?branch=nobody", bad=(S + "/picture?branch=" + "a" * 99, None), reads=True
+    ("GET", S + "/prompt_chart"): Call(
+        S + "/prompt_chart",
+        absent=S + "/prompt_chart?branch=nobody",
+        bad=(S + "/prompt_chart?branch=" + "a" * 99, None),
+        reads=True,
     ),
     ("GET", S + "/points"): Call(S + "/points", absent=NONE + "/points", bad=(S + "/points" + LIMIT, None), reads=True),
 }

@@ -25,7 +25,7 @@ from tests.scripted import Scripted
 MESSAGES = 1660
 PROMISED_S = 0.020
 VIEWS = (
-    "", "/picture", "/groups", "/prompt", "/messages", "/stats", "/exchanges", "/exchanges/{exchange}/prompt",
+    "", "/prompt_chart", "/groups", "/prompt", "/messages", "/stats", "/exchanges", "/exchanges/{exchange}/prompt",
     "/iterations", "/state", "/points", "/export", "/search?q=word1",
 )  # fmt: skip
 

@@ -72,7 +72,7 @@ def fill(path: Path) -> None:
             [(name, at, at) for name, at in names],
         )
         there.executemany(
-            "INSERT INTO branches (tenant, session, branch, kind, system, created_at, head, last_at)"
+            "INSERT INTO branches (tenant, session, branch, kind, system, created_at, tip, last_at)"
             " VALUES ('acme', ?, 't', 'main', x'', ?, x'', ?)",
             [(name, at, at) for name, at in names],
         )

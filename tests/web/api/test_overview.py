@@ -77,11 +77,11 @@ def test_points_come_oldest_first_and_the_newest_of_them(world: World) -> None:
     assert world.ask("GET", "/api/sessions/pointed/points?branch=nobody").json() == []
 
 
-def test_a_picture_has_the_groups_of_the_next_prompt(world: World) -> None:
-    seen = world.ask("GET", "/api/sessions/talk/picture").json()
+def test_a_prompt_chart_has_the_groups_of_the_next_prompt(world: World) -> None:
+    seen = world.ask("GET", "/api/sessions/talk/prompt_chart").json()
     groups = world.ask("GET", "/api/sessions/talk/groups").json()["items"]
     assert [bar["group"] for bar in seen["bars"]] == groups
-    assert {piece["kind"] for piece in seen["head"]} == {"tools", "system"}
+    assert {piece["kind"] for piece in seen["fixed"]} == {"tools", "system"}
 
 
 def test_money_is_the_sum_of_all_sessions_and_of_nobody_elses(world: World) -> None:

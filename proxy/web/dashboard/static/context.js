@@ -14,7 +14,7 @@ export function showContext(session) {
   const list = h("div", {});
   swap(session.root, drawn, finder(session, (id) => { if (open !== id) choose(id); }), list);
   let open = session.rest[0] || "";
-  let picture = null;
+  let chart = null;
   let all = false;
 
   const choose = (id) => {
@@ -23,15 +23,15 @@ export function showContext(session) {
     if (open) fetchGroup().then(() => document.getElementById("group")?.scrollIntoView({ block: "nearest" }));
   };
   const group = h("section", { class: "group", id: "group", "aria-label": "Messages of the group" });
-  const view = { session, get branch() { return picture ? picture.branch : ""; }, done: session.refresh && (() => session.refresh()) };
+  const view = { session, get branch() { return chart ? chart.branch : ""; }, done: session.refresh && (() => session.refresh()) };
   view.done = () => session.refresh();
 
   const draw = () => {
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.focus : "";
-    const folds = picture.bars.length > 120;
-    swap(drawn, h("div", { class: "drawn" }, legend(), strip(picture, open, choose),
-      folds && h("p", { class: "soft" }, `${counted(picture.bars.length, "group")}: a bar stands for several of the older ones.`), note(picture)));
-    swap(list, lines(picture, open, choose, view, group, all, () => { all = true; draw(); }));
+    const folds = chart.bars.length > 120;
+    swap(drawn, h("div", { class: "drawn" }, legend(), strip(chart, open, choose),
+      folds && h("p", { class: "soft" }, `${counted(chart.bars.length, "group")}: a bar stands for several of the older ones.`), note(chart)));
+    swap(list, lines(chart, open, choose, view, group, all, () => { all = true; draw(); }));
     if (focused) session.root.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   };
   const fetchGroup = async () => {
@@ -39,10 +39,10 @@ export function showContext(session) {
     if (!wanted) return;
     if (group.dataset.id !== wanted) swap(group, h("p", { class: "soft" }, "Fetching…"));
     try {
-      const messages = await ask("GET", at(session.place, `/groups/${encodeURIComponent(wanted)}`, { branch: picture.branch }), undefined, session.signal);
+      const messages = await ask("GET", at(session.place, `/groups/${encodeURIComponent(wanted)}`, { branch: chart.branch }), undefined, session.signal);
       if (wanted !== open) return;
       group.dataset.id = wanted;
-      const inserts = picture.inserts.filter((one) => one.after && messages.some((m) => m.id === one.after));
+      const inserts = chart.inserts.filter((one) => one.after && messages.some((m) => m.id === one.after));
       swap(group, messages.map((one) => message(one, view, inserts.filter((insert) => insert.after === one.id))));
     } catch (problem) {
       if (problem.status === 404) swap(group, h("p", { class: "soft" }, "The group is not in this branch any more."));
@@ -50,7 +50,7 @@ export function showContext(session) {
     }
   };
   session.changed = async () => {
-    picture = await ask("GET", at(session.place, "/picture", { branch: session.branch }), undefined, session.signal);
+    chart = await ask("GET", at(session.place, "/prompt_chart", { branch: session.branch }), undefined, session.signal);
     draw();
     await fetchGroup();
   };
@@ -76,18 +76,18 @@ function finder(session, show) {
   return h("div", { class: "finder" }, h("form", { class: "row", role: "search", on: { submit: (event) => search(event).catch(session.fail) } }, input, h("button", { class: "button", type: "submit" }, "Search")), found);
 }
 
-function note(picture) {
+function note(chart) {
   const told = [];
-  if (picture.refused) told.push(h("p", { class: "notice bad" }, `The prompt goes out as it came: ${words(picture.refused)}.`));
-  if (picture.earlier) told.push(h("p", { class: "soft" }, `${counted(picture.earlier, "earlier group")} not drawn.`));
+  if (chart.refused) told.push(h("p", { class: "notice bad" }, `The prompt goes out as it came: ${words(chart.refused)}.`));
+  if (chart.earlier) told.push(h("p", { class: "soft" }, `${counted(chart.earlier, "earlier group")} not drawn.`));
   return told;
 }
 
-function lines(picture, open, choose, view, group, all, showAll) {
-  const largest = Math.max(...picture.bars.map((bar) => bar.group.tokens), 1);
-  const newest = [...picture.bars].reverse();
+function lines(chart, open, choose, view, group, all, showAll) {
+  const largest = Math.max(...chart.bars.map((bar) => bar.group.tokens), 1);
+  const newest = [...chart.bars].reverse();
   const shown = all || newest.length <= LINES ? newest : newest.filter((bar, n) => n < LINES || bar.group.id === open);
-  const inserts = picture.inserts.filter((one) => one.source);
+  const inserts = chart.inserts.filter((one) => one.source);
   const made = h("div", { class: "groups" },
     h("h2", {}, "Groups", h("small", {}, " newest first")),
     inserts.length ? insertsLine(inserts) : null,

@@ -34,7 +34,7 @@ export function showOverview(view) {
     swap(begin, all.over === 0 ? welcome() : null);
     if (!used) return;
     swap(tiles, figures(all, today.total, proxy));
-    swap(drawn, picture(all), hint(all, proxy));
+    swap(drawn, drawSavings(all), hint(all, proxy));
   };
   every(4, view.signal, () => Promise.all([load(), list.load()]).catch(view.fail));
 }
@@ -80,7 +80,7 @@ function figures(all, today, proxy) {
   ];
 }
 
-function picture(money) {
+function drawSavings(money) {
   const steps = filled(money);
   const at = steps.map((one) => one.at);
   if (money.total.exchanges > money.total.unpriced) {

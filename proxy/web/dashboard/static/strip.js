@@ -78,14 +78,14 @@ function foldedBar({ run, open, chosen }, choose, first) {
 }
 
 /** The whole strip. open: the id of the opened group; choose: called with an id. */
-export function strip(picture, open, choose) {
+export function strip(chart, open, choose) {
   const bars = [];
   const size = (pieces) => pieces.reduce((sum, one) => sum + Math.max(one.tokens, 1), 0);
-  if (picture.head.length) {
-    bars.push(h("div", { class: "bar fixed", role: "img", "aria-label": `Tools and system prompt, ${short(size(picture.head))} tokens`, vars: { "--size": String(size(picture.head)) } }, picture.head.map(piece)));
+  if (chart.fixed.length) {
+    bars.push(h("div", { class: "bar fixed", role: "img", "aria-label": `Tools and system prompt, ${short(size(chart.fixed))} tokens`, vars: { "--size": String(size(chart.fixed)) } }, chart.fixed.map(piece)));
   }
   let passed = 0;
-  const buttons = (picture.bars.length > FOLD_AT ? folded(picture.bars, open) : picture.bars).map((bar) => {
+  const buttons = (chart.bars.length > FOLD_AT ? folded(chart.bars, open) : chart.bars).map((bar) => {
     passed += bar.run ? bar.run.length : 1;
     if (bar.run) return foldedBar(bar, choose, passed - bar.run.length);
     const told = summary(bar);
@@ -97,8 +97,8 @@ export function strip(picture, open, choose) {
     return made;
   });
   bars.push(...buttons);
-  if (picture.inserts.length) {
-    const inserts = picture.inserts.map((one) => ({ kind: "insert", tokens: one.tokens, sent: one.tokens, status: "in", source: one.source }));
+  if (chart.inserts.length) {
+    const inserts = chart.inserts.map((one) => ({ kind: "insert", tokens: one.tokens, sent: one.tokens, status: "in", source: one.source }));
     bars.push(h("div", { class: "bar fixed", role: "img", "aria-label": `Inserted by the proxy, ${short(size(inserts))} tokens`, vars: { "--size": String(size(inserts)) } }, inserts.map(piece)));
   }
   const first = buttons.find((one) => one.getAttribute("aria-expanded") === "true") || buttons.at(-1);
