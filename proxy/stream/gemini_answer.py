@@ -1,0 +1,154 @@
+"""An assembled answer of the Gemini dialect: parts on the wire, one chat message for the rooms above.
+
+Its message is the canonical one that `proxy.dialects.gemini.contents` also makes of the client's next request, so the
+answer is recognised there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.chat.message import Call
+from proxy.dialects import spans
+from proxy.dialects.completions.request import read_message
+from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
+from proxy.dialects.gemini.contents import convert_answer
+from proxy.dialects.gemini.stream import (
+    list_parts,
+    read_error_text,
+    read_finish_reason,
+    read_reason,
+    read_response,
+)
+from proxy.dialects.usage import read_usage
+from proxy.errors import NotManaged
+from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
+
+MAX_PARTS = 4096
+"""Parts that are read in one answer, texts that follow each other counting once."""
+_TEXT = ({"text"}, {"text", "thought"})
+
+
+def split_body(body: bytes) -> list[bytes]:
+    """The responses in a body: one object, or the list of chunks that a stream without events is."""
+    if body.lstrip()[:1] != b"[":
+        return [body]
+    try:
+        return [body[start:end] for start, end in spans.read_elements(body)]
+    except ValueError:
+        value = read_json(body)
+        return [write_json(one) for one in value] if isinstance(value, list) else [body]
+
+
+class GeminiAnswer(AssembledAnswer):
+    """One answer. reason: the finish reason as upstream reports it. wire_usage: the newest usage object."""
+
+    __slots__ = ("_parts", "reason", "wire_usage")
+
+    def __init__(self, limit: int = CAPTURE_LIMIT) -> None:
+        super().__init__(limit)
+        self.reason = ""
+        self.wire_usage: dict[str, Any] = {}
+        self._parts: list[dict[str, Any]] = []
+
+    @classmethod
+    def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> GeminiAnswer:
+        """Return the answer in a non-streaming body."""
+        answer = cls(max(limit, len(body)))
+        for one in split_body(body):
+            answer.add_event(one)
+        answer.is_done = bool(answer.finish_reasons)
+        return answer
+
+    def add_event(self, data: bytes) -> None:
+        """Add the data of one event."""
+        found = read_response(data)
+        if found is None:
+            self.unparsed += 1
+        else:
+            self.add(found)
+
+    def add(self, response: Mapping[str, Any]) -> None:
+        """Add one response as it came."""
+        self.add_facts(response)
+        for part in list_parts(response):
+            if isinstance(part, dict):
+                self.add_part(part)
+        self.set_reason(read_reason(response))
+
+    def add_facts(self, response: Mapping[str, Any]) -> None:
+        """Add all that a response reports beside its parts and its end. Of several rounds the first one's id counts."""
+        names = [
+            value if isinstance(value := response.get(name), str) else None for name in ("responseId", "modelVersion")
+        ]
+        self.id, self.model = self.id or names[0], self.model or names[1]
+        if "error" in response:
+            self.error = read_error_text(response["error"])
+        self.set_usage(response.get("usageMetadata"))
+
+    def set_usage(self, usage: Any) -> None:
+        """Put the newest usage in place of any before."""
+        if isinstance(usage, dict):
+            self.wire_usage = usage
+            self.usage = read_usage(usage) or self.usage
+
+    def set_reason(self, reason: str) -> None:
+        """Note a finish reason; "" for none."""
+        if reason:
+            self.reason = reason
+            has_calls = any("functionCall" in part for part in self._parts)
+            self.finish_reasons[0] = read_finish_reason(reason, has_calls=has_calls)
+
+    def add_part(self, part: dict[str, Any]) -> None:
+        """Add a part, or join a text to the text before it."""
+        size = sum(len(one) if isinstance(one, str) else len(write_json(one)) for one in part.values())
+        last = self._parts[-1] if self._parts else {}
+        if set(part) in _TEXT and set(last) == set(part) and last.get("thought") == part.get("thought"):
+            if self._reserve_chars(size):
+                last["text"] += part["text"]
+            return
+        if len(self._parts) >= MAX_PARTS or not self._reserve_chars(size + 100):
+            self.is_capped = True
+            return
+        self._parts.append(dict(part))
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """The parts so far, in their order."""
+        return self._parts
+
+    def build_message(self, index: int = 0) -> bytes | None:
+        """Return the canonical message, as the client's next request gives it; None if there was none. An answer that
+        has ended may be empty: all of it was withheld."""
+        is_there = self._parts or self.finish_reasons
+        return _convert(self._parts) if is_there and not index else None
+
+    def build_round_message(self) -> bytes | None:
+        """Return the canonical message without empty texts, which upstream would refuse if it got them back."""
+        kept = [part for part in self._parts if part != {"text": ""}]
+        return _convert(kept) if kept else None
+
+    @property
+    def text(self) -> str:
+        """The text, without the withheld text."""
+        said = [part["text"] for part in self._parts if isinstance(part.get("text"), str) and not part.get("thought")]
+        return repair_surrogates("".join(said))
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The tool calls."""
+        message = _convert([part for part in self._parts if "functionCall" in part])
+        return () if message is None else read_message(message).calls
+
+    @property
+    def choice_count(self) -> int:
+        """One answer has one choice that is read."""
+        return 1 if self._parts or self.finish_reasons else 0
+
+
+def _convert(parts: list[dict[str, Any]]) -> bytes | None:
+    try:
+        return convert_answer([write_json(part) for part in parts]).chat
+    except (NotManaged, ValueError, RecursionError):
+        return None  # a part of a form that no request could send back

@@ -1,0 +1,96 @@
+"""Answers of the Gemini dialect that are one body: an object, or the list of chunks of a stream without events.
+
+The responses of a body go through `proxy.stream.gemini_relay` one by one, so that a body and a stream of the same
+answer lose the same parts. The result has the form of the body: one object, or a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.dialects.gemini.stream import cut_parts, set_parts
+from proxy.notes import state_block
+from proxy.stream.gemini_answer import GeminiAnswer, split_body
+from proxy.stream.gemini_relay import GeminiRelay
+from proxy.stream.nonstreaming import RoundContent, may_call
+from proxy.stream.sse import SseEvent
+
+__all__ = ["join_rounds", "may_call", "read_answer", "read_round", "remove_blocks"]
+
+_HEAD, _END = b"data: ", b"\n\n"
+
+
+def read_answer(body: bytes) -> GeminiAnswer:
+    """Return the answer in a body."""
+    return GeminiAnswer.from_body(body)
+
+
+def remove_blocks(
+    body: bytes, headings: tuple[str, ...] = state_block.HEADINGS
+) -> tuple[bytes, list[state_block.NoteBlock]]:
+    """Return (the body without such blocks, the blocks).
+
+    A body that cannot be read is returned as it is.
+    """
+    lower = body.lower()
+    if not any(heading.lstrip("# ").lower().encode() in lower for heading in headings):
+        return body, []
+    relay, datas = _relay(body, withhold_state=True, headings=headings)
+    others = [heading for heading in headings if heading != state_block.HEADING]
+    found = [state_block.NoteBlock(0, 0, one) for one in relay.blocks]
+    if others:
+        found += [state_block.NoteBlock(0, 0, one, others[0]) for one in relay.other_blocks]
+    return (_join(body, datas), found) if found else (body, [])
+
+
+def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
+    """Return what upstream says and asks for in one body."""
+    relay, _ = _relay(body, hidden_tools=hidden_tools)
+    message = relay.build_round_message()
+    return RoundContent(message, relay.hidden_calls, relay.shown_calls, relay.goes_on, relay.round_usage)
+
+
+def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
+    """Return the one body for the client: the parts of all rounds without hidden calls, and the first one's id.
+
+    bodies: of the rounds in their order, with blocks already removed; at least one. Output tokens are those of all
+    rounds, input tokens the last round's. A last body that cannot be read is returned as it is.
+    """
+    relay: GeminiRelay | None = None
+    datas: list[bytes] = []
+    for body in bodies:
+        relay, more = _relay(body, hidden_tools=hidden_tools, previous=relay)
+        datas += more
+    if relay is None or relay.answer.unparsed:
+        return bodies[-1]
+    if relay.goes_on:
+        relay.end_answer()
+        datas += [_read_data(one) for one in relay.end_events]
+    same = len(bodies) == 1 and datas == split_body(bodies[0])
+    return bodies[0] if same else _join(bodies[-1], datas)
+
+
+def _relay(body: bytes, **options: Any) -> tuple[GeminiRelay, list[bytes]]:
+    """(the relay of a body, the responses that the client gets)."""
+    relay = GeminiRelay(**{"withhold_state": False, **options, "limit": max(len(body), 1)})
+    out: list[bytes] = []
+    for one in split_body(body):
+        relay.take_event(SseEvent(_HEAD + one + _END, one), out)
+    relay.end_round(out)
+    return relay, [_read_data(one) for one in (*out, *relay.end_events)]
+
+
+def _read_data(raw: bytes) -> bytes:
+    return raw.removeprefix(_HEAD).removesuffix(_END)
+
+
+def _join(body: bytes, datas: Sequence[bytes]) -> bytes:
+    """These responses in the form of a body. In an object, the last response gets the parts of all."""
+    if body.lstrip()[:1] == b"[":
+        return b"[" + b",".join(datas) + b"]"
+    if len(datas) == 1:
+        return datas[0]
+    parts = [part for one in datas for part in cut_parts(one)]
+    kept = [part for part in parts if part != b'{"text":""}']
+    return set_parts(datas[-1], kept or parts[:1])

@@ -1,0 +1,457 @@
+"""Relay of a Gemini stream through the proxy, with the interface of `proxy.stream.relay.Relay`.
+
+Each event is a whole response. It goes on as soon as it is complete, unchanged unless it holds something that the
+client must not see: then its parts are written again, and an event that is left without parts does not go on. No mark
+ends a stream, so the newest event with a finish reason is held: it is the end if no other event follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.chat import json_spans
+from proxy.dialects.completions.stream import read_json, write_json
+from proxy.dialects.gemini.stream import (
+    RUNNABLE_REASONS,
+    cut_parts,
+    drop_reason,
+    find_candidate,
+    list_parts,
+    read_reason,
+    read_response,
+    set_parts,
+    set_top,
+    sum_rounds,
+)
+from proxy.dialects.usage import Usage
+from proxy.notes import state_block
+from proxy.stream.block_filter import BlockFilter
+from proxy.stream.gemini_answer import GeminiAnswer
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, replace_data
+from proxy.stream.tool_call_filter import HiddenCall
+
+_CALL = b"functionCall"
+_REASON = b'"finishReason"'
+_NO_TEXT = b'{"text":""}'
+
+
+class _Piece:
+    """One event for the client, with the parts that it gets. is_new: the parts are not those that came. spent: the
+    usage of the rounds before its own; None in the first round."""
+
+    __slots__ = ("event", "is_new", "parts", "reason", "response", "spent")
+
+    def __init__(self, event: SseEvent, response: dict[str, Any], spent: dict[str, Any] | None) -> None:
+        self.event = event
+        self.response = response
+        self.spent = spent
+        self.parts: list[bytes] = []
+        self.is_new = False
+        self.reason = read_reason(response)
+
+    def drop_texts(self) -> None:
+        """Leave out the texts; thoughts stay."""
+        kept = [part for part in self.parts if not _is_text(read_json(part))]
+        self.is_new = self.is_new or len(kept) < len(self.parts)
+        self.parts = kept
+
+    @property
+    def is_gone(self) -> bool:
+        """True if nothing is left of what it said."""
+        return self.is_new and not self.parts
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("thought") is not True
+
+
+class GeminiRelay:
+    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
+
+    withhold_state: blocks under `headings` are removed from the text. drop_usage: ignored, since every Gemini stream
+    has usage. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay of
+    the round before, whose answer this one continues. hold_text: text waits until it is known that no hidden call
+    follows it.
+
+    answer: what the client has got over all rounds. terminal: the end of the stream, b"" if it broke off or the round
+    goes on. is_unfinished: the bytes sent so far end within an event.
+    """
+
+    __slots__ = (
+        "_after_large",
+        "_closed",
+        "_earlier",
+        "_filter",
+        "_filters",
+        "_has_hidden",
+        "_hidden",
+        "_hold",
+        "_last",
+        "_parser",
+        "_previous",
+        "_queue",
+        "_round",
+        "_shown",
+        "_spent",
+        "_straight",
+        "_withheld",
+        "answer",
+        "end_events",
+        "goes_on",
+        "hidden_calls",
+        "is_unfinished",
+        "terminal",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        withhold_state: bool,
+        drop_usage: bool = False,  # noqa: ARG002 - the interface of `Relay`: here usage always is the client's
+        limit: int = EVENT_LIMIT,
+        headings: tuple[str, ...] = state_block.HEADINGS,
+        hidden_tools: frozenset[str] = frozenset(),
+        previous: GeminiRelay | None = None,
+        hold_text: bool = False,
+    ) -> None:
+        self.answer: GeminiAnswer = GeminiAnswer(limit) if previous is None else previous.answer
+        self.terminal = b""
+        self.end_events: list[bytes] = []
+        """The events in `terminal`."""
+        self.is_unfinished = False
+        self.goes_on = False
+        """True if the round has ended with hidden calls alone: nothing of its end was sent."""
+        self.hidden_calls: list[HiddenCall] = []
+        """The hidden calls of this round, when it has ended; none if it did not end well."""
+        self._straight = not (withhold_state or hidden_tools or previous)
+        self._round = None if self._straight else GeminiAnswer(limit)
+        self._previous = previous
+        self._hidden = hidden_tools
+        self._withheld = headings if withhold_state else ()
+        self._hold = hold_text and bool(hidden_tools or previous)
+        self._parser = SseParser(limit)
+        self._closed = False
+        self._after_large = b""
+        self._filter: BlockFilter | None = None  # of the text that is being read
+        self._filters: list[BlockFilter] = []
+        self._has_hidden = False  # a call of ours was left out
+        self._last: list[_Piece] = []  # the newest event with a finish reason, and those behind it that say nothing
+        self._queue: list[_Piece] | None = None  # what waits, with `hold_text`
+        self._earlier: list[_Piece] = [] if previous is None else previous.list_waiting()
+        self._shown: int = 0 if previous is None else previous.shown_calls
+        self._spent: dict[str, Any] | None = (
+            None if previous is None else sum_rounds(previous._spent or {}, previous.read_wire_usage())
+        )
+
+    # Facts about the round and the answer.
+
+    @property
+    def blocks(self) -> list[str]:
+        """The bodies of the STATE blocks withheld, in their order, over all rounds."""
+        before = self._previous.blocks if self._previous else []
+        return before + [body for one in self._filters for body in one.blocks]
+
+    @property
+    def other_blocks(self) -> list[str]:
+        """The bodies of the withheld blocks under all other headings, in the same way."""
+        before = self._previous.other_blocks if self._previous else []
+        return before + [body for one in self._filters for body in one.other_blocks]
+
+    @property
+    def shown_calls(self) -> int:
+        """The number of calls that the client has got in this answer."""
+        return self._shown
+
+    @property
+    def round_usage(self) -> Usage | None:
+        """The usage of this round alone."""
+        return (self._round or self.answer).usage
+
+    def build_round_message(self) -> bytes | None:
+        """Return the canonical message of this round as upstream should get it back: with its hidden calls, and with
+        the text as upstream wrote it."""
+        return (self._round or self.answer).build_round_message()
+
+    def list_waiting(self) -> list[_Piece]:
+        """Return what waits with `hold_text`, of this round and of the rounds before."""
+        return [*self._earlier, *(self._queue or ())]
+
+    def read_wire_usage(self) -> dict[str, Any]:
+        """Return the usage object of this round."""
+        return (self._round or self.answer).wire_usage
+
+    # Bytes in, bytes out.
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of upstream. Return the bytes that may go to the client now."""
+        out: list[bytes] = []
+        for event in self._parser.feed(data):
+            self.take_event(event, out)
+        self._note_overflow()
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
+        if self._closed:
+            return b""
+        out: list[bytes] = []
+        for event in self._parser.flush():
+            self.is_unfinished = self._straight
+            data = _read_unfinished(event)
+            if data is not None:
+                whole = b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
+                self.take_event(SseEvent(event.raw if self._straight else whole, data), out)
+            elif self._straight:
+                out += [*(self._render(one) for one in self._last), event.raw]
+                self._last = []
+        self.end_round(out)
+        return b"".join(out)
+
+    def drop_held_text(self) -> None:
+        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
+        for piece in self._earlier:
+            piece.drop_texts()
+
+    def end_answer(self) -> bytes:
+        """End the answer although this round goes on. Return the held text of the rounds.
+
+        Then `terminal` has the value that it has at the end of any answer.
+        """
+        out: list[bytes] = []
+        self.goes_on = False
+        self._release(out)
+        self._send_end()
+        self.answer.is_done = True
+        return b"".join(out)
+
+    def take_event(self, event: SseEvent, out: list[bytes]) -> None:
+        """Take one event of upstream, and put out the bytes that may go to the client now."""
+        found = None if event.data is None else read_response(event.data)
+        if found is None:
+            self._pass_unread(event, out)
+            return
+        piece = _Piece(event, found, self._spent)
+        if not self._straight:
+            self._edit(piece, out)
+        if self._last and not piece.reason and not list_parts(found):
+            self._last.append(piece)  # usage behind the end
+            return
+        self._send_last(out)
+        if piece.reason:
+            self._last = [piece]
+        else:
+            self._put(piece, out)
+
+    def _send_last(self, out: list[bytes]) -> None:
+        """Send what looked like the end: more has followed it."""
+        pieces, self._last = self._last, []
+        for piece in pieces:
+            self._put(piece, out)
+
+    def _pass_unread(self, event: SseEvent, out: list[bytes]) -> None:
+        """Pass on bytes that hold no response. They may be part of an event that was too large to be read."""
+        self._note_overflow()
+        if event.data is not None:
+            self.answer.unparsed += 1
+        if self._parser.overflowed and event.data is None:
+            if _REASON in self._after_large + event.raw:
+                self.answer.set_reason("STOP")
+            self._after_large = event.raw[-len(_REASON) :]
+        if self._round is not None and (_CALL in event.raw or self._is_changed()):
+            self._round.is_capped = True
+            return
+        self._send_last(out)
+        out.append(event.raw)
+
+    def _is_changed(self) -> bool:
+        """True if the answer is not the bytes that come, so that unknown bytes do not fit into it."""
+        return self._previous is not None or bool(self._queue) or self._has_hidden
+
+    def _note_overflow(self) -> None:
+        if self._parser.overflowed:
+            self.answer.is_capped = True
+            if self._round is not None:
+                self._round.is_capped = True
+
+    # Parts.
+
+    def _edit(self, piece: _Piece, out: list[bytes]) -> None:
+        """Take out of an event the parts that the client must not see."""
+        assert self._round is not None  # noqa: S101  # of a relay that edits
+        self._round.add(piece.response)
+        values = list_parts(piece.response)
+        try:
+            raws = cut_parts(piece.event.data or b"")
+        except (ValueError, KeyError, IndexError):
+            raws = []
+        if len(raws) != len(values):
+            raws = [write_json(one) for one in values]
+        for value, raw in zip(values, raws, strict=True):
+            self._edit_part(piece, value, raw, out)
+
+    def _edit_part(self, piece: _Piece, value: Any, raw: bytes, out: list[bytes]) -> None:
+        if _is_text(value):
+            shown = self._read_text(value["text"])
+            if shown == value["text"]:
+                piece.parts.append(raw)
+                return
+            piece.is_new = True
+            if shown or len(value) > 1:
+                piece.parts.append(_set_text(raw, shown))
+            return
+        call = value.get("functionCall") if isinstance(value, dict) else None
+        if isinstance(call, dict):
+            self._end_text(piece, is_cut=False)
+            if call.get("name") in self._hidden:
+                self._has_hidden = piece.is_new = True
+                return
+            self._shown += 1
+            piece.parts.append(raw)
+            self._release(out)
+            return
+        if not (isinstance(value, dict) and value.get("thought") is True):
+            self._end_text(piece, is_cut=False)
+        piece.parts.append(raw)
+
+    def _read_text(self, text: str) -> str:
+        """The part of a text that the client may see now."""
+        if not self._withheld:
+            return text
+        if self._filter is None:
+            self._filter = BlockFilter(self._withheld)
+            self._filters.append(self._filter)
+        return self._filter.feed(text)
+
+    def _end_text(self, piece: _Piece, *, is_cut: bool) -> None:
+        """End the text that is being read: the part of it that waited goes into this event."""
+        if self._filter is None:
+            return
+        rest = self._filter.end(cut=is_cut)
+        self._filter = None
+        if rest:
+            piece.is_new = True
+            piece.parts.append(_set_text(_NO_TEXT, rest))
+
+    def _put(self, piece: _Piece, out: list[bytes]) -> None:
+        """Send a piece, or let it wait: with `hold_text` a text waits, and all that comes behind it."""
+        if piece.is_gone:
+            return
+        waits = (
+            self._queue is not None or bool(self._earlier) or any(_is_text(one) for one in list_parts(piece.response))
+        )
+        if self._hold and waits:
+            self._queue = self._queue or []
+            self._queue.append(piece)
+        else:
+            out.append(self._render(piece))
+
+    def _release(self, out: list[bytes]) -> None:
+        """Send what has waited: the client sees this round. If calls of the client's follow, the text that earlier
+        rounds put before hidden calls is left out."""
+        if self._shown:
+            self.drop_held_text()
+        waiting = self.list_waiting()
+        self._hold, self._earlier, self._queue = False, [], None
+        out += [self._render(piece) for piece in waiting if not piece.is_gone]
+
+    def _render(self, piece: _Piece, *, is_end: bool = False) -> bytes:
+        """The bytes of a piece, which is then part of the answer."""
+        event, data, response = piece.event, piece.event.data or b"", piece.response
+        if self._straight:
+            self.answer.add(response)
+            return event.raw
+        for part in piece.parts:
+            value = read_json(part)
+            if isinstance(value, dict):
+                self.answer.add_part(value)
+        usage = response.get("usageMetadata")
+        if piece.spent is not None and isinstance(usage, dict):
+            usage = sum_rounds(piece.spent, usage)
+        self.answer.add_facts({**response, "usageMetadata": usage})
+        if piece.is_new:
+            data = set_parts(data, piece.parts)
+        if not is_end and find_candidate(response).get("finishReason"):
+            data = drop_reason(data)
+        if piece.spent is not None:
+            first = {"responseId": self.answer.id, "modelVersion": self.answer.model, "usageMetadata": usage}
+            data = set_top(data, {name: one for name, one in first.items() if one and one != response.get(name)})
+        return event.raw if data is event.data else replace_data(event, data)
+
+    # The end.
+
+    def end_round(self, out: list[bytes]) -> None:
+        """End the round: decide if the answer goes on, and if not, send what has waited."""
+        if self._closed:
+            return
+        self._closed = True
+        of_round = self._round
+        if of_round is None:
+            self.end_events = [self._render(piece) for piece in self._last]
+            self.terminal = b"".join(self.end_events)
+            self.answer.is_done = bool(self.answer.finish_reasons) and self.answer.error is None
+            return
+        is_complete = bool(of_round.reason)
+        is_cut = of_round.reason not in RUNNABLE_REASONS or not is_complete
+        rest = self._last[0] if self._last else self._make_piece([])
+        self._end_text(rest, is_cut=is_cut)
+        if not self._last and rest.parts:
+            self._put(rest, out)
+        if self._has_hidden and not is_cut and of_round.error is None and not of_round.is_capped:
+            calls = of_round.calls
+            ids = {call.id for call in calls}
+            if len(ids) == len(calls):  # else a result would not find its call
+                ours = [call for call in calls if call.name in self._hidden]
+                self.hidden_calls = [HiddenCall(call.id, call.name, call.arguments) for call in ours]
+                self.goes_on = self._shown == (self._previous.shown_calls if self._previous else 0)
+        if self.goes_on:
+            self._put_before_end(out)
+            return
+        self._release(out)
+        if is_complete:
+            self._send_end()
+            self.answer.is_done = True
+
+    def _put_before_end(self, out: list[bytes]) -> None:
+        """Send what the newest event says beside its end, which waits for the end of the answer."""
+        ends = []
+        for piece in self._last:
+            if piece.parts:
+                self._put(piece, out)
+            end = _Piece(piece.event, piece.response, piece.spent)
+            end.is_new = True
+            ends.append(end)
+        self._last = ends[:1]
+
+    def _make_piece(self, parts: Sequence[bytes]) -> _Piece:
+        """An event of the proxy's with these parts."""
+        data = set_parts(b'{"candidates":[{"finishReason":"STOP","index":0}]}', parts)
+        piece = _Piece(SseEvent(b"data: " + data + b"\n\n", data), read_json(data), self._spent)
+        piece.parts = list(parts)
+        return piece
+
+    def _send_end(self) -> None:
+        """Set `terminal` to the end of the stream, with the finish reason and the usage of the whole answer."""
+        if not self._last:
+            self._last = [self._make_piece([_NO_TEXT])]
+        for piece in self._last:
+            if piece.is_gone:  # an event without parts would be taken for a failure
+                piece.parts = [_NO_TEXT]
+        self.end_events = [self._render(piece, is_end=True) for piece in self._last]
+        self.terminal = b"".join(self.end_events)
+        self.answer.set_reason(self._round.reason if self._round and self._round.reason else "STOP")
+
+
+def _set_text(raw: bytes, text: str) -> bytes:
+    """The part with another text."""
+    try:
+        return json_spans.set_member(raw, "text", write_json(text))
+    except ValueError:
+        return write_json({**read_json(raw), "text": text})
+
+
+def _read_unfinished(event: SseEvent) -> bytes | None:
+    """The response in the last bytes of a stream, whose event lacks its blank line; None if there is none."""
+    raw = event.raw.strip()
+    data = event.data if event.data is not None else raw[5:].strip() if raw.startswith(b"data:") else b""
+    return data if read_response(data) is not None else None
