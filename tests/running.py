@@ -180,8 +180,9 @@ def settings_for(upstream: int | str, **tree: Any) -> Settings:
     url = f"http://127.0.0.1:{upstream}/v1" if isinstance(upstream, int) else upstream
     defaults: dict[str, Any] = {"db": ":memory:", "policy": "passthrough", "tokens": {"count": "estimate"}}
     named = {} if "upstreams" in tree else {"upstream": url}
-    # A busy machine may take its time.
+    # A busy machine may take its time, also to write: a turn that is stored later than it is answered is told apart.
     tree["store"] = {"read_s": 60.0} | tree.get("store", {})
+    tree["limits"] = {"commit_wait_ms": 5000} | tree.get("limits", {})
     return Settings.model_validate(defaults | named | tree)
 
 

@@ -44,7 +44,7 @@ FORWARDED_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 TERMINAL_SIGNALS: Final = (signal.SIGINT, signal.SIGQUIT)
 """Signals that a terminal sends to the agent itself as well."""
 MAX_STORES: Final = 100
-"""Agents that run at once, each with a proxy and its own store."""
+"""Agents that run at once, each with a proxy and a store of its own."""
 
 
 def wrap(

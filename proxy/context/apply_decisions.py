@@ -54,7 +54,7 @@ class RemainingMessages:
         sources = range(len(self.request.messages)) if plan.messages is None else plan.sources
         places = [n for n in range(len(self._keys)) if n not in self.removed_edits]
         notes = plan.notes
-        if plan.refusal:  # then the rest goes out as received; dropped messages must not
+        if plan.refusal:  # then the rest goes out as it came; dropped messages must not
             notes = (*notes, Note("unmanaged", f"the policy's plan was refused ({plan.refusal})"))
         return replace(
             plan,

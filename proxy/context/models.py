@@ -65,7 +65,7 @@ class Model:
     block: Tokens = 128
     """Unit of cached tokens: they are counted in multiples of this number."""
     after_tool: Literal["append", "user", "none"] = "append"
-    """Place of a text of the proxy after a tool result: appended to the result, in a user message, or nowhere."""
+    """Place of a text of ours after a tool result: appended to the result, in a user message, or nowhere."""
     alternate: bool = False
     """True if the upstream insists that user and assistant take turns (WIRE.md W5)."""
     own: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False)

@@ -1,8 +1,9 @@
 """The data that flows through a rewrite: View, Proposal, Edit, Insert, Ask, Note, Plan.
 
 Stages read a View and return Proposals (content that could go). A schedule turns some proposals into Edits (content
-that goes, from now on and byte for byte). Inserts are texts of the proxy that are no part of the history. The caller
-sends and remembers the Plan. All of these are data and do nothing by themselves."""
+that goes, from now on and byte for byte). Inserts are texts of ours that are no part of the history. The caller sends
+and remembers the Plan. All of these are data and do nothing by themselves.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Edit:
     stage: str
     reason: str
     before: int
-    """Tokens of the message as received."""
+    """Tokens of the message as it came."""
     after: int
     """Tokens of the message as it goes out."""
 
@@ -106,7 +107,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A text of the proxy at the tail or behind the system prompt."""
+    """A text of ours at the tail or behind the system prompt."""
 
     place: Literal["tail", "system"]
     source: str
@@ -119,7 +120,7 @@ class Insert:
     quoted_keys: tuple[bytes, ...] = ()
     """Chain keys of the messages that the text quotes."""
     may_stand_alone: bool = False
-    """True if the text may stand in its own user message behind an answer of the assistant's."""
+    """True if the text may stand in a user message of its own behind an answer of the assistant's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ class View:
     tokens: Sequence[int]
     """Tokens of each message as it would go out, 0 if it is gone."""
     original_tokens: Sequence[int]
-    """Tokens of each message as received."""
+    """Tokens of each message as it came."""
     edits: Mapping[bytes, Edit]
     """The edits in force."""
     steps: Sequence[Step]
@@ -431,7 +432,7 @@ class Plan:
     edits: Mapping[bytes, Edit]
     """All edits that are in force then."""
     placed_inserts: tuple[tuple[int, Insert], ...]
-    """Inserts, each with the index of the message that it is appended to; -1 for a message of the proxy at the end."""
+    """Inserts, each with the index of the message that it is appended to; -1 for a message of ours at the end."""
     asks: tuple[Ask, ...]
     notes: tuple[Note, ...]
     marks: tuple[bytes, ...]
@@ -440,7 +441,7 @@ class Plan:
     """Tokens of each outgoing message."""
     keys: Sequence[bytes]
     before: int
-    """Tokens of the prompt as received."""
+    """Tokens of the prompt as it came."""
     after: int
     """Tokens of the prompt as it goes out."""
     predicted: int
@@ -448,8 +449,8 @@ class Plan:
     asks_for_state: bool
     """True if a STATE block was asked for."""
     sources: tuple[int, ...] = ()
-    """For each outgoing message the index of the message that it is made from. A message of the proxy has an index
-    behind the last message."""
+    """For each outgoing message the index of the message that it is made from. A message of ours has an index behind
+    the last message."""
     refusal: str | None = None
     """The rule or reason for which the original goes out instead."""
     deferred_inserts: tuple[Insert, ...] = ()

@@ -24,8 +24,7 @@ _ANY = msgspec.json.Decoder()
 
 
 def read_members(raw: bytes, span: Span | None = None) -> dict[str, Span]:
-    """The spans of the values of one object, by key. Raises ValueError if the object's members cannot be
-    distinguished."""
+    """The spans of the values of one object, by key. Raises ValueError if the object's members cannot be told apart."""
     start, end = span or (0, len(raw))
     members = json_spans.find_members(raw[start:end] if span else raw)
     if members is None:

@@ -43,7 +43,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     before: int
     """Tokens of the client's own prompt."""
     held: int
-    """Tokens of that prompt that the provider's cache would hold if it had always been sent as received."""
+    """Tokens of that prompt that the provider's cache would hold if it had always been sent as it came."""
     sent: int
     """Tokens of the prompt that was sent."""
     expected: int
@@ -79,7 +79,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def count_cached_without_proxy(turn: Turn) -> int:
-    """Tokens of the client's prompt that a provider's cache would still hold if it had always been sent as received.
+    """Tokens of the client's prompt that a provider's cache would still hold if it had always been sent as it came.
 
     Call it before the prompt is sent, since sending moves the branch's clock.
     """

@@ -227,7 +227,7 @@ def count_sent_messages(request: Request, known_until: int) -> int:
 def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[OutgoingMessage]:
     """The messages of a plan, each with the index of the client's message that it is made from.
 
-    An answer that hidden rounds stand in for is one of the proxy: upstream gets it back as it was.
+    An answer that hidden rounds stand in for is one of ours: upstream gets it back as it was.
     """
     indices: list[int | None] = []
     at = 0

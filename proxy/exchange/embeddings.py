@@ -30,7 +30,7 @@ async def load_vectors(
     """Return the vectors of these texts by the form of their message, for as many as are available. Never raises on
     purpose.
 
-    It waits for the upstream, up to `helper.timeout_s` for each batch, so a request runs it in its own task.
+    It waits for the upstream, up to `helper.timeout_s` for each batch, so a request runs it in a task of its own.
     headers: those of the request that it is done for, used where the upstream has no key of its own.
     """
     settings = services.settings.embeddings

@@ -79,7 +79,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         record_gap(services, incoming)
         await fallback.forward_original(services, incoming, out, FallbackReason.STORE)
         return
-    except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
+    except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
         services.metrics.internal_errors_total.labels(where="prepare").inc()
         log.exception("planning failed; the request goes on as it came")
         await fallback.forward_original(services, incoming, out, FallbackReason.ERROR)
@@ -104,7 +104,7 @@ def record_gap(services: Services, incoming: Incoming) -> None:
 
 
 def is_off(incoming: Incoming) -> bool:
-    """True if the client asks that its request goes on as received."""
+    """True if the client asks that its request goes on as it came."""
     return any(name == b"x-context-off" and value.strip() not in (b"", b"0") for name, value in incoming.headers)
 
 
@@ -271,8 +271,8 @@ async def _relay_stream(
     first_byte_ms: float,
     tool_loop: ToolLoop | None = None,
 ) -> None:
-    """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of the proxy. The
-    terminal frame waits for the store."""
+    """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
+    frame waits for the store."""
     kept = record_outcome.find_withheld_headings(services, turn)
     make = _make_relay_factory(services, turn, tool_loop, kept)
     relay = make(None)
@@ -437,7 +437,7 @@ async def _join_rounds(
 async def _answer_with_original(
     services: Services, turn: Turn, tool_loop: ToolLoop, out: ResponseWriter, first_byte_ms: float
 ) -> None:
-    """Send the client's own request again and relay its answer, where a round of the proxy failed."""
+    """Send the client's own request again and relay its answer, where a round of ours failed."""
     try:
         reply = await tool_loop.send_original()
     except UpstreamError as problem:

@@ -192,7 +192,7 @@ def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
 # Notes that a prompt is given beside its history: the session's scratchpad, and the memos that fit the user's
 # message.
 #
-# They are read from the store once for each prompt. They are read again when the model has called a tool of the proxy
+# They are read from the store once for each prompt. They are read again when the model has called a tool of ours
 # since, or the session was written to. A store that is late or away delays nothing: then nothing is read, and it is
 # counted.
 
@@ -241,8 +241,10 @@ async def load_notes(services: Services, turn: Turn, project: str) -> None:
     branch = turn.located.branch
     if found is None or not names or branch.kind == "side":
         return
-    # After a call of the proxy's own tools the store may hold other notes.
-    prompt, calls = turn.keys[found[0]], len(turn.enriched.spliced.hidden_at)
+    prompt, calls = (
+        turn.keys[found[0]],
+        len(turn.enriched.spliced.hidden_at),
+    )  # after a call of ours the store may hold other notes
     known = branch.loaded_notes
     if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
         return

@@ -60,7 +60,7 @@ NAMES = 1000
 async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
     """Prepare everything up to the bytes that go upstream, stored as far as it must be.
 
-    Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot tell its session.
+    Raises NotManaged if the request has to go on as it came, StoreUnavailable if the store cannot tell its session.
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
     turn, target = await _locate(services, incoming, headers)
@@ -247,7 +247,7 @@ def look_up_model(services: Services, name: str) -> Model:
 
 
 async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> Turn:
-    """Return the turn with a plan and the bytes to send. If planning fails, the turn goes on with the body as received,
+    """Return the turn with a plan and the bytes to send. If planning fails, the turn goes on with the body as it came,
     and is stored as any other."""
     state = find_current_state(services, turn)
     # A stopped branch goes on as it comes while it fits its window. The upstream may have refused its old edits, or the
@@ -399,7 +399,7 @@ def _count_sent(turn: Turn) -> int:
 
 
 async def replan_refused(services: Services, turn: Turn) -> Turn | None:
-    """Plan a refused turn once more, as its own exchange: more is known of its window now. None if there is no
+    """Plan a refused turn once more, as an exchange of its own: more is known of its window now. None if there is no
     other body to send; then nothing has changed."""
     branch = turn.located.branch
     state = branch.state

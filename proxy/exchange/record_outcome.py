@@ -367,7 +367,7 @@ def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
 
 # Publish the events of an exchange, with their data (FEATURES.md D6).
 #
-# The data are numbers, ids, names of the proxy and the text of a summary, and no other text of a conversation. An error
+# The data are numbers, ids, names of ours and the text of a summary, and no other text of a conversation. An error
 # here is counted and logged, and no request notices it.
 
 
@@ -443,7 +443,7 @@ def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: t
 
 
 def publish_fallback(services: Services, incoming: Incoming, reason: str) -> None:
-    """Publish that a request without a known session went out as received."""
+    """Publish that a request without a known session went out as it came."""
     with _guard_events(services):
         tenant, session = locate.find_owner(
             incoming.headers, incoming.tenant, incoming.session, services.settings.identity

@@ -34,7 +34,7 @@ LARGE = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A request as received."""
+    """A request as it came."""
 
     method: str
     path: str
@@ -48,9 +48,9 @@ class Incoming:
     tenant: str | None = None
     """The tenant of the verified key. None if no keys are configured: the credential then tells tenants apart."""
     encoded: tuple[Headers, bytes] | None = None
-    """Headers and body as received, where the body was decoded."""
+    """Headers and body as they came, where the body was decoded."""
     unmanaged_reason: str = ""
-    """Reason for which the request goes on as received, unread; "" where it is to be managed."""
+    """Reason for which the request goes on as it came, unread; "" where it is to be managed."""
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the request log, filled in while the request is answered."""
     dialect: str = "completions"
@@ -89,7 +89,7 @@ class IdleCompression:
 @dataclass(frozen=True, slots=True)
 class LearnedWindow:
     """A context window that an upstream has named, in tokens, and when. ratio: tokens that the upstream counts for one
-    of the proxy."""
+    of ours."""
 
     tokens: int
     seen_at: float

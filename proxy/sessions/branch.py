@@ -49,7 +49,7 @@ class Node(msgspec.Struct, gc=False):
     branch: str
     """The branch that brought the message."""
     reached: bool
-    """True if an answer of the proxy stands at or before the message."""
+    """True if an answer of ours stands at or before the message."""
     strategy: str
     """The wire format for which the form was made."""
     seen_at: float = 0.0
@@ -177,7 +177,7 @@ class Branch:
     loaded_notes: LoadedNotes | None = None
     """The scratchpad and memos that its prompt is given."""
     body_sizes: tuple[int, int] = 0, 0
-    """Bytes of the last request: as received, and as it went out."""
+    """Bytes of the last request: as it came, and as it went out."""
     simulated_state: BranchState | None = None
     """Its state as it would be if the prompts that `observe` planned had gone out; this process alone knows it."""
     refused_reasoning: frozenset[bytes] = frozenset()
@@ -187,7 +187,7 @@ class Branch:
     """True if its client pays for the longer lifetime of the provider's cache, as the last write that was reported
     says. This process alone knows it."""
     tool_offer: ToolOffer | None = None
-    """The tools of the proxy that it offers its model; None while that is undecided."""
+    """The tools of ours that it offers its model; None while that is undecided."""
     last_beginning: tuple[bytes, int, float] | None = None
     """The beginning of its last request: a digest of the system messages, a hash of the tools, and when it came."""
     _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=({}, {}, 0), repr=False)
@@ -314,7 +314,7 @@ def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolO
 WHOLE_SESSION = ""
 """Stands in the place of a branch's name for decisions on the whole session."""
 REMOVED_STAGE = "removed"
-"""The stage of messages that are removed permanently."""
+"""The stage of messages that are removed for good."""
 RELEASED_STAGE = "released"
 """The stage of messages that were restored once, and that policies may edit again."""
 
@@ -346,7 +346,7 @@ class StoredDecisions:
     dropped: Mapping[bytes, str] = field(default_factory=dict)
     """The reasons, by chain key."""
     removed: frozenset[bytes] = frozenset()
-    """The dropped messages that are removed permanently."""
+    """The dropped messages that are removed for good."""
     restored: frozenset[bytes] = frozenset()
     """Chain keys of messages that the operator has chosen."""
     pinned: frozenset[bytes] = frozenset()

@@ -20,7 +20,7 @@ from proxy.dialects.completions.request import MessageReader, read_message
 
 @dataclass(frozen=True, slots=True)
 class HiddenRound:
-    """The messages that are hidden behind one answer of the proxy."""
+    """The messages that are hidden behind one answer of ours."""
 
     answer_key: bytes
     """The answer's chain key, as the client has it."""
@@ -154,7 +154,7 @@ def _put_back(
     hidden: dict[bytes, float] = {}
 
     def hide(raw: bytes, after: bytes, at: float) -> bytes:
-        # Its own chain within the round: the same whatever the client puts beside it.
+        # A chain of its own within the round: the same whatever the client puts beside it.
         message = read(raw)
         name = chain.derive_next_key(after, message.digest)
         hidden[name] = at

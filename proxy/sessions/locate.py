@@ -1,10 +1,11 @@
 """Find the session and branch of a request, and the messages in it that are new.
 
 The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
-it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of the
-proxy, is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never
-privacy (DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells branches apart: continuation, fork, retry, twin,
-side call."""
+it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of ours,
+is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never privacy
+(DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells branches apart: continuation, fork, retry, twin, side
+call.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ _SORTED_PAIRS = [one + other for one in _SORTED for other in _SORTED]
 
 
 def make_id() -> str:
-    """Return a name for a session, branch or exchange of the proxy: 40 bits of the time and 40 random bits, in base32.
+    """Return a name for a session, branch or exchange of ours: 40 bits of the time and 40 random bits, in base32.
 
     The time comes first, in milliseconds. Rows with names of one hour then lie side by side in the store's indexes, and
     writing them costs few pages.
@@ -243,8 +244,7 @@ async def _find_session(
         at = next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
         return live_session, at
     if not any(messages[n].role == "assistant" for n in nodes):
-        # No message here can be an answer of the proxy: two first requests that are alike are two sessions.
-        return None, -1
+        return None, -1  # no message here can be an answer of ours: two first requests that are alike are two sessions
     here = _find_in_memory(live_sessions, tenant, keys, nodes)
     if here is not None and not (live_sessions.store.shared and _has_answer_after(messages, nodes, here[1])):
         return here

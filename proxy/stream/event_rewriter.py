@@ -78,7 +78,7 @@ class EventRewriter:
         self._source: SseEvent | None = None  # the first chunk, a template for chunks of the proxy
         self._finish: tuple[SseEvent, str] | None = None  # the end of a round that may go on, and its finish reason
         self._tail: SseEvent | None = None  # and the usage behind that end
-        self._usage: Any = None  # usage of this round, as received
+        self._usage: Any = None  # usage of this round, as it came
         self._before: frozenset[int] = frozenset(previous._greeted) if previous else frozenset()
         self._greeted: set[int] = set(self._before)  # choices whose role was sent
         self._head: dict[str, bytes] = previous._head if previous else {}

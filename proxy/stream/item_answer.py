@@ -32,7 +32,7 @@ class _GrowingItem:
         self.written: list[str] = []  # arguments or input of a call
 
     def read(self) -> tuple[dict[str, Any], bytes]:
-        """The item and its bytes; of an unfinished item, as far as received."""
+        """The item and its bytes; of an unfinished item, as far as it came."""
         if self.raw is not None:
             return facts.read_object(self.raw) or {}, self.raw
         item = dict(self.begun)

@@ -37,7 +37,7 @@ class _TextPart:
     def __init__(self, begun: SseEvent, headings: tuple[str, ...]) -> None:
         self.begun = begun
         self.filter = BlockFilter(headings)
-        self.last = begun  # the delta that came last: the template of a delta of the proxy
+        self.last = begun  # the delta that came last: the template of a delta of ours
         self.original: list[str] = []
         self.shown: list[str] = []
         self.logged: list[Any] = []
@@ -59,7 +59,7 @@ class _TextPart:
 
     @property
     def is_unchanged(self) -> bool:
-        """True if all text so far was shown as received."""
+        """True if all text so far was shown as it came."""
         return "".join(self.original) == "".join(self.shown)
 
 

@@ -78,7 +78,7 @@ class MessagesAnswer(AssembledAnswer):
             self.add(event)
 
     def add(self, event: MessagesEvent) -> None:
-        """Add one event as received."""
+        """Add one event as it came."""
         if event.type == "content_block_delta":
             self.extend_block(event.index or 0, event.delta or {})
         elif event.type == "content_block_start":

@@ -148,7 +148,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     metrics.live_bytes.set_function(lambda: branches.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_queue.set_function(lambda: store.queued)
-    metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has its own log
+    metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has a log of its own
     models = settings.load_models()
     budget = Budget(settings.helper.dollars_a_day)
     return Services(

@@ -2,7 +2,7 @@
 
 The decoded size is bounded while decoding, because a few kilobytes can stand for gigabytes. The number of members and
 the processor time are also bounded, because many megabytes can stand for nothing. A body that cannot be decoded goes on
-as received. Python has zstd from 3.14 on. Before that the package `zstandard` is used if it is installed.
+as it came. Python has zstd from 3.14 on. Before that the package `zstandard` is used if it is installed.
 """
 
 from __future__ import annotations

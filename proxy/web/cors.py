@@ -72,7 +72,10 @@ class BrowserRules:
         site = find_header(headers, b"sec-fetch-site").lower()
         foreign = origin and _authority(origin) != find_header(headers, b"host").lower()
         if foreign or (site and site not in TRUSTED_SITES):
-            raise Forbidden("a page of another site asks", hint="An origin that may is to stand in dashboard.origins.")
+            raise Forbidden(
+                "The request comes from a web page of another site",
+                hint="To allow that site, add its origin to dashboard.origins.",
+            )
         return None
 
     def check_content_type(self, scope: Scope) -> None:

@@ -41,7 +41,7 @@ async def test_a_limit_of_ours_says_that_trying_again_is_of_no_use(kind: type[Pr
     status, headers, error = await told(kind("no", hint="Do."))
     assert status == kind.status
     assert headers[b"x-should-retry"] == b"false"
-    assert error == {"message": "no Do.", "type": "invalid_request_error", "param": None, "code": kind.code}
+    assert error == {"message": "no. Do.", "type": "invalid_request_error", "param": None, "code": kind.code}
 
 
 @pytest.mark.parametrize("kind", [Unavailable, UpstreamUnreachable, UpstreamTimeout, UpstreamBroken])

@@ -184,7 +184,7 @@ def parse_command(text: str) -> ShellCommand:
     bare = _COMMENT.sub("", _REDIRECT.sub(" ", _QUOTED.sub(_quoted, bare)))
     strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
     simple = _BRANCHES.search(bare) is None
-    bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs its own command
+    bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs a command of its own
     parts = list(_parts(bare))
     runs = [part for part in parts if not part.shows]
     if not runs:

@@ -31,7 +31,7 @@ def find_units(
 
     after_tool, alternate: as the model has them. If an upstream takes no user message behind a tool result, a step
     needs the answer that stands between. If it insists on turns, a prompt and the answer that closed it are one unit,
-    and all steps between need that unit. A system message is its own unit.
+    and all steps between need that unit. A system message is a unit of its own.
     """
     if alternate:
         return _find_alternating_units(messages, steps)

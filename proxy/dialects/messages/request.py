@@ -99,7 +99,7 @@ def read_messages_request(
 
 
 def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
-    """The wire body with canonical messages of the proxy at its end: an answer, and the results of its calls.
+    """The wire body with canonical messages of the proxy's at its end: an answer, and the results of its calls.
 
     Raises NotManaged or ValueError if the body or a message cannot be read.
     """

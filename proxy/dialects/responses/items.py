@@ -68,7 +68,7 @@ def find_type(item: Mapping[str, Any]) -> str:
 
 
 def find_role(item: Mapping[str, Any]) -> ItemRole:
-    """The maker of an item. An item of an unknown type is the model's, unless it has its own role."""
+    """The maker of an item. An item of an unknown type is the model's, unless it has a role of its own."""
     kind = find_type(item)
     if not kind:
         raise NotManaged("shape", "an item without a type")
@@ -305,8 +305,8 @@ def find_texts(raw: bytes, item: Mapping[str, Any]) -> tuple[list[tuple[int, int
 
 
 def make_items(message: bytes, call_types: Mapping[str, str]) -> list[bytes]:
-    """The items of a message of the proxy, in the order of an answer. call_types: the type of each call in front of it,
-    by its id. Raises ValueError if the message cannot be expressed."""
+    """The items of a message of ours, in the order of an answer. call_types: the type of each call in front of it, by
+    its id. Raises ValueError if the message cannot be expressed."""
     fields = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
     if "wire" in fields:
         wire = bytes(fields["wire"])

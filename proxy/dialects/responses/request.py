@@ -280,7 +280,7 @@ class _Changes:
         self._last_user = len(self._new) - 1 if is_user else None
 
     def _insert(self, raw: bytes) -> None:
-        """Add a message of the proxy: a text joins the client's user message in front of it, all else is an item."""
+        """Add a message of ours: a text joins the client's user message in front of it, all else is an item."""
         self._is_same = False
         role = _ROLE.decode(raw).role
         if self._last_user is not None and role == "user":
@@ -293,7 +293,7 @@ class _Changes:
 
 
 def read_text(message: bytes) -> str:
-    """The text of a message of the proxy. Raises ValueError if its content is no text."""
+    """The text of a message of ours. Raises ValueError if its content is no text."""
     content = msgspec.json.decode(message).get("content")
     if isinstance(content, list) and all(isinstance(part.get("text"), str) for part in content):
         return "".join(part["text"] for part in content)
