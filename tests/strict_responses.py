@@ -98,12 +98,14 @@ class StrictResponses:
 
     received: the bodies that came. counted, compacted: those of counts and of compactions. refused: the rules that were
     broken, with the texts. dropped: (id, reason) of the reasoning that was left out. size: characters of a delta.
-    binds: the model checks the prefix (GPT-6.2 and later).
+    binds: the model checks the prefix (GPT-6.2 and later). conversations: the items of conversation objects, by id.
+    known: the responses that are stored, by id. encrypts: the model makes encrypted reasoning for those who ask for it.
     """
 
-    def __init__(self, *answers: Answer, binds: bool = True, size: int = 7) -> None:
+    def __init__(self, *answers: Answer, binds: bool = True, size: int = 7, encrypts: bool = True) -> None:
         self.answers = list(answers) or ["Well."]
         self.binds = binds
+        self.encrypts = encrypts
         self.size = size
         self.received: list[Json] = []
         self.raw: list[bytes] = []
@@ -111,6 +113,8 @@ class StrictResponses:
         self.dropped: list[tuple[str, str]] = []
         self.counted: list[Json] = []
         self.compacted: list[Json] = []
+        self.conversations: dict[str, list[Json]] = {}
+        self.known: dict[str, Json] = {}
         self._stored: dict[str, Json] = {}
         self._responses: dict[str, list[Json]] = {}
         self._partners: dict[str, str] = {}
@@ -125,6 +129,9 @@ class StrictResponses:
             return
         if request.all(b"sec-websocket-key"):
             await reply(there, b"426 Upgrade Required", b"{}", b"content-type: application/json")
+            return
+        if b"/responses/resp_" in request.line:
+            await self._retrieve(request, there)
             return
         is_count, is_compaction = b"/input_tokens" in request.line, b"/compact" in request.line
         if not (is_count or is_compaction):
@@ -149,6 +156,8 @@ class StrictResponses:
             await answer(request, there)
             return
         made = self._make(answer, asked, items)
+        if asked.get("background") is True and not asked.get("stream"):
+            made = made | {"status": "queued", "output": [], "usage": None}
         if asked.get("stream") is True:
             await there.send(STREAM)
             for one in events(made, self.size):
@@ -156,6 +165,23 @@ class StrictResponses:
             await there.chunk(b"")
         else:
             await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+
+    async def _retrieve(self, request: Request, there: Connection) -> None:
+        """Answer GET, DELETE and cancel of a stored response."""
+        method, path, _ = request.line.decode().split(" ")
+        name, _, rest = path.partition("/responses/")[2].partition("/")
+        found = self.known.get(name)
+        made: Json = found or {}
+        if found is None or rest == "cancel":
+            text = "Cannot cancel a synchronous response." if found else f"Response with id '{name}' not found."
+            refused = Refused("R8", text, status=404)
+            status = b"400 Bad Request" if found else b"404 Not Found"
+            await reply(there, status, refused.body(), b"content-type: application/json")
+            return
+        if method == "DELETE":
+            del self.known[name], self._responses[name]
+            made = {"id": name, "object": "response", "deleted": True}
+        await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
 
     def _compact(self, items: list[Json]) -> Json:
         """All messages of the user, and one item for the rest."""
@@ -189,6 +215,8 @@ class StrictResponses:
     def _judge(self, asked: Json, *, binds: bool = True) -> list[Json]:
         """The whole input. binds: reasoning behind another prompt is left out of it. Raises Refused."""
         check_parameters(asked)
+        if not self.encrypts and "reasoning.encrypted_content" in (asked.get("include") or ()):
+            raise Refused("R2", "Encrypted content is not supported with this model.", "include")
         items = self._history(asked) + list_items(asked)
         for n, item in enumerate(items):
             check_item(n, item, len(items))
@@ -199,7 +227,12 @@ class StrictResponses:
         return self._check_tokens(items, asked) if binds else items
 
     def _history(self, asked: Json) -> list[Json]:
-        before = asked.get("previous_response_id")
+        before, conversation = asked.get("previous_response_id"), asked.get("conversation")
+        if conversation is not None:
+            name = conversation["id"] if isinstance(conversation, dict) else conversation
+            if name not in self.conversations:
+                raise Refused("R10", f"Conversation with id '{name}' not found.", "conversation", status=404)
+            return list(self.conversations[name])
         if before is None:
             return []
         if before not in self._responses:
@@ -295,10 +328,16 @@ class StrictResponses:
             output.append(item)
         made = response(*output, number=self._count, model=asked["model"], usage=self._usage(asked, items, output))
         made |= {"instructions": asked.get("instructions"), "tools": asked.get("tools") or []}
+        made |= {"previous_response_id": asked.get("previous_response_id"), "store": asked.get("store", True)}
         if self._told:
             made["input_transformations"] = self._told
         if asked.get("store", True):
             self._responses[made["id"]] = [*items, *output]
+            self.known[made["id"]] = made
+        conversation = asked.get("conversation")
+        if conversation is not None:
+            name = conversation["id"] if isinstance(conversation, dict) else conversation
+            self.conversations[name] = [*items, *output]
         return made
 
     def _usage(self, asked: Json, items: list[Json], output: list[Json]) -> Json:

@@ -64,6 +64,13 @@ RESPONSE_HEADERS = (
         "x-context-policy-used: NAME, SCHEDULE",
         "A literal policy is not run on reasoning that is bound to its prompt. This one was run in its place.",
     ),
+    (
+        "x-context-chain: WHERE",
+        (
+            "The request names an earlier response. Its history is at the `provider`, there and `unknown` here, or "
+            "`taken over` (see the guide on agents)."
+        ),
+    ),
     ("x-context-fallback: REASON", "The original went out, and why. The page on errors lists the reasons."),
     (
         "x-context-warning: TEXT",

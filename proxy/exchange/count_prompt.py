@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from proxy.errors import NotManaged, StoreUnavailable, UpstreamBroken, UpstreamTimeout
+from proxy.exchange import chains
 from proxy.exchange.fallback import FallbackReason, forward_original
-from proxy.exchange.handler import is_off, repair_compaction
+from proxy.exchange.handler import is_off, may_take_over, repair_compaction
 from proxy.exchange.plan_request import prepare_request
 from proxy.exchange.services import Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
@@ -58,6 +59,7 @@ class StoreWithoutWrites:
 async def handle_compaction(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
     """Pass a compaction on as it came, but for reasoning that led to a withheld call: it would be refused."""
     if not (is_off(incoming) or incoming.unmanaged_reason):
+        incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming), counts=True)
         incoming = repair_compaction(incoming)
     reason = FallbackReason.OFF if is_off(incoming) else FallbackReason.COMPACTION
     await forward_original(services, incoming, out, reason)
@@ -67,6 +69,9 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
     """Let upstream count the prompt that it would get. Raises UpstreamError while nothing has been sent yet."""
     reason = "off" if is_off(incoming) else incoming.unmanaged_reason
     planned: tuple[Turn, Target] | None = None
+    if not reason:
+        incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming), counts=True)
+        reason = "chain" if incoming.chain is not None and incoming.chain.is_held else ""
     if not reason:
         try:
             planned = await prepare_request(make_dry_services(services), incoming)

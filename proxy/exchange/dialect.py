@@ -90,6 +90,8 @@ class Dialect:
     """An error in a stream, from its message and code."""
     read_request: Callable[[bytes, SizeLimits | None], WireRequest] | None = None
     """The reader of a request; None where the wire is the form that the exchange works on."""
+    read_held_request: Callable[[bytes, SizeLimits | None, Sequence[bytes]], WireRequest] | None = None
+    """The reader of a request whose history the provider holds, with the messages of it that are known."""
     find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
     """The names that a client gives its session, from its headers and its request."""
     is_thinking: Callable[[Any], bool] = lambda _: False
@@ -176,6 +178,7 @@ RESPONSES = Dialect(
     join_rounds=responses_body.join_rounds,
     make_error_event=responses_stream.make_error_event,
     read_request=_read_responses,
+    read_held_request=read_responses_request,
     find_session_names=lambda headers, request: find_responses_session_names(headers, request.body),
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
     is_stored=lambda request: not _contains(request, "store", b"false"),

@@ -22,10 +22,10 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import bound_reasoning, fallback, idle, inband, iteration_records, lookups, record_outcome
+from proxy.exchange import bound_reasoning, chains, fallback, idle, inband, iteration_records, lookups, record_outcome
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.plan_request import find_simulated_state, prepare_request, replan_refused
+from proxy.exchange.plan_request import find_policy, find_simulated_state, prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
@@ -54,11 +54,13 @@ async def handle_chat(services: Services, incoming: Incoming, out: ResponseWrite
 
 async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
     began = services.now()
-    if is_off(incoming):
-        await fallback.forward_original(services, incoming, out, FallbackReason.OFF)
-        return
     if incoming.unmanaged_reason:
         await fallback.forward_original(services, incoming, out, FallbackReason(incoming.unmanaged_reason))
+        return
+    incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming))
+    out = chains.wrap_writer(incoming, out)
+    if is_off(incoming):
+        await _forward(services, incoming, out, FallbackReason.OFF)
         return
     if services.settings.commands.in_band:
         taken = await inband.extract_command(services, incoming)
@@ -69,26 +71,42 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
     try:
         turn, target = await prepare_request(services, incoming)
     except NotManaged as reason:
-        if reason.reason == "compaction":
-            incoming = repair_compaction(incoming)
-        await fallback.forward_original(services, incoming, out, FallbackReason(reason.reason))
+        await _forward(services, incoming, out, FallbackReason(reason.reason))
         return
     except StoreUnavailable as problem:
         if services.settings.store.persist == "required":
             raise Unavailable("the store is not available", hint="Try again later.") from problem
         record_gap(services, incoming)
-        await fallback.forward_original(services, incoming, out, FallbackReason.STORE)
+        await _forward(services, incoming, out, FallbackReason.STORE)
         return
     except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
         services.metrics.internal_errors_total.labels(where="prepare").inc()
         log.exception("planning failed; the request goes on as it came")
-        await fallback.forward_original(services, incoming, out, FallbackReason.ERROR)
+        await _forward(services, incoming, out, FallbackReason.ERROR)
         return
     own = services.now() - began
     turn = await _send_and_relay(services, turn, target, incoming, out)
     services.metrics.request_seconds.labels(route="chat").observe(own)
     if turn.enriched.policy.idle_ages or services.idle_compressions:
         idle.schedule_compression(services, turn, incoming.headers)
+
+
+async def _forward(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:
+    """Send a request on without a plan."""
+    incoming = chains.return_unplanned(incoming)
+    if reason is FallbackReason.COMPACTION:
+        incoming = repair_compaction(incoming)
+    await fallback.forward_original(services, incoming, out, reason)
+
+
+def may_take_over(services: Services, incoming: Incoming) -> bool:
+    """True if the proxy may complete a request from its store: the settings allow it, and the policy that the request
+    names, or else the usual one, changes prompts."""
+    if not services.settings.responses.takeover or is_off(incoming):
+        return False
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    target = services.client.select_target(chains.find_model(incoming.body) or None)
+    return find_policy(services, headers, target, DIALECTS[incoming.dialect]).mode == "rewrite"
 
 
 def repair_compaction(incoming: Incoming) -> Incoming:
@@ -146,12 +164,16 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
     answered with one resend of the original."""
 
     async def ask(body: bytes) -> Reply:
+        body = chains.drop_refused(services, incoming, body)
         return await services.client.send(
             target, incoming.method, incoming.path, incoming.query, incoming.headers, body
         )
 
     reply = await ask(turn.prompt.outgoing)
     record_sent(services, turn)
+    if await chains.learn_refusal(services, incoming, reply):
+        await reply.close()
+        reply = await ask(turn.prompt.outgoing)
     if (
         reply.status in TOO_LONG_STATUSES
         and await _is_too_long(services, turn, incoming, reply)

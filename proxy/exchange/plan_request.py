@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from proxy.chat import chain
 from proxy.chat.message import PrefixCache, Request, cancellation_check
@@ -85,7 +86,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     """Read the request, find its session and branch, and choose its upstream. headers: with lower-case names."""
     tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
     dialect = DIALECTS[incoming.dialect]
-    wire = await _read_wire(services, dialect, incoming.body)
+    wire = await _read_wire(services, dialect, incoming)
     request, front, keys = await _read_request(services, incoming.body if wire is None else wire.chat_body, tenant)
     target = services.client.select_target(request.model)
     if (trace := CURRENT.get()) is not None:
@@ -96,6 +97,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         named = next(iter(dialect.find_session_names(headers, wire)), None)
     weigh = services.find_token_counter(model)
     await _count_tokens(services, weigh, request, keys, tenant, named)
+    held = incoming.chain.history.session if incoming.chain is not None else ""
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     asked = read_options(headers)
     warnings = header_warnings.find_warnings(asked, services.policies) if asked else ()
@@ -104,7 +106,9 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     turn = Turn(
         id=locate.make_id(),
         tenant=tenant,
-        located=await locate.locate_request(services.live_sessions, tenant, named, request, keys, retry=retry),
+        located=await locate.locate_request(
+            services.live_sessions, tenant, named, request, keys, retry=retry, known_session=held or None
+        ),
         request=request,
         keys=keys,
         model=model,
@@ -119,6 +123,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         options=asked,
         dialect=dialect,
         wire=wire,
+        chain=incoming.chain,
     )
     if turn.located.branch.has_long_cache:
         turn = replace(turn, model=with_long_cache(model))
@@ -132,6 +137,8 @@ async def _enrich(
     decisions = await lookups.refresh(services, turn.located.branch.live_session)
     erase_resent(turn, decisions.removed)
     policy = lookups.choose_policy(services, turn.enriched.policy, decisions, headers.get("x-context-policy", ""))
+    if turn.chain is not None and turn.chain.is_held:
+        policy = services.policies[CONTROL_POLICY]  # nothing can be changed in what the provider holds
     arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
     if arm == "control":
         policy = services.policies[CONTROL_POLICY]
@@ -157,14 +164,17 @@ def read_options(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
 
 
-async def _read_wire(services: Services, dialect: Dialect, body: bytes) -> WireRequest | None:
+async def _read_wire(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:
     """Read a request in its wire format; None for chat completions. Raises NotManaged."""
+    chain, body, limits = incoming.chain, incoming.body, services.message_cache.limits
     if dialect.read_request is None:
         return None
-    limits = services.message_cache.limits
+    read = partial(dialect.read_request, body, limits)
+    if chain is not None and chain.is_held and dialect.read_held_request is not None:
+        read = partial(dialect.read_held_request, body, limits, chain.history.messages)
     if len(body) < NEW:
-        return dialect.read_request(body, limits)
-    return await asyncio.get_running_loop().run_in_executor(services.workers, dialect.read_request, body, limits)
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(services.workers, read)
 
 
 def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Policy:
@@ -268,6 +278,9 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
             log.exception("planning failed; the request goes on as it came")
     if plan is None:
         plan = _make_passthrough_plan(turn, state)
+    if turn.chain is not None and turn.chain.is_held and fallback is None:
+        fallback = FallbackReason.CHAIN
+        services.metrics.fallbacks_total.labels(reason=fallback).inc()
     room = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)
     prompt = Prompt(
         plan=replace(plan, limit=room.limit if room is not None else None),

@@ -21,7 +21,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.events import bus
-from proxy.exchange import bound_reasoning, cost, exchange_rows
+from proxy.exchange import bound_reasoning, chains, cost, exchange_rows
 from proxy.exchange.cost import Meter
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
@@ -70,6 +70,8 @@ def make_context_headers(turn: Turn) -> Headers:
         headers.append(
             (b"x-context-policy-used", f"{turn.enriched.policy.name}, {turn.enriched.policy.schedule}".encode())
         )
+    if turn.chain is not None and turn.chain.word:
+        headers.append((b"x-context-chain", turn.chain.word.encode()))
     if turn.prompt.fallback:
         headers.append((b"x-context-fallback", turn.prompt.fallback.encode()))
     return headers
@@ -199,6 +201,7 @@ def _store_answers(
             if branch.tip_key == turn.tip_key:
                 branch.answer_key = chain_key
                 branch.answer_call_ids = frozenset(call.id for call in message.calls if call.id)
+    rows += chains.record_names(services, turn, answer, first, is_complete=whole)
     return first
 
 
@@ -234,6 +237,8 @@ def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> 
     }
     if meter is not None and any(cached >= 0 for _, cached in meter.rounds):
         fields["cached"] = sum(max(cached, 0) for _, cached in meter.rounds)
+    if turn.chain is not None and turn.chain.word:
+        fields["chain"] = turn.chain.word
     if turn.prompt.fallback is not None:
         fields["fallback"] = turn.prompt.fallback
     if status != "complete":

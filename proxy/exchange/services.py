@@ -18,6 +18,7 @@ from proxy.helper.budget import Budget, CircuitBreaker
 from proxy.helper.queue import HelperQueue
 from proxy.metrics import Metrics
 from proxy.sessions.live import LiveSessions, TenantFaults
+from proxy.sessions.provider_chains import Chain, HistoryMemory
 from proxy.settings.load import Settings
 from proxy.store.base import Store
 from proxy.tools.sandbox import Sandbox
@@ -55,6 +56,8 @@ class Incoming:
     """Fields of the request log, filled in while the request is answered."""
     dialect: str = "completions"
     """The name of the wire format that the client speaks (`exchange.dialect`)."""
+    chain: Chain | None = None
+    """The place in a chain of responses, where the provider stores what the client may name later (`chains`)."""
 
 
 class ResponseWriter(Protocol):
@@ -148,5 +151,9 @@ class Services:
     """Branches that wait to be compressed ahead of their next request; the oldest first."""
     conversations_with_edits: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
+    histories: HistoryMemory = field(default_factory=HistoryMemory)
+    """Histories that a request may name (`chains`)."""
+    refused_encrypted: set[tuple[str, str]] = field(default_factory=set)
+    """(upstream, model) of those that refuse encrypted reasoning; the last 1,000."""
     logged_warnings: set[str] = field(default_factory=set)
     """Warnings that the log has already given (`header_warnings`)."""

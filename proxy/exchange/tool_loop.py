@@ -20,7 +20,7 @@ from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange import bound_reasoning, fallback, record_outcome
+from proxy.exchange import bound_reasoning, chains, fallback, record_outcome
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
@@ -268,6 +268,7 @@ class ToolLoop:
     async def _send_round(self, body: bytes) -> Reply:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
         came = self._incoming
+        body = chains.drop_refused(self._services, came, body)
         reply = await self._services.client.send(self._target, came.method, came.path, came.query, came.headers, body)
         streams = reply.content_type.startswith("text/event-stream")
         if reply.status == 200 and not reply.encoding and streams == self.turn.request.stream:

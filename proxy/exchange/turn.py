@@ -21,6 +21,7 @@ from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
 from proxy.sessions.locate import Located
+from proxy.sessions.provider_chains import Chain
 from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import Row
 
@@ -121,6 +122,8 @@ class Turn:
     dialect: Dialect = COMPLETIONS
     wire: WireRequest | None = None
     """The request in the client's wire format; None for chat completions."""
+    chain: Chain | None = None
+    """The place in a chain of responses, as `Incoming.chain`."""
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the request log, as `Incoming.log_fields`."""
     warnings: tuple[str, ...] = ()
@@ -156,7 +159,10 @@ class Turn:
 
     @property
     def is_stored(self) -> bool:
-        """True if the provider stores the answer: a client may then go on from it without its history."""
+        """True if the provider stores the answer: a client may then go on from it without its history, and past what
+        the proxy has added."""
+        if self.chain is not None and self.chain.is_ours:
+            return False
         return self.wire is not None and self.dialect.is_stored(self.wire)
 
     @property

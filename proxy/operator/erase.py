@@ -42,6 +42,7 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
     positions = {sum(not m.is_system for m in messages[:n]): messages[n].raw for n in chosen}
     rows += await _erase_forms(services, selected, positions)
     await services.store.put(rows)
+    services.histories.remove_session(*place)
     live = services.live_sessions.find_session(*place)
     if live is not None:
         live.forget_rounds()  # they are read back as they are now
@@ -50,6 +51,7 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
 async def delete_session(services: Services, tenant: str, session: str) -> RemovalResult:
     """Delete all that is stored of a session. Memos that were written in it stay, without its name."""
     removed = await services.store.delete_session(tenant, session)
+    services.histories.remove_session(tenant, session)
     live = services.live_sessions.find_session(tenant, session)
     if live is not None:  # its rows are gone, also if a request came meanwhile
         services.live_sessions.forget_session(live)

@@ -133,17 +133,20 @@ async def locate_request(
     keys: Sequence[bytes],
     *,
     retry: bool,
+    known_session: str | None = None,
 ) -> Located:
     """Return the branch of this request, new or old. StoreUnavailable passes through.
 
-    retry: the client says that it sends the same request again.
+    retry: the client says that it sends the same request again. known_session: the session of a response that the
+    request names, which counts where the client names no session.
     """
     messages, nodes = request.messages, chain.find_chained_indices(request)
-    live_session, at, branch = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
+    names = _Names(named_session, known_session)
+    live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, nodes)
     if live_session is not None and branch is None and (at >= 0 or await live_sessions.is_gone(live_session)):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
         live_sessions.forget_session(live_session)
-        live_session, at, branch = await _find_deepest(live_sessions, tenant, named_session, messages, keys, nodes)
+        live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, nodes)
     system = chain.digest_system_messages([messages[n] for n in request.find_indices("system", lambda m: m.is_system)])
     if live_session is None:
         live_session = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
@@ -172,17 +175,24 @@ async def locate_request(
     return Located(branch, relation, at, named_session is not None, system)
 
 
+class _Names(NamedTuple):
+    """The session that a client names, or else the one of the response that its request names; None for neither."""
+
+    named: str | None
+    known: str | None = None
+
+
 async def _find_deepest(
     live_sessions: LiveSessions,
     tenant: str,
-    named_session: str | None,
+    names: _Names,
     messages: Sequence[Message],
     keys: Sequence[bytes],
     nodes: Sequence[int],
 ) -> tuple[LiveSession | None, int, Branch | None]:
     """(the session, the index of the deepest message that it holds, the branch that brought that message). The index is
     -1 and the branch None for new ones."""
-    live_session, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
+    live_session, at = await _find_session(live_sessions, tenant, names, messages, keys, nodes)
     if live_session is None:
         return None, -1, None
     asked = live_session.partial and _has_answer_after(messages, nodes, at)
@@ -221,7 +231,7 @@ async def find_session_and_branch(
     """(session, branch) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
     passes through."""
     nodes = [n for n, m in enumerate(messages) if not m.is_system]
-    live_session, at = await _find_session(live_sessions, tenant, named_session, messages, keys, nodes)
+    live_session, at = await _find_session(live_sessions, tenant, _Names(named_session), messages, keys, nodes)
     if live_session is None:
         return None
     return live_session.session, live_session.nodes[keys[at]].branch if at >= 0 else None
@@ -230,17 +240,18 @@ async def find_session_and_branch(
 async def _find_session(
     live_sessions: LiveSessions,
     tenant: str,
-    named_session: str | None,
+    names: _Names,
     messages: Sequence[Message],
     keys: Sequence[bytes],
     nodes: Sequence[int],
 ) -> tuple[LiveSession | None, int]:
     """(the session, the index of the deepest message that it holds), (None, -1) where there is none."""
-    if named_session is not None:
-        live_session = live_sessions.find_session(tenant, named_session)
+    session = names.named or names.known
+    if session is not None:
+        live_session = live_sessions.find_session(tenant, session)
         if live_session is None:
-            live_session = live_sessions.open_session(tenant, named_session, True)
-            await _load_nodes(live_sessions, live_session, tenant, named_session, keys, nodes)
+            live_session = live_sessions.open_session(tenant, session, names.named is not None)
+            await _load_nodes(live_sessions, live_session, tenant, session, keys, nodes)
         at = next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
         return live_session, at
     if not any(messages[n].role == "assistant" for n in nodes):

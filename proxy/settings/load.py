@@ -46,6 +46,7 @@ from proxy.settings.model import (
     PassthroughSettings,
     PolicyName,
     PoolSettings,
+    ResponsesSettings,
     Seconds,
     SettingsSection,
     StateSettings,
@@ -225,6 +226,7 @@ class Settings(SettingsSection):
     memos: MemoSettings = MemoSettings()
     events: EventSettings = EventSettings()
     compress: CompressSettings = CompressSettings()
+    responses: ResponsesSettings = ResponsesSettings()
     experiment: ExperimentSettings = ExperimentSettings()
     passthrough: PassthroughSettings = PassthroughSettings()
     dashboard: DashboardSettings = DashboardSettings()

@@ -395,6 +395,14 @@ class CompressSettings(SettingsSection):
     """Policy for the rows of gateways; empty: the usual one. `thrifty` takes the place of a literal policy."""
 
 
+class ResponsesSettings(SettingsSection):
+    """`[responses]`: OpenAI's Responses, whose requests may name an earlier response in place of the history."""
+
+    takeover: bool = False
+    """Complete a request that names a response from the store, and manage it as any other. The provider then stores
+    nothing: the chain goes on only through this proxy's store. `false`: such requests are stored and not changed."""
+
+
 class ExperimentSettings(SettingsSection):
     """`[experiment]`: a measurement of the savings, against sessions that are left as they are."""
 

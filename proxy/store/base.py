@@ -35,6 +35,7 @@ from proxy.store.derived import (
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
 from proxy.store.keywords import IndexRow, SearchMatch
 from proxy.store.removal import RemovalStepRow, RemovalStore
+from proxy.store.response_names import ResponseNameRow, ResponseNameStore
 from proxy.store.session_lists import MessageFilter, SessionListStore
 from proxy.store.session_notes import NoteRow, SessionNotesRow, SessionNotesStore
 
@@ -215,6 +216,7 @@ Row = (
     SessionRow | BranchRow | BranchTipRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow
     | GapRow | BranchKindRow | WorkingBranchRow | HelperAnswerRow | SpendingRow | ContextWindowRow | EmbeddingRow
     | IndexRow | IterationRow | SessionNotesRow | RemovalStepRow | EraseMessageRow | EraseFormRow | EraseRoundRow
+    | ResponseNameRow
 )  # fmt: skip
 
 
@@ -293,7 +295,7 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Protocol):
+class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, ResponseNameStore, Protocol):
     """The storage protocol. Reads raise StoreUnavailable if they fail or take too long; `open` raises StoreRefused."""
 
     @property

@@ -30,6 +30,7 @@ from proxy.store.derived import ContextWindowRow, EmbeddingRow, HelperAnswerRow,
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
 from proxy.store.keywords import IndexRow
 from proxy.store.removal import RemovalStepRow
+from proxy.store.response_names import UPSERT_RESPONSE_NAME, ResponseNameRow, response_name_args
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from proxy.store.texts import sanitize_label, to_bytes
 
@@ -118,6 +119,7 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     MemoRow: ((session_notes.UPSERT_MEMO, session_notes.memo_args),),
     SettingsRow: ((session_notes.UPDATE_SETTINGS, session_notes.settings_args),),
     NoteRow: ((session_notes.UPSERT_NOTE, session_notes.note_args),),
+    ResponseNameRow: ((UPSERT_RESPONSE_NAME, response_name_args),),
     BranchKindRow: ((branch_positions.UPDATE_KIND, branch_positions.kind_args),),
     WorkingBranchRow: (
         (branch_positions.UPDATE_KIND, branch_positions.working_branch_args),

@@ -45,6 +45,7 @@ from proxy.store.branch_positions import BranchKindRow, WorkingBranchRow
 from proxy.store.derived import ContextWindowRow, EmbeddingRow, HelperAnswerRow, IterationRow, SpendingRow
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
 from proxy.store.removal import RemovalStepRow
+from proxy.store.response_names import ResponseNameRow
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from proxy.store.sql import for_sqlite
 
@@ -87,6 +88,7 @@ KINDS: Final[dict[int, type]] = {
     21: MemoRow,
     22: SettingsRow,
     23: NoteRow,
+    24: ResponseNameRow,
 }
 """The row types that are journaled, by the number under which they are stored. A number is never used again. 0 is the
 tenant and session of the rows that follow."""

@@ -32,6 +32,7 @@ from proxy.store.branch_positions import BranchReads, ChainHit, KnownMessage
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, IterationRecord
 from proxy.store.keywords import SearchMatch
 from proxy.store.removal import RemovalSteps
+from proxy.store.response_names import ResponseNameReads
 from proxy.store.row_reader import split_into_chunks
 from proxy.store.schema import TABLES
 from proxy.store.session_lists import MessageFilter, SessionListReads, contains_text
@@ -86,7 +87,7 @@ def _exchange(row: Sequence[Any]) -> ExchangeRecord:
     return ExchangeRecord(*row[:19], **dict(zip(_OUTCOME, row[19:], strict=True)))
 
 
-class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps):
+class StoreReads(SessionNotesReads, SessionListReads, BranchReads, ResponseNameReads, RemovalSteps):
     """The reading half of a `Store`, and the operations that are made of reads and puts."""
 
     def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:

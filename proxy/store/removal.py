@@ -39,6 +39,7 @@ _KEYS = {
     "hidden_rounds": "key",
     "scratchpads": "number",
     "notes": "branch, note",
+    "response_names": "name",
     "indexed": "kind, branch, version",
     "memos": "memo",
     "branches": "branch",
@@ -51,7 +52,10 @@ CLEAR_MEMO_SOURCES = "memos.source_session"
 """The name, used instead of a table's, of the step that clears a removed session's name in the tenant's memos."""
 
 
-_OF_BRANCH = ("hidden_rounds", "notes", "iterations", "states", "edits", "exchanges", "messages", "branches")
+_OF_BRANCH = (
+    *("hidden_rounds", "notes", "response_names", "iterations", "states", "edits", "exchanges", "messages"),
+    "branches",
+)
 """Tables from which a branch's rows are removed, its own row last. Forms may belong to another branch's messages too,
 so they stay until the session is removed."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.store import journal, keywords, session_lists, session_notes
+from proxy.store import journal, keywords, response_names, session_lists, session_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ TABLES = (
     *("helper_answers", "embeddings", "spending", "indexed", "iterations"),
     *session_notes.SESSION_NOTES_TABLES,
     "context_windows",
+    "response_names",
 )
 """The tables in the order in which rows refer to each other."""
 
@@ -351,6 +352,11 @@ MIGRATIONS: tuple[Migration, ...] = (
         "Tables and columns are called as in the code: the last message of a request is its tip, and the names of"
         " tables say whose rounds, answers and windows these are.",
         WORDS_MIGRATION,
+    ),
+    Migration(
+        14,
+        "The provider's names of answers: a request that names one goes on with its history, also on another replica.",
+        response_names.MIGRATION,
     ),
 )
 

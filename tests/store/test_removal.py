@@ -12,6 +12,7 @@ from proxy.store import encode, removal
 from proxy.store.base import GapRow, Row, Store
 from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
 from proxy.store.removal import RemovalStepRow
+from proxy.store.response_names import ResponseNameRow
 from proxy.store.schema import TABLES
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow
 from tests.store.conftest import Make, digest
@@ -38,6 +39,7 @@ def everything(tenant: str, session: str, at: float = 5.0) -> list[Row]:
         HiddenRoundRow(tenant, session, key, b"tip", "x1", b"{}", 1.0),
         ScratchpadRow(tenant, session, 1, "text", "model", 1.0),
         NoteRow(tenant, session, "main", "n", "note", "text", 1.0),
+        ResponseNameRow(tenant, session, "resp_1", "main", "x1", True, True, False, False, 1.0),
         MemoRow(tenant, "", f"memo-{session}", "p", "content", "[]", session, 1.0, 1.0),
         make.tip(key, at),
     ]

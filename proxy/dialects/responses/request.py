@@ -26,7 +26,8 @@ SESSION_HEADERS: Final = ("thread-id", "session-id", "session_id", "x-session-id
 """Headers in which clients name their session, the most specific one first."""
 
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
-_INSTRUCTIONS, _TEXT_INPUT = -2, -1
+_QUOTE = ord('"')
+_HELD, _INSTRUCTIONS, _TEXT_INPUT = -3, -2, -1
 
 
 class _Role(msgspec.Struct, frozen=True):
@@ -40,7 +41,8 @@ _ROLE = msgspec.json.Decoder(_Role)
 class ItemMessage:
     """One canonical message and the items that it stands for: items[start:end].
 
-    A start below zero is no item: it is `instructions`, or an `input` that is one text.
+    A start below zero is no item: it is `instructions`, an `input` that is one text, or a message that the provider
+    holds.
     """
 
     canonical: bytes
@@ -65,6 +67,11 @@ class ResponsesRequest:
     is_cut: bool = False
     """True if reasoning leads to nothing: the call behind it was withheld from the client."""
 
+    @property
+    def has_instructions(self) -> bool:
+        """True if the first message is `instructions`."""
+        return bool(self.messages) and self.messages[0].start == _INSTRUCTIONS
+
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages and tools: see `base.WireRequest.write`. Raises ValueError for a change
         that this dialect does not allow: of an assistant message, of a system message (a text at its end is allowed),
@@ -77,36 +84,45 @@ class ResponsesRequest:
         return spans.apply_replacements(self.body, replacements) if replacements else self.body
 
 
-def read_wire_request(body: bytes, limits: SizeLimits | None = None) -> ResponsesRequest:
+def read_wire_request(
+    body: bytes, limits: SizeLimits | None = None, held: Sequence[bytes] | None = None
+) -> ResponsesRequest:
     """The request in this body. Raises NotManaged: `unreadable` or `shape` if the body is not understood, `size` if it
-    is over the limits, `chain` if the provider holds the history, `compaction` if the request is one."""
+    is over the limits, `chain` if the provider holds the history, `compaction` if the request is one.
+
+    held: the canonical messages that the provider holds, as far as they are known. Then no `chain` is raised, and the
+    request may be read but not changed.
+    """
     found = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
     if found is None:
         raise NotManaged("unreadable", "the body's members cannot be told apart")
     members = {one.key: (one.start, one.end) for one in found}
     plain = {name: _read(body, members, name) for name in members if name != "input"}
     for name in ("previous_response_id", "conversation"):
-        if plain.get(name) is not None:
+        if plain.get(name) is not None and held is None:
             raise NotManaged("chain", f"the provider holds the history: {name}")
-    if plain.get("prompt") is not None and "input" not in members:
-        raise NotManaged("chain", "the provider holds the prompt")
-    if "input" not in members:
-        raise NotManaged("shape", "no input")
+    has_input = "input" in members and body[slice(*members["input"])] not in (b"null", b"[]")
+    if not has_input and held is None:
+        raise NotManaged("shape", "no input") if plain.get("prompt") is None else NotManaged("chain", "a stored prompt")
     read: list[ItemMessage] = []
     bound: list[str | None] = []
     if isinstance(plain.get("instructions"), str):
         read.append(ItemMessage(_message("system", plain["instructions"]), _INSTRUCTIONS, 0))
         bound.append(None)
-    start = members["input"][0]
+    read += [ItemMessage(raw, _HELD, 0) for raw in held or ()]
+    bound += [None] * len(held or ())
     elements: tuple[Span, ...] = ()
     barrier = 0
     is_cut = False
-    if body[start : start + 1] == b'"':
+    if not has_input:
+        if not read:
+            raise NotManaged("shape", "no input, and nothing is known of the history")
+    elif body[members["input"][0]] == _QUOTE:
         read.append(ItemMessage(_message("user", _read(body, members, "input")), _TEXT_INPUT, 0))
         bound.append(None)
     else:
         elements = _find_elements(body, members["input"], limits)
-        barrier, is_cut = _read_items(body, elements, read, bound)
+        barrier, is_cut = _read_items(body, elements, read, bound, is_chain=held is not None)
     chat = _make_chat_body(plain, [one.canonical for one in read])
     return ResponsesRequest(body, chat, tuple(bound), barrier, tuple(read), members, elements, is_cut)
 
@@ -131,10 +147,15 @@ def _find_elements(body: bytes, span: Span, limits: SizeLimits | None) -> tuple[
 
 
 def _read_items(
-    body: bytes, elements: Sequence[Span], read: list[ItemMessage], bound: list[str | None]
+    body: bytes,
+    elements: Sequence[Span],
+    read: list[ItemMessage],
+    bound: list[str | None],
+    *,
+    is_chain: bool = False,
 ) -> tuple[int, bool]:
     """Append the messages of these items and their tokens. Return the index of the first message behind the last
-    compaction, and True if reasoning leads to nothing."""
+    compaction, and True if reasoning leads to nothing. is_chain: the provider holds what is in front."""
     known: list[tuple[dict[str, Any], bytes]] = []
     for start, end in elements:
         raw = body[start:end]
@@ -142,7 +163,7 @@ def _read_items(
             known.append((_OBJECT.decode(raw), raw))
         except (ValueError, RecursionError) as problem:
             raise NotManaged("unreadable", f"an item that cannot be read: {problem}") from problem
-    _refuse_unmanaged([item for item, _ in known])
+    _refuse_unmanaged([item for item, _ in known], is_chain=is_chain)
     barrier = at = 0
     is_cut = False
     while at < len(known):
@@ -165,12 +186,12 @@ def _read_items(
     return barrier, is_cut
 
 
-def _refuse_unmanaged(items: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_unmanaged(items: Sequence[Mapping[str, Any]], *, is_chain: bool) -> None:
     """Raise NotManaged for a compaction request, and for a history that is references alone."""
     types = [wire.find_type(item) for item in items]
     if "compaction_trigger" in types:
         raise NotManaged("compaction", "the request is a compaction")
-    if "item_reference" in types:
+    if "item_reference" in types and not is_chain:
         last = len(types) - 1 - types[::-1].index("item_reference")
         if all(kind == "item_reference" for kind in types[:last]):
             raise NotManaged("chain", "the provider holds the history: references alone")
@@ -253,6 +274,8 @@ class _Changes:
 
     def _copy(self, message: ItemMessage, raw: bytes, *, is_fixed: bool) -> None:
         request = self._request
+        if message.start == _HELD:
+            raise ValueError("the provider holds a message of this request")
         if raw != message.canonical and is_fixed:
             raise ValueError("a message in front of a compaction cannot be changed")
         change = None if raw == message.canonical else _compare(message.canonical, raw)

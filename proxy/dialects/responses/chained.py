@@ -1,0 +1,222 @@
+"""Requests that name an earlier response or a conversation in place of the messages before them.
+
+The provider holds these messages. `read_chain_facts` reads what such a request names. `write_whole_request` puts the
+history back as items, so that the request needs nothing of the provider; the items are made from canonical messages,
+and are the same on every request and every replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS
+from proxy.dialects import spans
+from proxy.dialects.responses import items as wire
+from proxy.errors import NotManaged
+
+ENCRYPTED: Final = "reasoning.encrypted_content"
+"""The entry of `include` that asks for reasoning with its token, which can be sent back without a stored response."""
+
+_DEVELOPER_ITEMS: Final = frozenset({"additional_tools", "configuration_update"})
+_LOST: Final = frozenset({"id", "status"})
+"""Members of an item that need not come back: the provider gives them to what it stores."""
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFacts:
+    """Facts of a request about responses that the provider stores."""
+
+    previous: str = ""
+    """The id of the response that the request goes on from; "" for none."""
+    conversation: str = ""
+    """The id of the conversation object that it belongs to; "" for none."""
+    is_stored: bool = True
+    """True if the answer will be stored, so that a later request may name it."""
+    is_whole: bool = True
+    """False for a request that only the provider can complete: in the background, or with a stored prompt."""
+    asks_encrypted: bool = False
+    """True if the client asks for encrypted reasoning itself."""
+
+    @property
+    def name(self) -> str:
+        """The name under which the provider holds the history; "" if it holds none."""
+        return self.previous or self.conversation
+
+
+def read_chain_facts(body: bytes) -> ChainFacts | None:
+    """The facts in a request's body; None if it cannot be read."""
+    found = json_spans.find_members(body, MAX_TOP_LEVEL_KEYS)
+    if found is None:
+        return None
+    names = ("previous_response_id", "conversation", "store", "background", "prompt", "include")
+    try:
+        value = {one.key: spans.read_any(body[one.start : one.end]) for one in found if one.key in names}
+    except (ValueError, RecursionError):
+        return None
+    conversation = value.get("conversation")
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
+    previous, include = value.get("previous_response_id"), value.get("include")
+    return ChainFacts(
+        previous if isinstance(previous, str) else "",
+        conversation if isinstance(conversation, str) else "",
+        value.get("store") is not False,
+        value.get("background") is not True and value.get("prompt") is None,
+        isinstance(include, list) and ENCRYPTED in include,
+    )
+
+
+def restore_items(messages: Sequence[bytes]) -> list[bytes]:
+    """The items of canonical messages. Raises ValueError for a message that cannot be written as items again."""
+    made: list[bytes] = []
+    call_types: dict[str, str] = {}
+    for raw in messages:
+        message = _OBJECT.decode(raw)
+        if message.get("role") == "assistant":
+            items = wire.make_items(raw, call_types)
+            call_types |= find_call_types(items)
+            made += items
+        else:
+            made.append(msgspec.json.encode(_restore_item(message, call_types)))
+    return made
+
+
+def find_call_types(items: Iterable[bytes]) -> dict[str, str]:
+    """The type of each call among these items, by its id."""
+    found: dict[str, str] = {}
+    for raw in items:
+        if b"call" in raw:
+            item = _OBJECT.decode(raw)
+            call_id = wire.find_call(item)
+            if call_id:
+                found[call_id] = wire.find_type(item)
+    return found
+
+
+def _restore_item(message: Mapping[str, Any], call_types: Mapping[str, str]) -> dict[str, Any]:
+    role, content = message.get("role"), message.get("content")
+    if role == "tool":
+        call_id = message.get("tool_call_id")
+        kind = call_types.get(str(call_id), "function_call")
+        if kind not in ("function_call", "custom_tool_call"):
+            raise ValueError(f"the output of a {kind}")
+        output = content if isinstance(content, str) else [_restore_part(part) for part in content or ()]
+        return {"type": f"{kind}_output", "call_id": call_id, "output": output}
+    if isinstance(content, list) and len(content) == 1 and content[0].get("type") in _DEVELOPER_ITEMS:
+        kind = content[0]["type"]
+        return {"type": kind, **content[0][kind]}
+    if isinstance(content, list):
+        content = [_restore_part(part) for part in content]
+    return {"type": "message", "role": role, "content": content}
+
+
+def _restore_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    kind = str(part.get("type"))
+    made: dict[str, Any]
+    if kind == "text":
+        made = {"type": "input_text", "text": part.get("text")}
+    elif kind == "image_url":
+        image = part["image_url"]
+        made = {"type": "input_image", "image_url": image.get("url")}
+        made |= {"detail": image["detail"]} if "detail" in image else {}
+    elif kind == "file":
+        made = {"type": "input_file", **part["file"]}
+    elif isinstance(part.get(kind), dict):
+        made = {"type": kind, **part[kind]}
+    else:
+        raise ValueError(f"a part of the type {kind}")
+    if part.get(wire.CACHE_MARK) is not None:
+        made[wire.CACHE_MARK] = part[wire.CACHE_MARK]
+    return made
+
+
+def can_restore(body: bytes, history: Sequence[bytes] = ()) -> bool:
+    """True if the items of a request can be written again from their canonical messages, with nothing lost but ids.
+
+    history: the canonical messages in front of the request, which have the calls that it answers.
+    """
+    try:
+        raws = _read_items(body)
+        types = find_call_types(
+            item for raw in history if b'"assistant"' in raw[:40] for item in wire.make_items(raw, {})
+        )
+        types |= find_call_types(raws)
+        return all(_is_restored(_OBJECT.decode(raw), types) for raw in raws)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotManaged):
+        return False
+
+
+def _is_restored(item: dict[str, Any], call_types: Mapping[str, str]) -> bool:
+    if wire.find_type(item) == "item_reference":
+        return False
+    if wire.find_role(item) == "model":
+        return True  # its bytes are kept
+    restored = _restore_item(_OBJECT.decode(wire.make_message(item)), call_types)
+    wanted = {"type": wire.find_type(item), **item}
+    return {k: v for k, v in wanted.items() if k not in _LOST} == restored
+
+
+def has_bare_reasoning(messages: Sequence[bytes]) -> bool:
+    """True if an answer among these canonical messages has reasoning without its token, which only the provider has."""
+    for raw in messages:
+        if b'"reasoning"' not in raw:
+            continue
+        for item in wire.make_items(raw, {}) if _OBJECT.decode(raw).get("role") == "assistant" else ():
+            value = _OBJECT.decode(item)
+            if wire.find_type(value) == "reasoning" and wire.find_token(value) is None:
+                return True
+    return False
+
+
+def _read_items(body: bytes) -> list[bytes]:
+    """The items of a request's input, each with its bytes. Raises ValueError."""
+    span = spans.read_members(body).get("input")
+    if span is None or body[slice(*span)] == b"null":
+        return []
+    if body[span[0] : span[0] + 1] == b'"':
+        return [b'{"type":"message","role":"user","content":' + body[slice(*span)] + b"}"]
+    return [body[start:end] for start, end in spans.read_elements(body, span)]
+
+
+def write_whole_request(body: bytes, items: Sequence[bytes]) -> bytes:
+    """The request with these items in front of its own, and without the names of what the provider holds. Raises
+    ValueError if the body cannot be changed."""
+    new = b"[" + b",".join([*items, *_read_items(body)]) + b"]"
+    for name in ("previous_response_id", "conversation"):
+        body = json_spans.remove_member(body, name)
+    return json_spans.set_member(body, "input", new)
+
+
+def write_unstored(body: bytes) -> bytes:
+    """The request whose answer the provider does not store. Raises ValueError."""
+    return json_spans.set_member(body, "store", b"false")
+
+
+def ask_for_encrypted(body: bytes) -> bytes:
+    """The request that asks for encrypted reasoning. Raises ValueError."""
+    span = spans.read_members(body).get("include")
+    entry = spans.encode_text(ENCRYPTED)
+    if span is None or body[slice(*span)] == b"null":
+        return json_spans.set_member(body, "include", b"[" + entry + b"]")
+    if ENCRYPTED in spans.read_any(body[slice(*span)]):
+        return body
+    return spans.apply_replacements(body, [spans.append_element(body, span, entry)])
+
+
+def drop_encrypted(body: bytes) -> bytes:
+    """The request that does not ask for encrypted reasoning. Raises ValueError."""
+    span = spans.read_members(body).get("include")
+    if span is None or body[slice(*span)] == b"null":
+        return body
+    left = [one for one in spans.read_any(body[slice(*span)]) if one != ENCRYPTED]
+    return (
+        json_spans.set_member(body, "include", msgspec.json.encode(left))
+        if left
+        else json_spans.remove_member(body, "include")
+    )

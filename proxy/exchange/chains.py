@@ -1,0 +1,310 @@
+"""Chains: requests that name an earlier response, whose history the provider holds.
+
+The messages up to a response are found by its name: in memory, else in the store. With them a request is measured and
+stored on its branch, and goes out as it came. With `responses.takeover` it is completed from the store instead: it
+names nothing, the provider stores nothing, and the prompt is managed as any other. The client sees what it would see
+from the provider itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.dialects.responses import chained, rules
+from proxy.dialects.responses.request import ResponsesRequest
+from proxy.errors import StoreUnavailable, UpstreamError
+from proxy.exchange.rebuild_prompt import rebuild_request
+from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.turn import Turn
+from proxy.sessions.locate import derive_tenant
+from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
+from proxy.store.base import Row
+from proxy.store.response_names import MAX_NAME_CHARS, ResponseNameRow
+from proxy.stream.assemble import AssembledAnswer
+from proxy.stream.response_echo import ResponseEcho
+from proxy.upstream.client import Reply
+from proxy.upstream.headers import find_header
+
+log = logging.getLogger(__name__)
+
+MANY_BYTES: Final = 64 * 1024
+"""Bytes of a request or a history from which it is read in a worker thread."""
+MAX_MODELS: Final = 1000
+"""Models of upstreams that are known to refuse encrypted reasoning."""
+MAX_ERROR_BYTES: Final = 1 << 20
+"""Bytes of an upstream's error that are read, so that the error can still be passed on."""
+MAX_BODY_BYTES: Final = 64 << 20
+"""Bytes of an answer in one body that are held so that it can be rewritten."""
+DIALECT: Final = "responses"
+"""The dialect whose requests can name a response."""
+
+_T = TypeVar("_T")
+
+
+async def follow(services: Services, incoming: Incoming, *, takes: bool, counts: bool = False) -> Incoming:
+    """Return the request with its place in a chain, completed from the store where the proxy takes the chain over.
+
+    takes: the proxy may complete it. counts: it asks for a count or a compaction, and has no answer of its own.
+    """
+    if incoming.dialect != DIALECT:
+        return incoming
+    facts = await _in_worker(services, len(incoming.body), lambda: chained.read_chain_facts(incoming.body))
+    if facts is None or not (facts.name or facts.is_stored):
+        return incoming
+    tenant = _find_tenant(services, incoming)
+    history = await find_history(services, tenant, facts.name) if facts.name else None
+    made = Chain(facts, incoming.body, history or NOTHING_KNOWN)
+    takes = takes and facts.is_whole and not facts.conversation
+    try:
+        if not facts.name:
+            return await _begin(services, incoming, made, takes=takes and not counts)
+        if history is not None and facts.previous and _may_take(history, takes=takes):
+            return await _take_over(services, incoming, made, counts=counts)
+    except (ValueError, RecursionError, msgspec.DecodeError):
+        services.metrics.internal_errors_total.labels(where="takeover").inc()
+        log.exception("a chain cannot be completed from the store; the request goes on as it came")
+    return replace(incoming, chain=made)
+
+
+def _may_take(history: KnownHistory, *, takes: bool) -> bool:
+    """True if the proxy completes a request with this history. It always does where the provider does not know it."""
+    return history.is_known and history.is_whole and (takes or not history.at_provider)
+
+
+async def _begin(services: Services, incoming: Incoming, made: Chain, *, takes: bool) -> Incoming:
+    """Return a request that names nothing, and whose answer a later request may name."""
+    if not takes:
+        return replace(incoming, chain=replace(made, history=replace(NOTHING_KNOWN, is_known=True)))
+    is_whole = await _in_worker(services, len(incoming.body), lambda: chained.can_restore(incoming.body))
+    made = replace(made, history=replace(NOTHING_KNOWN, is_known=True), is_whole=is_whole)
+    if made.facts.asks_encrypted or not _may_ask(services, incoming):
+        return replace(incoming, chain=made)
+    body = chained.ask_for_encrypted(incoming.body)
+    return replace(incoming, body=body, encoded=None, chain=replace(made, adds_encrypted=True))
+
+
+async def _take_over(services: Services, incoming: Incoming, made: Chain, *, counts: bool) -> Incoming:
+    """Return the request with the whole history. The provider is to store the answer only where the items of the
+    request cannot be written again by a later one."""
+    messages, facts = made.history.messages, made.facts
+
+    def complete() -> tuple[bytes, bool]:
+        body = chained.write_whole_request(incoming.body, chained.restore_items(messages))
+        # An answer that was cut off may end in reasoning, which a request must not do.
+        return rules.remove_orphan_reasoning(body), chained.can_restore(incoming.body, messages)
+
+    if chained.has_bare_reasoning(messages) and made.history.at_provider:
+        return replace(incoming, chain=made)
+    body, is_whole = await _in_worker(services, len(incoming.body) + made.history.size, complete)
+    if counts:
+        return replace(incoming, body=body, encoded=None, chain=replace(made, is_taken_over=True))
+    is_whole = is_whole and facts.is_whole
+    adds = not facts.asks_encrypted and _may_ask(services, incoming)
+    body = chained.ask_for_encrypted(body) if adds else body
+    body = chained.write_unstored(body) if is_whole else body
+    at_provider = facts.is_stored and not is_whole
+    made = replace(made, is_taken_over=True, adds_encrypted=adds, is_whole=is_whole, at_provider=at_provider)
+    return replace(incoming, body=body, encoded=None, chain=made)
+
+
+def return_unplanned(incoming: Incoming) -> Incoming:
+    """Return the request as it goes out without a plan: the client's own bytes, or, where the provider does not know
+    the history, the whole history and an answer that the provider stores."""
+    made = incoming.chain
+    if made is None:
+        return incoming
+    body = made.original
+    if made.is_taken_over and not made.history.at_provider:
+        try:
+            body = chained.write_whole_request(made.original, chained.restore_items(made.history.messages))
+        except (ValueError, RecursionError, msgspec.DecodeError):
+            body = incoming.body  # it was written in the same way a moment ago
+    return replace(incoming, body=body, chain=None)
+
+
+def _find_tenant(services: Services, incoming: Incoming) -> str:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    return incoming.tenant or derive_tenant(headers, services.settings.identity.salt.get_secret_value())
+
+
+async def _in_worker(services: Services, size: int, work: Callable[[], _T]) -> _T:
+    """The result of some work, in a worker thread where it reads many bytes."""
+    if size < MANY_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(services.workers, work)
+
+
+async def find_history(services: Services, tenant: str, name: str) -> KnownHistory | None:
+    """The messages up to the answer of this name, from memory or the store; None if it is not known. A store that is
+    away knows nothing, and is counted."""
+    found = services.histories.get(tenant, name)
+    if found is not None:
+        return found
+    try:
+        row = await services.store.read_response_name(tenant, name)
+        exchange = await services.store.read_exchange(tenant, row.session, row.exchange) if row is not None else None
+        if row is None or exchange is None:
+            return None
+        request, _ = await rebuild_request(services.store, exchange, services.message_cache.get_message)
+        messages = [message.raw for message in request.messages][1 if row.has_instructions else 0 :]
+        if exchange.answer is not None:
+            chain = await services.store.read_chain(tenant, row.session, exchange.answer)
+            messages += [chain[-1].body] if chain else []
+    except StoreUnavailable:
+        services.metrics.internal_errors_total.labels(where="chain").inc()
+        return None
+    is_known = row.is_known and exchange.answer is not None and len(messages) > 0
+    found = KnownHistory(row.session, tuple(messages), is_known, row.is_whole, row.at_provider)
+    services.histories.put(tenant, name, found)
+    return found
+
+
+def record_names(
+    services: Services, turn: Turn, answer: AssembledAnswer, answer_key: bytes | None, *, is_complete: bool
+) -> list[Row]:
+    """Return the rows with the names under which later requests may go on from this answer; memory is updated."""
+    chain, request = turn.chain, turn.wire
+    if chain is None or not chain.facts.is_stored or not isinstance(request, ResponsesRequest):
+        return []
+    raw = answer.build_message()
+    names = [name for name in (answer.id, chain.facts.conversation) if name and len(name) <= MAX_NAME_CHARS]
+    is_known = chain.history.is_known and is_complete and answer_key is not None and raw is not None
+    # The provider has the first of several rounds under the name that the client knows, with a call of ours.
+    at_provider = chain.at_provider and turn.rounds.hidden is None
+    messages = [message.raw for message in turn.request.messages][1 if request.has_instructions else 0 :]
+    session = turn.located.branch.session
+    is_whole = chain.is_whole and is_known and not answer.is_capped
+    history = KnownHistory(session, (*messages, *([raw] if raw is not None else [])), is_known, is_whole, at_provider)
+    rows: list[Row] = []
+    for name in names:
+        services.histories.put(turn.tenant, name, history, follows=chain.facts.previous)
+        rows.append(
+            ResponseNameRow(
+                turn.tenant, session, name, turn.located.branch.name, turn.id, is_known, is_whole, at_provider,
+                request.has_instructions, services.now(),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _may_ask(services: Services, incoming: Incoming) -> bool:
+    """True if the model of a request is not known to refuse encrypted reasoning."""
+    return not services.refused_encrypted or _find_place(services, incoming.body) not in services.refused_encrypted
+
+
+def find_model(body: bytes) -> str:
+    """The model that a request names; "" if it names none."""
+    raw = json_spans.read_value(body, "model")
+    return (json_spans.decode_string(raw) if raw is not None else None) or ""
+
+
+def _find_place(services: Services, body: bytes) -> tuple[str, str]:
+    """(the upstream, the model) of a request."""
+    model = find_model(body)
+    return services.client.select_target(model or None).name, model
+
+
+async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) -> bool:
+    """True if a model refuses encrypted reasoning that the proxy has asked for; it is not asked again. The error can
+    still be passed on."""
+    if incoming.chain is None or not incoming.chain.adds_encrypted or reply.status != 400 or reply.encoding:
+        return False
+    try:
+        error = await reply.peek_body(MAX_ERROR_BYTES)
+    except UpstreamError:
+        return False
+    if b"ncrypted content" not in error and b"encrypted_content" not in error and b'"include"' not in error:
+        return False
+    known = services.refused_encrypted
+    if len(known) >= MAX_MODELS:
+        known.clear()
+    known.add(_find_place(services, incoming.body))
+    return True
+
+
+def drop_refused(services: Services, incoming: Incoming, body: bytes) -> bytes:
+    """A body to send, without the question for encrypted reasoning where the model refuses it."""
+    chain = incoming.chain
+    if chain is None or not chain.adds_encrypted or _may_ask(services, incoming):
+        return body
+    return chained.drop_encrypted(body)
+
+
+class ChainWriter:
+    """The way back to the client of a request that the proxy has completed: the answer repeats the client's values."""
+
+    def __init__(self, out: ResponseWriter, chain: Chain) -> None:
+        members: dict[str, bytes] = {}
+        if chain.is_taken_over:
+            members = {"previous_response_id": msgspec.json.encode(chain.facts.previous)}
+            members["store"] = b"true" if chain.facts.is_stored else b"false"
+        self._out = out
+        self._echo = ResponseEcho(members, hides_tokens=chain.adds_encrypted)
+        self._head: tuple[int, Headers] | None = None
+        self._body: list[bytes] = []
+        self._is_stream = False
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send status and headers; those of an answer in one body wait for the body."""
+        self._is_stream = status == 200 and find_header(headers, b"content-type").startswith("text/event-stream")
+        if self._is_stream:
+            await self._out.start(status, headers)
+        else:
+            self._head = status, headers
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body."""
+        if self._is_stream:
+            data = self._echo.feed(data)
+            if data:
+                await self._out.write(data)
+        elif self._head is None:
+            await self._out.write(data)
+        else:
+            self._body.append(data)
+            if sum(map(len, self._body)) > MAX_BODY_BYTES:  # too long to be held: it goes on as it comes
+                await self._release(None)
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last part of the body."""
+        if self._is_stream:
+            await self._out.end(self._echo.feed(data) + self._echo.flush())
+            return
+        if self._head is None:
+            await self._out.end(data)
+            return
+        body = b"".join([*self._body, data])
+        await self._release(self._echo.rewrite_body(body) if self._head[0] == 200 else body)
+
+    async def _release(self, body: bytes | None) -> None:
+        """Send the head with a whole body, or with what has come of one."""
+        if self._head is None:
+            return
+        (status, headers), self._head = self._head, None
+        if body is None:
+            await self._out.start(status, headers)
+            await self._out.write(b"".join(self._body))
+            self._body = []
+            return
+        kept = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+        await self._out.start(status, [*kept, (b"content-length", b"%d" % len(body))])
+        await self._out.end(body)
+
+    async def abort(self) -> None:
+        """Close the connection, so that the answer does not look complete."""
+        if self._head is not None:
+            await self._release(None)
+        await self._out.abort()
+
+
+def wrap_writer(incoming: Incoming, out: ResponseWriter) -> ResponseWriter:
+    """The way back to the client: with the client's own values where the proxy has sent others."""
+    chain = incoming.chain
+    return ChainWriter(out, chain) if chain is not None and chain.is_ours else out

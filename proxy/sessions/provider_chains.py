@@ -1,0 +1,112 @@
+"""Histories that a provider holds under a name of its own, as far as the proxy has seen them.
+
+A request may name an earlier response, or a conversation object, in place of the messages before it. `Chain` is the
+place of one request in such a chain. `HistoryMemory` has the messages behind the newest names.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.dialects.responses.chained import ChainFacts
+
+MEMORY_BYTES: Final = 32 << 20
+"""Bytes of the histories that are remembered by the names of their responses; others are read from the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHistory:
+    """The messages up to an answer, the answer included, in the canonical form."""
+
+    session: str
+    messages: tuple[bytes, ...]
+    is_known: bool
+    """Every message up to the answer is here."""
+    is_whole: bool
+    """The messages can be written as items again."""
+    at_provider: bool
+    """The provider stores the answer."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its messages."""
+        return sum(map(len, self.messages))
+
+
+NOTHING_KNOWN: Final = KnownHistory("", (), is_known=False, is_whole=False, at_provider=True)
+
+
+class HistoryMemory:
+    """The histories of the newest answers of each chain, by tenant and name; the oldest are dropped first."""
+
+    __slots__ = ("_held", "_most", "size")
+
+    def __init__(self, most: int = MEMORY_BYTES) -> None:
+        """Start empty. most: bytes of all histories."""
+        self._most = most
+        self._held: OrderedDict[tuple[str, str], KnownHistory] = OrderedDict()
+        self.size = 0
+
+    def get(self, tenant: str, name: str) -> KnownHistory | None:
+        """The history up to the answer of this name; None if it is not remembered."""
+        return self._held.get((tenant, name))
+
+    def put(self, tenant: str, name: str, history: KnownHistory, follows: str = "") -> None:
+        """Remember a history. follows: the name before it in the chain, which is read from the store from now on."""
+        self.remove(tenant, follows)
+        self.remove(tenant, name)
+        self._held[tenant, name] = history
+        self.size += history.size
+        while self.size > self._most:
+            self.remove(*next(iter(self._held)))
+
+    def remove(self, tenant: str, name: str) -> None:
+        """Forget a name. It may be called for one that is not remembered."""
+        gone = self._held.pop((tenant, name), None)
+        if gone is not None:
+            self.size -= gone.size
+
+    def remove_session(self, tenant: str, session: str) -> None:
+        """Forget the names of a session whose stored messages have changed."""
+        for key in [key for key, one in self._held.items() if key[0] == tenant and one.session == session]:
+            self.remove(*key)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The place of a request in a chain of responses."""
+
+    facts: ChainFacts
+    original: bytes
+    """The client's body."""
+    history: KnownHistory = NOTHING_KNOWN
+    """The history that the request names."""
+    is_taken_over: bool = False
+    """The request is completed from the store."""
+    adds_encrypted: bool = False
+    """The proxy asks for encrypted reasoning, which the client does not."""
+    is_whole: bool = False
+    """The chain can be taken over behind the answer."""
+    at_provider: bool = True
+    """The provider will store the answer."""
+
+    @property
+    def is_held(self) -> bool:
+        """True if the provider holds the history of the request as it goes out."""
+        return bool(self.facts.name) and not self.is_taken_over
+
+    @property
+    def is_ours(self) -> bool:
+        """True if a later request that names the answer is completed by the proxy, with all that was hidden."""
+        return self.is_taken_over or self.adds_encrypted
+
+    @property
+    def word(self) -> str:
+        """The value of `x-context-chain`; "" for a request that names nothing."""
+        if not self.facts.name:
+            return ""
+        if self.is_taken_over:
+            return "taken over"
+        return "provider" if self.history.is_known else "provider, unknown"

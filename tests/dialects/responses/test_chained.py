@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.dialects.responses import chained
+from proxy.dialects.responses.chained import ChainFacts
+from proxy.dialects.responses.request import read_wire_request
+from proxy.errors import NotManaged
+from tests.response_events import custom_call, message, thinking, tool_call, web_search
+
+Json = dict[str, Any]
+
+
+def dump(given: Any, **more: Any) -> bytes:
+    return json.dumps({"model": "gpt-6.2", "input": given} | more).encode()
+
+
+USER: Json = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello."}]}
+HISTORY: list[Json] = [
+    {"type": "message", "role": "developer", "content": "Be brief."},
+    {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "late"}]},
+    USER,
+    thinking(1, "Hm."), message(2, "I look."), tool_call(3, "read"), custom_call(4, "patch", "x"), web_search(5),
+    {"type": "function_call_output", "call_id": "call_3", "output": "text"},
+    {"type": "custom_tool_call_output", "call_id": "call_4", "output": [{"type": "input_text", "text": "done"}]},
+    {"type": "message", "role": "user", "content": [
+        {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"},
+        {"type": "input_image", "file_id": "file_1"}, {"type": "input_file", "filename": "a.txt", "file_data": "AA"},
+        {"type": "input_text", "text": "And?", "prompt_cache_breakpoint": {"mode": "explicit"}},
+    ]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "facts"),
+    [
+        (dump("hi"), ChainFacts()),
+        (dump("hi", previous_response_id="resp_1", store=None), ChainFacts("resp_1")),
+        (dump("hi", conversation="conv_1"), ChainFacts(conversation="conv_1")),
+        (dump("hi", conversation={"id": "conv_1"}), ChainFacts(conversation="conv_1")),
+        (dump("hi", store=False), ChainFacts(is_stored=False)),
+        (dump("hi", background=True), ChainFacts(is_whole=False)),
+        (dump("hi", prompt={"id": "p"}), ChainFacts(is_whole=False)),
+        (dump("hi", include=["a", chained.ENCRYPTED]), ChainFacts(asks_encrypted=True)),
+        (dump("hi", previous_response_id=7, conversation=[], include="x"), ChainFacts()),
+        (b"[]", None),
+    ],
+)
+def test_what_a_request_says_of_stored_responses_is_read(body: bytes, facts: ChainFacts | None) -> None:
+    assert chained.read_chain_facts(body) == facts
+
+
+def test_a_history_is_written_as_the_items_that_it_came_as() -> None:
+    request = read_wire_request(dump(HISTORY))
+    restored = chained.restore_items([one.canonical for one in request.messages])
+    assert [json.loads(raw) for raw in restored] == HISTORY
+    assert chained.can_restore(dump(HISTORY))
+    again = read_wire_request(b'{"model":"gpt-6.2","input":[' + b",".join(restored) + b"]}")
+    assert again.chat_body == request.chat_body, "the same messages, byte for byte"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "item_reference", "id": "msg_1"},
+        USER | {"phase": "late"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x", "more": 1}]},
+        {"type": "function_call_output", "call_id": "call_1", "output": "x", "created_by": "user_1"},
+        {"type": "shell_call_output", "call_id": "call_1", "output": [{"stdout": "x"}]},
+        {"type": "message", "role": "user", "content": 7},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+    ],
+)
+def test_an_item_that_would_lose_something_is_not_written_again(item: Json) -> None:
+    assert not chained.can_restore(dump([USER, item]))
+
+
+def test_a_call_of_the_history_says_what_its_output_is() -> None:
+    history = [one.canonical for one in read_wire_request(dump(HISTORY[2:8])).messages]
+    assert chained.can_restore(dump(HISTORY[8:10]), history)
+    assert not chained.can_restore(dump(HISTORY[8:10])), "without its call it could be of either type"
+    assert chained.can_restore(dump("hi"), history)
+    assert chained.can_restore(b'{"previous_response_id":"resp_1"}', history)
+    shell = [{"type": "shell_call", "call_id": "s", "action": {}}]
+    with pytest.raises(ValueError, match="shell_call"):
+        chained.restore_items(
+            [*(one.canonical for one in read_wire_request(dump(shell)).messages),
+             b'{"role":"tool","tool_call_id":"s","content":[]}']
+        )  # fmt: skip
+
+
+def test_reasoning_without_its_token_is_seen() -> None:
+    bare = [USER, thinking(1, encrypted_content=None), message(2, "Hello.")]
+    assert chained.has_bare_reasoning([one.canonical for one in read_wire_request(dump(bare)).messages])
+    assert not chained.has_bare_reasoning([one.canonical for one in read_wire_request(dump(HISTORY)).messages])
+
+
+def test_a_whole_request_names_nothing_and_keeps_every_other_byte() -> None:
+    body = b'{ "previous_response_id" : "resp_1", "a":1.0, "input" : "hi\\u0041", "conversation":null , "b" : [ ] }'
+    assert chained.write_whole_request(body, [b'{"x":1}']) == (
+        b'{ "a":1.0, "input" : [{"x":1},{"type":"message","role":"user","content":"hi\\u0041"}], "b" : [ ] }'
+    )
+    assert json.loads(chained.write_whole_request(b'{"previous_response_id":"r"}', [b"1"])) == {"input": [1]}
+    assert json.loads(chained.write_whole_request(dump([2, 3]), [b"1"]))["input"] == [1, 2, 3]
+
+
+def test_what_the_proxy_asks_for_is_added_once() -> None:
+    assert json.loads(chained.write_unstored(dump("hi", store=True)))["store"] is False
+    assert json.loads(chained.write_unstored(dump("hi")))["store"] is False
+    for include, wanted in ((None, [chained.ENCRYPTED]), (["a"], ["a", chained.ENCRYPTED])):
+        asked = chained.ask_for_encrypted(dump("hi", include=include))
+        assert json.loads(asked)["include"] == wanted
+        assert chained.ask_for_encrypted(asked) == asked
+        assert json.loads(chained.drop_encrypted(asked)).get("include") == include
+    assert json.loads(chained.ask_for_encrypted(dump("hi")))["include"] == [chained.ENCRYPTED]
+    assert chained.drop_encrypted(dump("hi")) == dump("hi")
+
+
+def test_a_request_is_read_behind_what_the_provider_holds() -> None:
+    held = [one.canonical for one in read_wire_request(dump(HISTORY)).messages]
+    new = {"type": "item_reference", "id": "msg_1"}
+    for given, count in (([USER], 1), ("hi", 1), ([], 0), (None, 0), ([new, USER], 2)):
+        body = dump(given, previous_response_id="resp_1", instructions="Be careful.")
+        request = read_wire_request(body, held=held)
+        messages = json.loads(request.chat_body)["messages"]
+        assert messages[0] == {"role": "system", "content": "Be careful."}
+        assert messages[1 : 1 + len(held)] == [json.loads(raw) for raw in held]
+        assert len(messages) == 1 + len(held) + count
+        assert request.has_instructions
+        assert request.body == body
+        with pytest.raises(ValueError, match="holds"):
+            request.write([(n, one.canonical) for n, one in enumerate(request.messages)])
+    with pytest.raises(NotManaged):
+        read_wire_request(dump([], conversation="conv_1"), held=[])
+    with pytest.raises(NotManaged) as refused:
+        read_wire_request(dump([USER, {"type": "compaction_trigger"}], conversation="conv_1"), held=[])
+    assert refused.value.reason == "compaction"

@@ -1,0 +1,271 @@
+"""Chains of responses, through the running proxy and an upstream that keeps them as the provider does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faulty import faulty
+from tests.running import Heard, Running, running
+from tests.strict_responses import Ask, Say, StrictResponses, Think
+
+Json = dict[str, Any]
+
+PATH = "/v1/responses"
+LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 300))
+STEPS: list[list[Any]] = [
+    [Think(f"file {n}"), Say(f"Step {n}."), Ask("read", {"path": f"file{n % 3}.py"})] for n in range(25)
+]
+
+
+def body(items: str | list[Json], **more: Any) -> Json:
+    made: Json = {
+        "model": "gpt-6.2-sol", "input": items, "instructions": "You are a careful engineer.",
+        "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}],
+    }  # fmt: skip
+    return made | more
+
+
+def read(heard: Heard, *, stream: bool) -> Json:
+    """The response in an answer."""
+    assert heard.status == 200, heard.body
+    if not stream:
+        found: Json = heard.json()
+        return found
+    ids, last = set(), {}
+    for raw in heard.body.split(b"\n\n"):
+        _, _, data = raw.partition(b"data: ")
+        event = json.loads(data) if data else {}
+        if "response" in event:
+            ids.add(event["response"]["id"])
+            last = event["response"]
+        if "item" in event:
+            assert not event["item"].get("encrypted_content"), "the client did not ask for it"
+    assert len(ids) == 1
+    return last
+
+
+async def ask(proxy: Running, items: str | list[Json], *, stream: bool = False, **more: Any) -> Json:
+    made = body(items, **more) | ({"stream": True} if stream else {})
+    return read(await proxy.post(made, path=PATH), stream=stream)
+
+
+async def run_loop(proxy: Running, *, stream: bool, **more: Any) -> tuple[list[str], list[Json]]:
+    """A tool loop in which each request names the response before it. Return (the paths asked for, the responses)."""
+    answer = await ask(proxy, "Find the fault.", stream=stream, **more)
+    paths, found = [], [answer]
+    while calls := [item for item in answer["output"] if item["type"] == "function_call"]:
+        paths += [json.loads(one["arguments"])["path"] for one in calls]
+        new = [{"type": "function_call_output", "call_id": one["call_id"], "output": LISTING} for one in calls]
+        answer = await ask(proxy, new, stream=stream, previous_response_id=answer["id"], **more)
+        found.append(answer)
+    return paths, found
+
+
+def prompts(found: list[Json]) -> int:
+    """Tokens of all prompts, as the model counts them."""
+    return sum(one["usage"]["input_tokens"] for one in found)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chain_goes_out_as_it_came_and_is_measured_and_stored(stream: bool, tmp_path: Path) -> None:
+    model = StrictResponses(*STEPS[:6], [Think(), Say("All done.")])
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", db=str(tmp_path / "a")) as proxy:
+        paths, found = await run_loop(proxy, stream=stream)
+        assert paths == [f"file{n % 3}.py" for n in range(6)]
+        assert [one.get("previous_response_id") for one in model.received] == [None, *(one["id"] for one in found[:-1])]
+        assert model.refused == []
+        assert [(status, fallback) for status, _, fallback in await proxy.outcomes()] == [
+            ("complete", None), *[("complete", "chain")] * 6,
+        ]  # fmt: skip
+        assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)], "one conversation, on one branch"
+        ((messages,),) = await proxy.rows("SELECT count(*) FROM messages")
+        assert messages == 1 + 2 * 6 + 1
+        counted = await proxy.rows(
+            "SELECT tokens_before, tokens_after, prompt_tokens FROM exchanges ORDER BY started_at"
+        )
+        assert all(before == after for before, after, _ in counted)
+        assert [prompt for _, _, prompt in counted] == [one["usage"]["input_tokens"] for one in found]
+        assert counted[-1][0] > 5 * counted[0][0], "the history counts although it is not in the request"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chain_that_is_taken_over_is_managed_and_looks_as_it_would_directly(
+    stream: bool, tmp_path: Path
+) -> None:
+    steps = [*STEPS[:8], [Think(), Say("All done.")]]
+    direct, model = StrictResponses(*steps), StrictResponses(*steps)
+    tree: Json = {"db": str(tmp_path / "a"), "responses": {"takeover": True}}
+    async with faulty(direct) as upstream, running(upstream.port) as proxy:
+        wanted, before = await run_loop(proxy, stream=stream)
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", **tree) as proxy:
+        paths, found = await run_loop(proxy, stream=stream)
+        outcomes = await proxy.outcomes()
+        assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)], "one conversation, on one branch"
+    assert paths == wanted
+    assert (model.refused, model.dropped) == ([], [])
+    assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+    assert [one["output"] for one in found] == [one["output"] for one in before]
+    for name in ("id", "previous_response_id", "store", "instructions", "tools"):
+        assert [one[name] for one in found] == [one[name] for one in before], name
+    for sent in model.received[1:]:
+        assert sent["store"] is False
+        assert "previous_response_id" not in sent
+        assert sent["include"] == ["reasoning.encrypted_content"]
+        assert all(item.get("encrypted_content") for item in sent["input"] if item.get("type") == "reasoning")
+    assert prompts(found) < 0.8 * prompts(before), "something is saved"
+
+
+async def test_a_chain_goes_on_after_a_restart_and_two_requests_may_name_the_same_response(tmp_path: Path) -> None:
+    model = StrictResponses("First.", "Second.", "Other.", "Third.")
+    tree: Json = {"policy": "thrifty", "db": str(tmp_path / "a"), "responses": {"takeover": True}}
+    async with faulty(model) as upstream:
+        async with running(upstream.port, **tree) as proxy:
+            first = await ask(proxy, "Hello.")
+            second = await ask(proxy, "Go on.", previous_response_id=first["id"])
+        async with running(upstream.port, **tree) as proxy:
+            await ask(proxy, "Do something else.", previous_response_id=first["id"])
+            await ask(proxy, "And now?", previous_response_id=second["id"])
+            assert await proxy.rows("SELECT count(*) FROM sessions") == [(1,)]
+            assert await proxy.rows("SELECT kind FROM branches ORDER BY created_at") == [("main",), ("fork",)]
+    said = [[read_text(item) for item in sent["input"]] if isinstance(sent["input"], list) else sent["input"]
+            for sent in model.received]  # fmt: skip
+    assert said == [
+        "Hello.",
+        ["Hello.", "First.", "Go on."],
+        ["Hello.", "First.", "Do something else."],
+        ["Hello.", "First.", "Go on.", "Second.", "And now?"],
+    ]
+    assert model.refused == []
+
+
+def read_text(item: Json) -> str:
+    content = item["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+async def test_a_chain_of_which_the_beginning_was_never_seen_is_stored_from_here_on(takeover: bool) -> None:
+    model = StrictResponses("First.", "Second.", "Third.")
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty", responses={"takeover": takeover}) as proxy,
+    ):
+        first = await ask(proxy, "Hello.")
+        of_another_tenant = await proxy.post(body("Go on.", previous_response_id=first["id"]), path=PATH, key="sk-two")
+        assert of_another_tenant.header("x-context-chain") == "provider, unknown"
+        assert of_another_tenant.header("x-context-fallback") == "chain"
+        second = of_another_tenant.json()
+        third = await proxy.post(body("More.", previous_response_id=second["id"]), path=PATH, key="sk-two")
+        assert third.header("x-context-chain") == "provider, unknown"
+        assert await proxy.rows("SELECT count(*) FROM sessions") == [(2,)]
+    assert [one.get("previous_response_id") for one in model.received] == [None, first["id"], second["id"]]
+
+
+async def test_an_error_of_the_provider_is_the_answer() -> None:
+    async with faulty(StrictResponses("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        refused = await proxy.post(body("Hello.", previous_response_id="resp_9"), path=PATH)
+        assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
+        assert refused.error["message"] == "Previous response with id 'resp_9' not found."
+        assert len(upstream.requests) == 1
+        assert (await proxy.outcome())[:2] == ("rejected", 400)
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+async def test_a_conversation_object_stays_at_the_provider(takeover: bool) -> None:
+    model = StrictResponses("First.", "Second.")
+    model.conversations["conv_1"] = []
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty", responses={"takeover": takeover}) as proxy,
+    ):
+        for name in ("conv_1", {"id": "conv_1"}):
+            heard = await proxy.post(body("Hello.", conversation=name), path=PATH)
+            assert heard.status == 200
+            assert heard.header("x-context-chain") == "provider, unknown"
+            assert heard.header("x-context-session") == "conv_1"
+        assert await proxy.rows("SELECT count(*) FROM messages") == [(4,)]
+    assert [one["conversation"] for one in model.received] == ["conv_1", {"id": "conv_1"}]
+    assert len(model.conversations["conv_1"]) == 4
+
+
+async def test_an_answer_that_the_provider_does_not_store_cannot_be_named() -> None:
+    model = StrictResponses("First.", "Second.")
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
+    ):
+        first = await ask(proxy, "Hello.", store=False)
+        refused = await proxy.post(body("Go on.", previous_response_id=first["id"]), path=PATH)
+        assert (refused.status, refused.error["code"]) == (400, "previous_response_not_found")
+
+
+async def test_a_chain_that_was_taken_over_goes_on_when_the_setting_or_the_policy_changes(tmp_path: Path) -> None:
+    model = StrictResponses("One.", "Two.", "Three.", "Four.", "Five.")
+    db = str(tmp_path / "a")
+    async with faulty(model) as upstream:
+        async with running(upstream.port, policy="thrifty", db=db, responses={"takeover": True}) as proxy:
+            one = await ask(proxy, "1")
+            two = await ask(proxy, "2", previous_response_id=one["id"])
+        async with running(upstream.port, policy="observe", db=db) as proxy:
+            three = await ask(proxy, "3", previous_response_id=two["id"])
+            assert three["previous_response_id"] == two["id"]
+            off = await proxy.post(body("4", previous_response_id=three["id"]), b"x-context-off: 1", path=PATH)
+            assert off.status == 200
+            four = off.json()
+            last = await proxy.post(body("5", previous_response_id=four["id"]), path=PATH)
+            assert last.header("x-context-chain") == "provider, unknown"
+    assert model.refused == []
+    assert [len(sent["input"]) for sent in model.received] == [1, 3, 5, 7, 1]
+    assert [sent.get("store") for sent in model.received] == [None, False, False, None, None]
+
+
+async def test_a_model_that_refuses_encrypted_reasoning_is_asked_once() -> None:
+    model = StrictResponses("One.", "Two.", "Three.", encrypts=False)
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
+    ):
+        one = await ask(proxy, "1")
+        two = await ask(proxy, "2", previous_response_id=one["id"])
+        await ask(proxy, "3", previous_response_id=two["id"])
+        assert {fallback for _, _, fallback in await proxy.outcomes()} == {None}
+    assert [rule for rule, _ in model.refused] == ["R2"]
+    assert [sent.get("include") for sent in model.received[1:]] == [None] * 3
+
+
+async def test_items_that_cannot_be_written_again_stay_at_the_provider_from_there_on() -> None:
+    model = StrictResponses([Ask("run", {})], "One.", "Two.", "Three.")
+    odd = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hm.", "annotated": True}]}]
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
+    ):
+        first = await ask(proxy, "1")
+        new = [{"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "done"}]
+        second = await ask(proxy, new, previous_response_id=first["id"])
+        third = await ask(proxy, odd, previous_response_id=second["id"])
+        last = await proxy.post(body("4", previous_response_id=third["id"]), path=PATH)
+        assert last.header("x-context-chain") == "provider"
+    assert model.refused == []
+    assert [sent.get("store") for sent in model.received] == [None, False, None, None]
+    assert [sent.get("previous_response_id") for sent in model.received] == [None, None, None, third["id"]]
+
+
+async def test_a_count_and_a_compaction_of_a_chain_are_about_its_whole_history() -> None:
+    model = StrictResponses("First.", "Second.")
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty", responses={"takeover": True}) as proxy,
+    ):
+        first = await ask(proxy, "Hello.")
+        second = await ask(proxy, "Go on.", previous_response_id=first["id"])
+        asked = {"model": "gpt-6.2-sol", "input": "And?", "previous_response_id": second["id"]}
+        for path in ("/v1/responses/input_tokens", "/v1/responses/compact"):
+            assert (await proxy.post(asked, path=path)).status == 200
+    for sent in (*model.counted, *model.compacted):
+        assert sent.keys() == {"model", "input"}
+        assert [read_text(item) for item in sent["input"]] == ["Hello.", "First.", "Go on.", "Second.", "And?"]
