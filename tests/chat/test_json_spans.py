@@ -289,6 +289,7 @@ def test_a_request_over_a_limit_is_not_read() -> None:
     assert read_request(b'{"messages":[' + message + b"]," + many + b"}").messages[0].part_count == 1
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", DENSE)
 @pytest.mark.parametrize("reader", READERS)
 def test_no_text_takes_a_tenth_of_a_second_to_decode(reader: str, name: str) -> None:

@@ -143,6 +143,7 @@ async def test_what_is_behind_them_is_judged_as_ever(sql: str) -> None:
         assert "begins with SELECT" in error(await ask(make_tool_context(store), "query_db", sql=sql))
 
 
+@pytest.mark.timed
 def test_taking_them_off_is_linear() -> None:
     for text in ("-- x\n" * 2000, "/*" * 5000, "`" + " " * 9000 + "x", " " * 10_000, "/* */" * 2000 + "x"):
         began = time.perf_counter()
