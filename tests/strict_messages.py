@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.faulty import STREAM, Connection, Request, Script
@@ -37,6 +37,8 @@ _BETA_FIELDS = {
     "mcp_servers": "mcp-client",
     "thread": "message-threads-2026-08-12",
 }
+LOOKBACK = 20
+LIFETIMES = {"5m": 300.0, "1h": 3600.0}
 _KEY = b"a key that no client knows"
 
 
@@ -114,7 +116,12 @@ class StrictMessages:
         self.counted: list[dict[str, Any]] = []
         self.refusals: list[str] = []
         self.dropped: list[str] = []
-        self._cached: set[bytes] = set()
+        self.now: Callable[[], float] = lambda: 0.0
+        """The time in seconds, by which entries of the prompt cache expire."""
+        self.least_cached = 0
+        """Tokens of the shortest prefix that is cached."""
+        self._cached: dict[bytes, tuple[str, float]] = {}
+        """By the hash of a prefix: the lifetime of its entry, and when it expires."""
         self._threads: dict[str, Block] = {}
         """The prompts that are held here for a client (`thread`), by the id of the last answer."""
         self._count = 0
@@ -182,22 +189,49 @@ class StrictMessages:
             "usage": {**self._read_cache(body), "output_tokens": len(json.dumps(blocks)) // 4},
         }
 
-    def _read_cache(self, body: Mapping[str, Any]) -> dict[str, int]:
-        """Usage with a prefix cache: an entry ends at each mark, and the longest that is known is read."""
-        seen, size, read, marked = hashlib.sha256(), 0, 0, 0
+    def _read_cache(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Usage with a prefix cache: an entry ends at each mark, and is found from a mark at most 20 blocks behind it.
+
+        An entry lives five minutes or an hour after its last use. One that ends within what is read costs nothing.
+        """
+        seen, size, now = hashlib.sha256(), 0, self.now()
+        ends: list[tuple[bytes, int]] = []
+        marks: list[tuple[int, str]] = []
         for block in _list_prompt(body):
             piece = json.dumps(_plain(block), sort_keys=True).encode()
             seen.update(piece)
             size += len(piece) // 4
-            read = size if seen.digest() in self._cached else read
-            if block.get("cache_control"):
-                self._cached.add(seen.digest())
-                marked = size
-        written = max(marked - read, 0)
+            if set(block) == {"role"}:
+                continue
+            ends.append((seen.digest(), size))
+            inner = block["content"] if isinstance(block.get("content"), list) else ()
+            found = [one["cache_control"] for one in (*inner, block) if one.get("cache_control")]
+            marks += [(len(ends) - 1, mark.get("ttl", "5m")) for mark in found]
+        if body.get("cache_control"):
+            marks.append((len(ends) - 1, body["cache_control"].get("ttl", "5m")))
+        read = 0
+        for at, _ in marks:
+            for digest, length in reversed(ends[max(at - LOOKBACK + 1, 0) : at + 1]):
+                ttl, until = self._cached.get(digest, ("", 0.0))
+                if until > now:
+                    self._cached[digest] = ttl, now + LIFETIMES[ttl]
+                    read = max(read, length)
+                    break
+        written = dict.fromkeys(LIFETIMES, 0)
+        begin = read
+        for at, ttl in marks:
+            digest, length = ends[at]
+            if length < self.least_cached:
+                continue
+            if self._cached.get(digest, ("", 0.0))[1] <= now:
+                self._cached[digest] = ttl, now + LIFETIMES[ttl]
+            written[ttl] += max(length - begin, 0)
+            begin = max(begin, length)
         return {
-            "input_tokens": size - read - written,
+            "input_tokens": size - begin,
             "cache_read_input_tokens": read,
-            "cache_creation_input_tokens": written,
+            "cache_creation_input_tokens": sum(written.values()),
+            "cache_creation": {f"ephemeral_{ttl}_input_tokens": count for ttl, count in written.items()},
         }
 
     def _judge(self, request: Request) -> tuple[dict[str, Any], list[dict[str, Any]]]:

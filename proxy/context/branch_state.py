@@ -69,6 +69,10 @@ class BranchState:
     """Tokens of each message of the last prompt."""
     sent_at: float | None = None
     """Time of the last prompt, in seconds."""
+    breakpoints: frozenset[int] = frozenset()
+    """The positions in the last prompt at which a breakpoint of the proxy's stood (`breakpoints`)."""
+    boundary: bytes = b""
+    """The chain key of the last message that the newest batch of edits has changed; b"" if none is known."""
     last_state_request: StateRequest = StateRequest()
     """The last request that asked the model for its state and got an answer with text."""
     cache_miss_streak: int = 0
@@ -141,14 +145,16 @@ class BranchState:
         """True if the upstream reports cached tokens and has never had any: then an edit can spoil no cache."""
         return self.cache_miss_streak >= CACHE_MISS_LIMIT and not self.cache_hit_seen
 
-    def after_sending(self, plan: Plan, now: float) -> BranchState:
-        """The session after the plan's bytes have gone out."""
+    def after_sending(self, plan: Plan, now: float, *, has_breakpoints: bool = False) -> BranchState:
+        """The session after the plan's bytes have gone out. has_breakpoints: with the plan's breakpoints."""
         return replace(
             self.with_edits(plan),
             deferred_inserts=plan.deferred_inserts,
             sent_marks=plan.marks,
             sent_sizes=plan.sizes,
             sent_at=now,
+            breakpoints=plan.breakpoint_positions if has_breakpoints else frozenset(),
+            boundary=plan.boundary or self.boundary,
             note_counts={**self.note_counts, **dict(i.note_count for _, i in plan.placed_inserts if i.note_count)}
             if plan.placed_inserts
             else self.note_counts,
@@ -212,5 +218,6 @@ class BranchState:
             else {k: e for k, e in self.lasting_edits.items() if stays(k)},
             states=tuple(state for state in self.states if state[0][:DIGEST_BYTES] in shared),
             pins=self.pins & shared,
+            boundary=self.boundary if self.boundary in shared else b"",
             counted_messages=min(self.counted_messages, len(shared_keys)),
         )

@@ -56,6 +56,8 @@ class Model:
     """(first, end) in UTC on Monday to Friday; () if prices do not depend on the time."""
     cache: Literal["prefix", "breakpoint", "units", "none"] = "prefix"
     """The match of the cache: any prefix; up to explicit marks; in whole units of `block`; or no cache."""
+    breakpoint_field: Literal["cache_control", ""] = ""
+    """The field with which the proxy may set breakpoints of its own; empty: it sets none."""
     ttl_s: Price = 300.0
     """Seconds after which an idle cache counts as cold."""
     ttl_long_s: Price = 3600.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from proxy.chat import chain
 from proxy.chat.message import Request
 from proxy.chat.tokens import PER_MESSAGE
-from proxy.context import fit, inserts, operator_edits, page_faults, render, schedule, view
+from proxy.context import breakpoints, fit, inserts, operator_edits, page_faults, render, schedule, view
 from proxy.context.branch_state import BranchState, count_cuts, count_losses
 from proxy.context.fit import add_gap_remarks
 from proxy.context.models import Model, without_cache
@@ -367,6 +367,8 @@ def _plan(
     notes += inserts.collect_stage_notes(policy.stages, seen, edits, new)
     limit = fit.find_budget_limit(seen, policy)
     notes += fit.make_over_budget_notes(limit, drawn.tokens)
+    boundary = b"" if policy.literal else breakpoints.find_boundary(seen, session, new)
+    wanted = breakpoints.choose_breakpoints(seen, session, made, new, boundary, drawn.tokens)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
         new_edits=new,
@@ -391,6 +393,9 @@ def _plan(
         limit=limit,
         refetched=seen.refetched,
         exposed=page_faults.count_exposed_results(seen) if edits else seen.exposed,
+        breakpoints=wanted,
+        breakpoint_positions=breakpoints.find_positions(made, wanted),
+        boundary=boundary,
     )
 
 
@@ -415,7 +420,7 @@ def _refused(seen: View, session: BranchState, policy: Policy, rule: str, why: s
         placed_inserts=(),
         asks=(),
         notes=(Note("refused", why),),
-        marks=tuple(m.form for m in seen.messages),
+        marks=tuple(map(view.compute_unmarked_form, seen.messages)),
         sizes=tuple(seen.original_tokens),
         keys=seen.keys,
         before=seen.prefix_tokens + sum(seen.original_tokens),

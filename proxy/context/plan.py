@@ -19,6 +19,7 @@ from proxy.chat.group import Group, Step
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
 from proxy.context.models import Model
+from proxy.dialects.base import NO_BREAKPOINTS, Breakpoints
 from proxy.notes.memo_matching import Memo
 
 T = TypeVar("T")
@@ -349,6 +350,8 @@ class View:
     """Cut results in the session's requests, summed over these requests, by sort."""
     tenant_faults: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """(`exposed`, `refetched`) of the tenant's other sessions together, by sort."""
+    breakpoints: frozenset[int] = frozenset()
+    """The positions in the last prompt at which a breakpoint of the proxy's stood."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def compute_once(self, name: object, compute: Callable[[], T]) -> T:
@@ -385,7 +388,7 @@ class View:
         """The cached tokens that are still served if a message is edited, for each message.
 
         If any prefix matches, these are all tokens in front of the message. If a cache ends at explicit breakpoints,
-        only a prefix that ends with a message marked by the client counts (OpenAI's and Anthropic's caching pages).
+        only a prefix that ends with a marked message counts (OpenAI's and Anthropic's caching pages).
         Behind the cached tokens an edit costs none of them. If tool definitions come with the edit, only the tokens in
         front of the messages count.
         """
@@ -397,12 +400,15 @@ class View:
             within = bisect_right(ends, self.cached_tokens)
             return [*ends[:within], *[self.cached_tokens] * (len(ends) - within)]
         fronts = []
-        for message, size in zip(self.messages, self.tokens, strict=True):
+        position = 0
+        for n, (message, size) in enumerate(zip(self.messages, self.tokens, strict=True)):
             behind = at >= self.cached_tokens  # what is served ends in front of the message, and stays as it is
             fronts.append(self.cached_tokens if behind else found if found >= self.model.min else 0)
             at += size
-            if message.has_cache_mark and at <= self.cached_tokens:
+            if (message.has_cache_mark or position in self.breakpoints) and at <= self.cached_tokens:
                 found = at
+            edit = self.find_edit(n)
+            position += edit is None or edit.action != "gone"
         return fronts
 
     def find_edit(self, index: int) -> Edit | None:
@@ -463,3 +469,9 @@ class Plan:
     """Cut results that were fetched again in this session, by sort, those of this request included."""
     exposed: Mapping[str, int] = field(default_factory=dict)
     """Cut results in the session's requests, summed over these requests, by sort, this request included."""
+    breakpoints: Breakpoints = NO_BREAKPOINTS
+    """Places at which the proxy wants the provider's cache to end an entry."""
+    breakpoint_positions: frozenset[int] = frozenset()
+    """The outgoing messages at which these places are, without the end of the prompt."""
+    boundary: bytes = b""
+    """The chain key of the last message that the newest batch of edits has changed."""

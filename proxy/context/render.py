@@ -13,7 +13,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.plan import Edit, Insert, View
 from proxy.context.validate import OutgoingMessage
-from proxy.context.view import add_texts_to_mark, compute_mark
+from proxy.context.view import add_texts_to_mark, compute_mark, compute_unmarked_form
 from proxy.dialects.completions import request as completions
 
 
@@ -91,7 +91,7 @@ def render_plain(
         edit = None if message.is_system else edits.get(keys[n])
         if edit is None:  # most messages of most prompts
             raws.append(message.raw)
-            marks.append(message.form)
+            marks.append(compute_unmarked_form(message))
             sizes.append(original_tokens[n])
             outs.append(OutgoingMessage(message, message.text, bool(message.calls)))
             places.append(n)
@@ -232,7 +232,12 @@ def predict_cached_tokens(
     if seen.model.cache == "breakpoint" and matched < len(session.sent_marks):
         outs = rendering.outs[:matched]
         last = next(
-            (n for n in range(matched - 1, -1, -1) if (m := outs[n].message) is not None and m.has_cache_mark), -1
+            (
+                n
+                for n in range(matched - 1, -1, -1)
+                if n in session.breakpoints or ((m := outs[n].message) is not None and m.has_cache_mark)
+            ),
+            -1,
         )
         same = seen.prefix_tokens + sum(rendering.sizes[: last + 1])
     return same // seen.model.block * seen.model.block if same >= seen.model.min else 0

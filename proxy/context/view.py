@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from proxy.chat import chain, group
+from proxy.chat import chain, group, json_spans
 from proxy.chat.group import Group, is_observation
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import PER_MESSAGE, TokenCounter
@@ -76,6 +76,7 @@ def build_view(
         scratchpad=inputs.scratchpad,
         memos=inputs.memos,
         tenant_faults=inputs.tenant_faults,
+        breakpoints=session.breakpoints,
     )
 
 
@@ -122,18 +123,20 @@ def _count_cached_tokens(
         count = count_common_marks(marks, session.sent_marks)
         whole = count == len(session.sent_marks) < len(marks)
         same += sum(applied.sizes[:count])
-        if known.marked_indexes:
-            found = _count_marked_tokens(known, applied, head, count)
+        if known.marked_indexes or session.breakpoints:
+            found = _count_marked_tokens(known, applied, head, count, session.breakpoints)
     else:
         last = known.assistant_indexes[-1] if known.assistant_indexes else 0
         same += sum(applied.tokens[:last])
     if model.cache == "breakpoint" and not whole:
-        same = found  # a shorter prefix is found again only where the client has set a breakpoint
+        same = found  # a shorter prefix is found again only where a breakpoint was set
     return same if same >= model.min else 0
 
 
-def _count_marked_tokens(known: History, applied: EditedHistory, head: int, count: int) -> int:
-    """Tokens up to the last of the client's marks among the first `count` messages that go out."""
+def _count_marked_tokens(
+    known: History, applied: EditedHistory, head: int, count: int, breakpoints: frozenset[int]
+) -> int:
+    """Tokens up to the last mark among the first `count` messages that go out: one of the client's or of ours."""
     found = same = head
     out = 0
     for n, message in enumerate(known.messages):
@@ -144,7 +147,7 @@ def _count_marked_tokens(known: History, applied: EditedHistory, head: int, coun
             break
         out += 1
         same += applied.tokens[n]
-        if message.has_cache_mark:
+        if message.has_cache_mark or out - 1 in breakpoints:
             found = same
     return found
 
@@ -326,13 +329,38 @@ def _extend_edited_history(history: History, given: Mapping[bytes, Edit], known:
     )
 
 
-def compute_mark(message: Message, edit: Edit | None) -> bytes:
-    """16 bytes that change whenever the message's outgoing bytes change."""
-    if edit is None:
+_CACHE_MARK = re.compile(
+    rb',\s*"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
+    rb'|"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)\s*,\s*'
+)
+"""A cache mark with one comma. Within a string its quotes would be escaped."""
+_ONE_TEXT = re.compile(rb'\[\s*\{\s*"type"\s*:\s*"text"\s*,\s*"text"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*\}\s*\]')
+
+
+def compute_unmarked_form(message: Message) -> bytes:
+    """The form of a message without cache marks: providers cache a prompt without them, and clients move them.
+
+    A client that moves a mark also turns a text into a list of one text and back, which is the same prompt.
+    """
+    if not message.has_cache_mark and message.part_count != 1:
         return message.form
+    return message.derive(_hash_unmarked)
+
+
+def _hash_unmarked(message: Message) -> bytes:
+    raw = _CACHE_MARK.sub(b"", message.raw) if message.has_cache_mark else message.raw
+    content = json_spans.read_value(raw, "content") if message.part_count == 1 else None
+    text = _ONE_TEXT.fullmatch(content) if content is not None else None
+    return chain.compute_form(json_spans.set_member(raw, "content", text[1]) if text else raw)
+
+
+def compute_mark(message: Message, edit: Edit | None) -> bytes:
+    """16 bytes that change whenever the message's outgoing bytes change, but for cache marks."""
+    if edit is None:
+        return compute_unmarked_form(message)
     return message.derive(
         lambda m: chain.compute_form(
-            m.form + edit.action.encode() + (edit.text or "").encode("utf-8", "surrogatepass")
+            compute_unmarked_form(m) + edit.action.encode() + (edit.text or "").encode("utf-8", "surrogatepass")
         ),
         ("mark", edit),
     )

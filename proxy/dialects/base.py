@@ -58,6 +58,35 @@ class WireRequest(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Breakpoints:
+    """Places at which the proxy wants a provider to end an entry of its prompt cache."""
+
+    has_tail: bool = False
+    """True for the end of the prompt; then the end of the system prompt is wanted too."""
+    answers: tuple[int, ...] = ()
+    """Ends of prefixes that no later edit is expected to change, the most wanted one first. Each is the number of
+    answers in it: the prefix ends in front of the next answer."""
+
+
+NO_BREAKPOINTS = Breakpoints()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMarks:
+    """The cache breakpoints that a client has set in a request."""
+
+    lifetime: str = ""
+    """The lifetime that the last one asks for, `5m` where it names none; empty if there is none."""
+    in_history: bool = False
+    """True if one stands behind the tools and the system prompt."""
+
+
+NO_MARKS = ClientMarks()
+LONG_LIFETIME = "1h"
+"""The longer lifetime of an entry in Anthropic's cache. The other one is five minutes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Binding:
     """The prompt that one piece of reasoning was made under."""
 

@@ -105,7 +105,7 @@ def count_dropped(services: Services, turn: Turn, answer: AssembledAnswer) -> No
     dropped = answer.dropped_reasoning
     if not dropped:
         return
-    prompt = "client" if turn.prompt.outgoing == turn.original else "changed"
+    prompt = "changed" if turn.is_prompt_changed else "client"
     for reason, count in Counter(one if one in REASONS else "other" for one in dropped).items():
         services.metrics.dropped_reasoning_total.labels(reason=reason, prompt=prompt).inc(count)
     tokens = estimate_tokens(turn, len(dropped))

@@ -54,6 +54,8 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: list[int] = []
     dollars: list[float] = []
     rate: float = 1.0
+    writes_nothing: bool = False
+    """True if the client sets no breakpoint behind `held`: without the proxy's, the rest would not be written."""
 
     @property
     def prompt(self) -> int:
@@ -106,6 +108,9 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     kept = count_cacheable(model, min(turn.enriched.cached_without_proxy, plan.before))
     if model.cache == "breakpoint" and not rounds[0].cached and rounds[0].cache_write == 0:
         kept = 0  # a client that marks nothing has no cache, with or without the proxy
+    only_ours = bool(turn.prompt.unmarked) and not turn.client_marks.in_history
+    if only_ours:
+        kept = min(kept, _count_marked_system(turn)) if turn.client_marks.lifetime else 0
     original = turn.prompt.observed or plan.messages is None
     # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
     earlier = [one.completion for one in turn.rounds.usage]
@@ -127,7 +132,14 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         outputs=outputs if earlier else [],
         dollars=dollars if len(dollars) == len(rounds) else [],
         rate=model.find_rate(turn.started_at),
+        writes_nothing=only_ours,
     )
+
+
+def _count_marked_system(turn: Turn) -> int:
+    """Tokens up to the system prompt, where the client caches that alone."""
+    first = turn.request.messages[0]
+    return turn.weigh.count_tools(turn.request.tools) + (turn.weigh(first) if first.is_system else 0)
 
 
 def count_expected_cached(turn: Turn) -> int:
@@ -165,8 +177,20 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
         return price_usage(model, usage, meter.rate).total * scale
 
     answer = sum(cost.answer for cost in costs)
-    without = (costs[0].prompt + answer) * scale if meter.sent == meter.before else estimate(meter.before, meter.held)
+    if meter.writes_nothing:
+        without = _price_unwritten(model, meter, factor) * scale
+    elif meter.sent == meter.before:
+        without = (costs[0].prompt + answer) * scale
+    else:
+        without = estimate(meter.before, meter.held)
     return Bill(paid * scale, without, estimate(*meter.planned) if meter.planned is not None else None)
+
+
+def _price_unwritten(model: Model, meter: Meter, factor: float) -> float:
+    """Dollars of the client's own prompt and the answer, where only `held` is cached and nothing more is written."""
+    prompt, held = round(meter.before * factor), round(meter.held * factor)
+    usage = Usage(prompt, meter.completion, prompt + meter.completion, min(held, prompt), 0)
+    return price_usage(model, usage, meter.rate).total
 
 
 class Prediction(NamedTuple):
@@ -197,7 +221,12 @@ def predict_bill(model: Model, meter: Meter) -> Prediction | None:
         return price_usage(model, usage, meter.rate).total * scale
 
     sent = predict(meter.sent, meter.expected, first.completion)
-    return Prediction(sent, predict(meter.before, meter.held, meter.completion), sum(costs[1:]) * scale)
+    own = (
+        _price_unwritten(model, meter, factor) * scale
+        if meter.writes_nothing
+        else predict(meter.before, meter.held, meter.completion)
+    )
+    return Prediction(sent, own, sum(costs[1:]) * scale)
 
 
 def write_meter(meter: Meter) -> str:

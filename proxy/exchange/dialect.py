@@ -15,9 +15,10 @@ from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Message, Request
 from proxy.context.plan import Plan
-from proxy.dialects.base import Binding, OutgoingMessage, WireRequest
+from proxy.dialects.base import NO_MARKS, Binding, Breakpoints, ClientMarks, OutgoingMessage, WireRequest
 from proxy.dialects.completions.stream import make_error_event
 from proxy.dialects.compress.request import read_compress_request
+from proxy.dialects.messages import breakpoints as messages_breakpoints
 from proxy.dialects.messages import rules as messages_rules
 from proxy.dialects.messages import stream as messages_stream
 from proxy.dialects.messages.request import find_session_names as find_messages_session_names
@@ -109,6 +110,10 @@ class Dialect:
     """An answer in one body that repeats the request as the client knows it."""
     repair_answers: Callable[[bytes], bytes] = lambda body: body
     """A body in which answers can be sent again that lack what was withheld from the client (`WireRequest.is_cut`)."""
+    add_breakpoints: Callable[[bytes, Breakpoints], bytes] | None = None
+    """A body with breakpoints of the proxy's for the provider's cache."""
+    read_client_marks: Callable[[bytes], ClientMarks] = lambda _: NO_MARKS
+    """The breakpoints that a client has set in its body."""
     strip_bound: Callable[[bytes, Collection[str]], bytes] | None = None
     """A body without the reasoning of these tokens."""
     returns_rows: bool = False
@@ -166,6 +171,8 @@ MESSAGES = Dialect(
     find_added_violations=messages_rules.find_added_violations,
     compute_bindings=messages_rules.compute_bindings,
     repair_answers=messages_rules.fill_empty_answers,
+    add_breakpoints=messages_breakpoints.add_breakpoints,
+    read_client_marks=messages_breakpoints.read_client_marks,
     strip_bound=messages_rules.strip_bound,
 )
 RESPONSES = Dialect(

@@ -90,7 +90,7 @@ def use_original(services: Services, turn: Turn, reason: FallbackReason) -> Turn
     """Return the turn with the client's own bytes as its prompt. The plan stays on record. The reason is counted."""
     services.metrics.fallbacks_total.labels(reason=reason).inc()
     turn = splice_rounds.strip_tools(turn)
-    return turn.with_prompt(outgoing=turn.original, usage_added=False, fallback=reason)
+    return turn.with_prompt(outgoing=turn.original, unmarked=b"", usage_added=False, fallback=reason)
 
 
 async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:

@@ -40,7 +40,7 @@ def add_unseen_context(turn: Turn, state: BranchState) -> BranchState:
         if marks[at] != compute_mark(message, edit):
             if not message.is_system:
                 break
-            marks.insert(at, message.form)
+            marks.insert(at, compute_mark(message, None))
             sizes.insert(at, turn.weigh(message))
         at += 1
     return replace(state, sent_marks=tuple(marks), sent_sizes=tuple(sizes))

@@ -22,7 +22,17 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import bound_reasoning, chains, fallback, idle, inband, iteration_records, lookups, record_outcome
+from proxy.exchange import (
+    bound_reasoning,
+    cache_breakpoints,
+    chains,
+    fallback,
+    idle,
+    inband,
+    iteration_records,
+    lookups,
+    record_outcome,
+)
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import find_policy, find_simulated_state, prepare_request, replan_refused
@@ -183,6 +193,15 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
         turn = again
         reply = await ask(turn.prompt.outgoing)
         record_sent(services, turn)
+    if turn.prompt.unmarked and reply.status < 400:
+        cache_breakpoints.remember_support(services, turn, is_supported=True)
+    if reply.status == 400 and await cache_breakpoints.is_refusal(turn, reply):
+        await reply.close()
+        turn = cache_breakpoints.without_breakpoints(turn)
+        reply = await ask(turn.prompt.outgoing)
+        record_sent(services, turn)
+        if reply.status < 400:
+            cache_breakpoints.remember_support(services, turn, is_supported=False)
     if reply.status == 400 and (turn.prompt.outgoing != incoming.body or bound_reasoning.may_be_ours(turn)):
         turn, reply = await _answer_refusal(services, turn, reply, ask)
     return turn, reply
@@ -198,6 +217,9 @@ async def _answer_refusal(
     if sent != turn.original:
         await refused.close()
         reply = await ask(turn.original)
+        if reply.status < 400 and not turn.is_prompt_changed:
+            cache_breakpoints.remember_support(services, turn, is_supported=False)
+            return cache_breakpoints.without_breakpoints(turn), reply
         if reply.status < 400:
             turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
             record_outcome.stop_rewriting(services, turn, "upstream_reject")
@@ -223,7 +245,8 @@ def record_sent(services: Services, turn: Turn) -> None:
     branch.body_sizes = len(turn.request.body), len(turn.prompt.chat_body)
     if turn.enriched.policy.mode == "rewrite":
         before = branch.state
-        branch.state = before.after_sending(turn.prompt.plan, services.now())
+        marked = bool(turn.prompt.unmarked)
+        branch.state = before.after_sending(turn.prompt.plan, services.now(), has_breakpoints=marked)
         services.tenant_faults.add_counts(turn.tenant, before, branch.state)
     if turn.prompt.is_simulated:
         branch.simulated_state = find_simulated_state(branch).after_sending(turn.prompt.plan, services.now())

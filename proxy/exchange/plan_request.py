@@ -20,11 +20,20 @@ from proxy.context.models import Model, find_model, with_long_cache
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
-from proxy.context.view import compute_token_budget
-from proxy.dialects.base import WireRequest
+from proxy.context.view import compute_token_budget, compute_unmarked_form
+from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, ClientMarks, WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import bound_reasoning, cost, exchange_rows, header_warnings, lookups, record_outcome, splice_rounds
+from proxy.exchange import (
+    bound_reasoning,
+    cache_breakpoints,
+    cost,
+    exchange_rows,
+    header_warnings,
+    lookups,
+    record_outcome,
+    splice_rounds,
+)
 from proxy.exchange.dialect import COMPLETIONS, DIALECTS, Dialect, count_sent_messages, repair_cut_answers
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
 from proxy.exchange.fallback import FallbackReason
@@ -124,10 +133,31 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         dialect=dialect,
         wire=wire,
         chain=incoming.chain,
+        client_marks=_read_client_marks(dialect, incoming.body),
     )
-    if turn.located.branch.has_long_cache:
+    if _has_long_cache(turn):
         turn = replace(turn, model=with_long_cache(model))
     return turn, target
+
+
+def _read_client_marks(dialect: Dialect, body: bytes) -> ClientMarks:
+    """The client's cache breakpoints; none in a body that cannot be read."""
+    try:
+        return dialect.read_client_marks(body)
+    except (ValueError, RecursionError):
+        return NO_MARKS
+
+
+def _has_long_cache(turn: Turn) -> bool:
+    """True if the client pays for the longer lifetime of the provider's cache.
+
+    Its last mark says so, unless the provider has reported a write for the shorter one. Without a mark in the request,
+    the last reported write counts.
+    """
+    known = turn.located.branch.has_long_cache
+    if not turn.client_marks.lifetime:
+        return known is True
+    return turn.client_marks.lifetime == LONG_LIFETIME and known is not False
 
 
 async def _enrich(
@@ -269,7 +299,8 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
         if turn.enriched.policy.mode != "passthrough":
             plan = await make_plan(services, turn, state, frozen=frozen)
             if turn.enriched.policy.mode == "rewrite" and not (stopped and plan.messages is None):
-                return _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
+                turn = _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
+                return cache_breakpoints.mark_prompt(services, turn)
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
         services.metrics.fallbacks_total.labels(reason=fallback).inc()
@@ -468,7 +499,7 @@ def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:
     """Return the plan of `passthrough`: nothing changes, all sizes are known."""
     sizes = tuple(turn.weigh(m) for m in turn.request.messages)
     total = turn.weigh.count_tools(turn.request.tools) + sum(sizes)
-    marks = tuple(m.form for m in turn.request.messages)
+    marks = tuple(map(compute_unmarked_form, turn.request.messages))
     return replace(UNPLANNED, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
 
 

@@ -141,6 +141,8 @@ class Services:
     """Context windows that upstreams have named, by upstream and model (`windows`)."""
     models_by_name: dict[str, Model] = field(default_factory=dict)
     """Entries of `models` by the names that clients use; the last 1,000."""
+    breakpoint_support: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """By upstream and model: True if it took a prompt with cache breakpoints of ours, False if it refused one."""
     warm_counters: set[int] = field(default_factory=set)
     """Ids of the counters whose vocabulary has been read."""
     background_tasks: set[asyncio.Task[None]] = field(default_factory=set)

@@ -20,7 +20,7 @@ from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange import bound_reasoning, chains, fallback, record_outcome
+from proxy.exchange import bound_reasoning, cache_breakpoints, chains, fallback, record_outcome
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
@@ -160,7 +160,7 @@ class ToolLoop:
                 body = bound_reasoning.leave_out_refused(self.turn, body)
             except ValueError as problem:
                 raise UpstreamBroken(f"a hidden round cannot be written: {problem}") from problem
-        return await self._send_round(body)
+        return await self._send_round(cache_breakpoints.mark_body(self._services, self.turn, body))
 
     async def _make_results(self, calls: Sequence[HiddenCall]) -> list[bytes]:
         """Return the tool message for each call. The message of a call that is not run any more gives the reason."""

@@ -15,7 +15,7 @@ from proxy.chat.tokens import TokenCounter
 from proxy.context.models import Model
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.dialects.base import WireRequest
+from proxy.dialects.base import NO_MARKS, ClientMarks, WireRequest
 from proxy.dialects.usage import Usage
 from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound
 from proxy.sessions import tool_offer as offers
@@ -60,6 +60,8 @@ class Prompt:
     """The request that is sent, as chat completions."""
     outgoing: bytes = b""
     """The bytes for upstream: `chat_body`, in the wire format that the client speaks."""
+    unmarked: bytes = b""
+    """`outgoing` without the cache breakpoints that the proxy has added; empty if it has added none."""
     usage_added: bool = False
     """True if the proxy asked upstream for usage."""
     fallback: str | None = None
@@ -124,6 +126,8 @@ class Turn:
     """The request in the client's wire format; None for chat completions."""
     chain: Chain | None = None
     """The place in a chain of responses, as `Incoming.chain`."""
+    client_marks: ClientMarks = NO_MARKS
+    """The cache breakpoints of the client's own."""
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the request log, as `Incoming.log_fields`."""
     warnings: tuple[str, ...] = ()
@@ -156,6 +160,11 @@ class Turn:
     def original(self) -> bytes:
         """The client's own bytes."""
         return self.request.body if self.wire is None else self.wire.body
+
+    @property
+    def is_prompt_changed(self) -> bool:
+        """True if the model gets another prompt than the client's own. Cache breakpoints are no part of a prompt."""
+        return (self.prompt.unmarked or self.prompt.outgoing) != self.original
 
     @property
     def is_stored(self) -> bool:

@@ -183,9 +183,9 @@ class Branch:
     refused_reasoning: frozenset[bytes] = frozenset()
     """Hashes of the tokens of reasoning that an upstream has refused because it is bound to another prompt; it is left
     out of every later request (`exchange.bound_reasoning`)."""
-    has_long_cache: bool = False
-    """True if its client pays for the longer lifetime of the provider's cache, as the last write that was reported
-    says. This process alone knows it."""
+    has_long_cache: bool | None = None
+    """True if the last write to the provider's cache that was reported was for the longer lifetime, None if none was
+    reported. This process alone knows it."""
     tool_offer: ToolOffer | None = None
     """The tools of ours that it offers its model; None while that is undecided."""
     last_beginning: tuple[bytes, int, float] | None = None

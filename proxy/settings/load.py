@@ -31,6 +31,7 @@ from proxy.settings.model import (
     DEMO,
     ApiKeySettings,
     BaseUrl,
+    CacheSettings,
     CommandSettings,
     CompressSettings,
     DashboardSettings,
@@ -225,6 +226,7 @@ class Settings(SettingsSection):
     tools: ToolSettings = ToolSettings()
     memos: MemoSettings = MemoSettings()
     events: EventSettings = EventSettings()
+    cache: CacheSettings = CacheSettings()
     compress: CompressSettings = CompressSettings()
     responses: ResponsesSettings = ResponsesSettings()
     experiment: ExperimentSettings = ExperimentSettings()

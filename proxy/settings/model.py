@@ -403,6 +403,14 @@ class ResponsesSettings(SettingsSection):
     nothing: the chain goes on only through this proxy's store. `false`: such requests are stored and not changed."""
 
 
+class CacheSettings(SettingsSection):
+    """`[cache]`: what the proxy asks of a provider's prompt cache."""
+
+    breakpoints: bool = True
+    """Set cache breakpoints of our own beside the client's, at most four together, where a model caches at breakpoints
+    only. `false`: a prompt has the client's breakpoints alone."""
+
+
 class ExperimentSettings(SettingsSection):
     """`[experiment]`: a measurement of the savings, against sessions that are left as they are."""
 

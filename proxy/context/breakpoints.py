@@ -1,0 +1,70 @@
+"""Places at which the proxy wants the provider's cache to end an entry, for models that cache at breakpoints only.
+
+Behind an edit, only a prefix is served that ended at a breakpoint of an earlier prompt. Three places are worth one.
+
+- The end of the prompt, so that the next request is served all of it. A write costs more than plain input, so it is
+  wanted only where a next request is likely: the request has tools, or follows another one within the cache's lifetime.
+- The system prompt, which the first batch of edits leaves as it is. It is written with the end of the prompt.
+- The end of the newest batch of edits. Everything up to there has its final form as a rule, and the next batch begins
+  behind it. The place moves with a batch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.context.branch_state import BranchState
+from proxy.context.plan import Edit, View
+from proxy.context.render import Rendering
+from proxy.dialects.base import NO_BREAKPOINTS, Breakpoints
+
+
+def find_boundary(seen: View, session: BranchState, new: Sequence[Edit]) -> bytes:
+    """The chain key of the last message that the newest batch of edits has changed; b"" if there was no batch.
+
+    Only messages count that had been sent before. A result that is shortened before it is first sent is no batch.
+    """
+    cut = {edit.key for edit in new if edit.action != "append"}
+    sent = min(session.counted_messages, len(seen.keys))
+    if not cut:
+        return session.boundary
+    return next((seen.keys[n] for n in range(sent - 1, -1, -1) if seen.keys[n] in cut), session.boundary)
+
+
+def choose_breakpoints(
+    seen: View, session: BranchState, made: Rendering, new: Sequence[Edit], boundary: bytes, tokens: int
+) -> Breakpoints:
+    """The places for breakpoints in this prompt. tokens: of the whole prompt."""
+    model = seen.model
+    if model.cache != "breakpoint" or not model.breakpoint_field or tokens < model.min:
+        return NO_BREAKPOINTS
+    follows = session.sent_at is not None and seen.now - session.sent_at <= model.ttl_s
+    places = {key: n for n, key in enumerate(seen.keys)} if boundary or session.boundary else {}
+    changed = min((places[edit.key] for edit in new if edit.key in places), default=len(seen.keys))
+    counts = []
+    for key in dict.fromkeys((session.boundary, boundary)):
+        index = places.get(key)
+        # Nothing is found any more of an entry that the new edits have changed.
+        if index is not None and (key == boundary or index < changed):
+            counts.append(_count_answers(made, index))
+    return Breakpoints(follows or seen.request.tools is not None, tuple(dict.fromkeys(counts)))
+
+
+def _count_answers(made: Rendering, index: int) -> int:
+    """Number of answers that go out up to messages[index]."""
+    count = 0
+    for out, place in zip(made.outs, made.places, strict=True):
+        if place > index:
+            break
+        count += out.message is not None and out.message.role == "assistant"
+    return count
+
+
+def find_positions(made: Rendering, wanted: Breakpoints) -> frozenset[int]:
+    """The positions among the outgoing messages at which a prefix ends that is likely to be found again."""
+    if wanted == NO_BREAKPOINTS:
+        return frozenset()
+    answers = [n for n, out in enumerate(made.outs) if out.message is not None and out.message.role == "assistant"]
+    ends = [answers[count] - 1 for count in wanted.answers if count < len(answers)]
+    has_system = made.outs[0].message is not None and made.outs[0].message.is_system
+    return frozenset([*([0] if has_system else []), *(end for end in ends if end >= 0)])

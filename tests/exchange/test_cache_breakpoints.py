@@ -1,0 +1,153 @@
+"""Breakpoints of the proxy's through the running proxy: what is sent, what is saved, and upstreams without them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.dialect_agents import MessagesAgent
+from tests.faulty import Connection, Request, faulty
+from tests.running import Running, running
+from tests.scripted import reply
+from tests.strict_messages import StrictMessages
+
+Json = dict[str, Any]
+LONG: Json = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+STEPS = 6
+
+
+def read(name: str, arguments: Json) -> str:
+    """A text without anything that a policy would shorten before it is sent."""
+    return " ".join(f"{arguments['path']} has word {n * n}," for n in range(600))
+
+
+def make_model(kind: type[StrictMessages] = StrictMessages, steps: int = STEPS) -> StrictMessages:
+    calls: list[list[Json]] = [
+        [{"type": "tool_use", "id": f"t{n}", "name": "read", "input": {"path": f"a{n}.py"}}] for n in range(steps)
+    ]
+    return kind(*calls, [{"type": "text", "text": "Done."}])
+
+
+def count_marks(body: Json) -> int:
+    return json.dumps(body).count('"cache_control"')
+
+
+def said(there: Running) -> tuple[float, float]:
+    return there.count("cost_dollars_total", kind="paid"), there.count("cost_dollars_total", kind="without")
+
+
+async def test_a_client_without_marks_is_served_from_the_cache() -> None:
+    model = make_model()
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = MessagesAgent(proxy, read)
+        assert await agent.work("Find the fault.") == "Done."
+        await proxy.outcomes()
+        paid, without = said(proxy)
+        used = [answer["usage"] for answer in agent.answers]
+        predicted, reported = (proxy.count("cached_tokens_total", kind=kind) for kind in ("predicted", "reported"))
+    assert model.refusals == []
+    assert [count_marks(body) for body in model.bodies] == [0, *[2] * STEPS], "the first prompt is too short"
+    assert all(one["cache_read_input_tokens"] > 1000 > one["input_tokens"] for one in used[2:])
+    assert used[-1]["cache_read_input_tokens"] > 10_000
+    assert paid < 0.7 * without, "without the proxy nothing is cached, and nothing is written either"
+    assert 0.5 * predicted < reported < 2 * predicted, "the upstream counts otherwise"
+
+
+async def test_passthrough_observe_and_the_setting_leave_a_prompt_as_it_came() -> None:
+    trees: list[Json] = [{"policy": "observe"}, {"policy": "passthrough"}, {"policy": "thrifty", "cache": {}}]
+    trees[-1]["cache"]["breakpoints"] = False
+    for tree in trees:
+        model = make_model(steps=2)
+        async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+            await MessagesAgent(proxy, read).work("Find the fault.")
+            await proxy.outcomes()
+            paid, without = said(proxy)
+        assert [count_marks(body) for body in model.bodies] == [0, 0, 0]
+        assert paid == pytest.approx(without)
+
+
+class WithoutMarks(StrictMessages):
+    """A gateway that takes no cache marks."""
+
+    words = "messages.0.content.0.cache_control: Extra inputs are not permitted"
+    refused = 0
+
+    async def __call__(self, request: Request, there: Connection) -> None:
+        if b'"cache_control"' in request.body:
+            self.refused += 1
+            error = {"type": "error", "error": {"type": "invalid_request_error", "message": self.words}}
+            await reply(there, b"400 Bad", json.dumps(error).encode(), b"content-type: application/json")
+            return
+        await super().__call__(request, there)
+
+
+class Wordless(WithoutMarks):
+    """Another one that does not say what it refuses."""
+
+    words = "bad request"
+
+
+@pytest.mark.parametrize("kind", [WithoutMarks, Wordless])
+async def test_an_upstream_that_refuses_marks_gets_them_once(kind: type[WithoutMarks]) -> None:
+    model = make_model(kind)
+    assert isinstance(model, WithoutMarks)
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        assert await MessagesAgent(proxy, read).work("Find the fault.") == "Done."
+        outcomes = await proxy.outcomes()
+        (line,) = await proxy.app.store.list_sessions(None)
+        live = proxy.app.services.live_sessions.find_session(line.tenant, line.session)
+    assert model.refused == 1
+    assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+    assert live is not None
+    assert [branch.state.stopped for branch in live.branches.values()] == [None]
+
+
+async def test_a_lifetime_that_the_client_asks_for_counts_from_the_first_request() -> None:
+    model = make_model(steps=1)
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        now = [1000.0]
+        model.now = proxy.app.services.now = lambda: now[0]
+        agent = MessagesAgent(proxy, read, more=LONG)
+        await agent.work("Find the fault.")
+        await proxy.outcomes()
+        now[0] += 1800  # longer than five minutes, shorter than an hour
+        await agent.work("Go on.")
+        await proxy.outcomes()
+        paid, without = said(proxy)
+        used = agent.answers[-1]["usage"]
+        expected = await proxy.rows("SELECT predicted FROM exchanges ORDER BY started_at DESC LIMIT 1")
+    assert used["cache_read_input_tokens"] > 1000
+    assert expected[0][0] > 1000, "the cache is taken for warm"
+    usages = [answer["usage"] for answer in agent.answers]
+    prompt = sum(
+        one["input_tokens"]
+        + 2 * one["cache_creation"]["ephemeral_1h_input_tokens"]
+        + 0.05 * one["cache_read_input_tokens"]
+        for one in usages
+    )
+    assert all(one["cache_creation"]["ephemeral_5m_input_tokens"] == 0 for one in usages)
+    assert paid == pytest.approx((prompt * 4 + sum(one["output_tokens"] for one in usages) * 20) / 1e6)
+    assert without == pytest.approx(paid)
+
+
+async def test_a_reported_write_for_five_minutes_outweighs_the_client() -> None:
+    class Short(StrictMessages):
+        def _read_cache(self, body: Any) -> Json:
+            found = super()._read_cache(body)
+            written = found["cache_creation_input_tokens"]
+            return found | {"cache_creation": {"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0}}
+
+    model = make_model(Short, steps=1)
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        now = [1000.0]
+        proxy.app.services.now = lambda: now[0]
+        agent = MessagesAgent(proxy, read, more=LONG)
+        await agent.work("Find the fault.")
+        await proxy.outcomes()
+        now[0] += 1800
+        await agent.work("Go on.")
+        await proxy.outcomes()
+        expected = await proxy.rows("SELECT predicted FROM exchanges ORDER BY started_at DESC LIMIT 1")
+    assert expected == [(0,)]
