@@ -1,4 +1,7 @@
-"""Terminal output of the commands: tables that fit 80 columns, and texts that cannot control the terminal."""
+"""Output of the commands: tables that fit the terminal, and texts that cannot control it.
+
+If stdout is no terminal, tables and values are written whole, in aligned columns without lines and without colours.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import Any, Final
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -66,8 +70,12 @@ def make_console() -> Console:
 def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: str = "nothing there") -> None:
     """Print rows, one per line, or `empty` if there are none."""
     shown = list(rows)
+    out = make_console()
     if not shown:
-        make_console().print(Text(empty, "dim"))
+        out.print(Text(empty, "dim"))
+        return
+    if not out.is_terminal:
+        _print_whole(shown, columns)
         return
     made = Table(
         box=box.SIMPLE_HEAD,
@@ -85,7 +93,20 @@ def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: s
         )  # fmt: skip
     for row in shown:
         made.add_row(*(_render_cell(column.make_cell(row)) for column in columns))
-    make_console().print(made)
+    out.print(made)
+
+
+def _print_whole(rows: Sequence[Any], columns: Sequence[TableColumn]) -> None:
+    """Print rows for a pipe or a file: each on one line, in aligned columns two spaces apart."""
+    lines = [[column.title for column in columns]]
+    lines += [[_render_cell(column.make_cell(row)).plain for column in columns] for row in rows]
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (
+            " " * (width - cell_len(text)) + text if column.is_number else text + " " * (width - cell_len(text))
+            for text, width, column in zip(line, widths, columns, strict=True)
+        )
+        typer.echo("  ".join(cells).rstrip())
 
 
 def _render_cell(value: Cell) -> Text:
@@ -103,6 +124,12 @@ def _render_cell(value: Cell) -> Text:
 def print_pairs(title: str, lines: Mapping[str, Cell]) -> None:
     """Print a title, and below it lines with name and value."""
     out = make_console()
+    if not out.is_terminal:
+        width = max(map(cell_len, lines), default=0)
+        typer.echo(escape_controls(title))
+        for name, value in lines.items():
+            typer.echo(f"{name}{' ' * (width - cell_len(name))}  {_render_cell(value).plain}".rstrip())
+        return
     out.print(Text(escape_controls(title), "bold"))
     out.print(Text("─" * min(len(escape_controls(title)), out.width), "dim"))
     grid = Table.grid(padding=(0, 2))

@@ -37,10 +37,10 @@ class Shop:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.world.proxy.port}"
 
-    def run(self, *words: str, key: str = "cp-acme-admin", url: str = "", given: str | None = None) -> Ran:
-        """One command line; given: what comes in on stdin."""
+    def run(self, *words: str, key: str = "cp-acme-admin", url: str = "", given: str | None = None, **more: str) -> Ran:
+        """One command line; given: what comes in on stdin; more: further variables."""
         env = {"CONTEXT_PROXY_URL": url or self.url, "CONTEXT_PROXY_KEY": key, "COLUMNS": "80", "TERM": "dumb"}
-        done = CliRunner().invoke(app, list(words), input=given, env=env)
+        done = CliRunner().invoke(app, list(words), input=given, env=env | more)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return Ran(done.exit_code, done.stdout, done.stderr)

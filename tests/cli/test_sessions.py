@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -141,3 +142,34 @@ def test_an_observed_plan_is_told_beside_what_was_paid() -> None:
     found = {"cost": 0.21, "cost_without": 0.21, "cost_planned": 0.03, "planned_as": "thrifty"}
     assert _cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
     assert _cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy $0.2100"
+
+
+LISTS = (
+    ("sessions", "list"), ("sessions", "show", "talk"), ("groups", "list", "talk"), ("messages", "list", "talk"),
+    ("stats",), ("stats", "talk"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LISTS, ids=" ".join)
+def test_a_list_fits_a_terminal_and_is_whole_and_plain_in_a_pipe(shop: Shop, words: tuple[str, ...]) -> None:
+    # rich takes stdout for a terminal then, without colours
+    seen = shop.ok(*words, TTY_COMPATIBLE="1", NO_COLOR="1").out
+    assert "─" in seen
+    piped = shop.ok(*words).out
+    assert not set("─\x1b") & set(piped)
+    assert not [line for line in piped.splitlines() if line != line.rstrip()]
+
+
+def test_what_a_terminal_cuts_is_whole_in_a_pipe(shop: Shop) -> None:
+    long = "One long message. " * 20
+    name = shop.world.fresh()
+    shop.ok("add", name, long)
+    assert "…" in shop.ok("notes", "list", name, TTY_COMPATIBLE="1").out
+    assert long.strip() in shop.ok("notes", "list", name).out
+
+
+def test_no_color_takes_the_colours_out_of_a_terminal(shop: Shop) -> None:
+    words = ("groups", "list", "talk")
+    assert "\x1b[32m" in shop.run(*words, TTY_COMPATIBLE="1", TERM="xterm").out
+    plain = shop.run(*words, TTY_COMPATIBLE="1", TERM="xterm", NO_COLOR="1").out
+    assert not re.findall(r"\x1b\[[0-9;]*[34]\d[0-9;]*m", plain)

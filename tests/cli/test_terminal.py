@@ -27,6 +27,8 @@ def test_a_table_fits_and_cuts_only_what_may_be_cut(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes stdout for a terminal
+    monkeypatch.setenv("TERM", "dumb")
     rows = [{"id": "abcdefghij" * 2, "n": 1234567, "text": "[bold]long " * 40}]
     columns = (
         TableColumn("id", lambda r: r["id"], is_never_cut=True),
@@ -42,3 +44,24 @@ def test_a_table_fits_and_cuts_only_what_may_be_cut(
     assert max(map(len, out.splitlines())) == 80
     terminal.print_table([], columns, empty="no such thing")
     assert capsys.readouterr().out == "no such thing\n"
+
+
+def test_a_table_in_a_pipe_is_whole_without_lines_and_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"id": "a", "n": 1234567, "text": "word " * 40}, {"id": "日本語", "n": 5, "text": "a\x1b[31mb"}]
+    columns = (
+        TableColumn("id", lambda r: r["id"], style="cyan"),
+        TableColumn("n", lambda r: r["n"], is_number=True),
+        TableColumn("text", lambda r: r["text"], takes_rest=True),
+    )
+    terminal.print_table(rows, columns)
+    assert capsys.readouterr().out.splitlines() == [
+        "id              n  text",
+        "a       1,234,567  " + "word " * 39 + "word",
+        "日本語          5  a\\x1b[31mb",
+    ]
+    terminal.print_pairs("title", {"name": "value " * 30, "longer name": None})
+    assert capsys.readouterr().out.splitlines() == [
+        "title",
+        "name         " + "value " * 29 + "value",
+        "longer name  -",
+    ]
