@@ -20,7 +20,7 @@ from proxy.cli.sessions import stats
 from proxy.cli.shell import shell
 from proxy.cli.tail import tail
 from proxy.cli.transfer import export, import_files
-from proxy.cli.upkeep import migrate, vacuum
+from proxy.cli.upkeep import backup, migrate, restore, vacuum
 from proxy.cli.wrap import wrap
 from proxy.errors import ConfigError, StoreRefused
 from proxy.version import VERSION
@@ -46,8 +46,8 @@ for name, several in groups.items():
     app.add_typer(several, name=name, rich_help_panel="Look on" if looks else "Steer a session")
 app.command(rich_help_panel="What is stored")(export)
 app.command("import", rich_help_panel="What is stored")(import_files)
-app.command(rich_help_panel="What is stored")(migrate)
-app.command(rich_help_panel="What is stored")(vacuum)
+for command in (backup, restore, migrate, vacuum):
+    app.command(rich_help_panel="What is stored")(command)
 app.command(rich_help_panel="The proxy itself")(docs)
 
 

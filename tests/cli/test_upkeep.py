@@ -33,3 +33,18 @@ def test_what_cannot_be_is_refused(shop: Shop, tmp_path: Path, command: str) -> 
     if command == "vacuum":
         with pytest.raises(StoreRefused, match="in use"):
             shop.run(command, "--db", shop.world.proxy.app.settings.db)
+
+
+def test_a_backup_is_made_of_a_running_proxy_and_restored_where_none_runs(shop: Shop, tmp_path: Path) -> None:
+    db, copy = shop.world.proxy.app.settings.db, tmp_path / "copy"
+    assert "written to" in shop.ok("backup", str(copy), "--db", db).out
+    assert shop.json("backup", str(copy) + "2", "--db", db)["bytes"] > 0
+    with pytest.raises(StoreRefused, match="in use"):
+        shop.run("restore", str(copy), "--db", db)
+    fresh = str(tmp_path / "fresh" / "a.sqlite3")
+    assert shop.json("restore", str(copy), "--db", fresh) == {"db": fresh, "file": str(copy), "replaced": None}
+    told = shop.ok("restore", str(copy), "--db", fresh).out
+    assert f"the store that was there is now {fresh}.replaced-1" in told
+    for command, said in (("backup", "pg_dump"), ("restore", "pg_restore")):
+        with pytest.raises(ConfigError, match=said):
+            shop.run(command, str(copy), "--db", "postgresql://u:secret@h/d")

@@ -23,9 +23,14 @@ import yaml
 from typer.testing import CliRunner
 
 from proxy.cli.main import app
-from tests.documentation.blocks import ROOT
+from tests.documentation.blocks import ALL, ROOT
 
 ADDRESS = "127.0.0.1:8080"
+POSTGRES_LINES = (
+    'pg_dump --format=custom --file=backup.dump "$CONTEXT_PROXY_DB"',
+    'pg_restore --no-owner --dbname="$CONTEXT_PROXY_DB" backup.dump',
+)
+"""Lines that `tests/store/test_backup.py` runs against a server."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,10 @@ def ours(words: list[str], place: Place, given: dict[str, str]) -> None:
             action[-1] = action[-1].replace("context@", "context:word@")
     if action[0] in ("migrate", "vacuum"):  # while no proxy uses the store
         given = {**given, "CONTEXT_PROXY_DB": str(place.folder / "backup.sqlite3")}
+    if action[0] == "backup":
+        (place.folder / action[1]).unlink(missing_ok=True)
+    if action[0] == "restore":
+        given = {**given, "CONTEXT_PROXY_DB": str(place.folder / "restored.sqlite3")}
     if action[0] == "replay":
         action += ["--jobs", "1"]
     ask(place, *action, **given)
@@ -166,6 +175,12 @@ def pip(words: list[str], place: Place, given: dict[str, str]) -> None:
             assert what == "."
 
 
+def postgres(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """These lines are run against a server elsewhere, as they stand there."""
+    shown = "\n".join(block.text for block in ALL)
+    assert any(words[0] == shlex.split(line)[0] for line in POSTGRES_LINES if line in shown)
+
+
 def aider(words: list[str], place: Place, given: dict[str, str]) -> None:
     assert words[words.index("--openai-api-base") + 1] == f"http://{ADDRESS}/v1"
 
@@ -191,7 +206,7 @@ def python(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
     "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "pip": pip, "aider": aider,
-    "claude": claude, "export": export, "python": python,
+    "claude": claude, "export": export, "python": python, "pg_dump": postgres, "pg_restore": postgres,
 }  # fmt: skip
 
 

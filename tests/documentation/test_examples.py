@@ -107,11 +107,9 @@ def sessions(place: Place) -> int:
     return len(json.loads(ask(place, "sessions", "list", "--json")))
 
 
-def test_the_backup_holds_the_sessions_and_serves(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backup_holds_the_sessions_and_serves(place: Place) -> None:
     (place.folder / "backup.sqlite3").unlink(missing_ok=True)
-    monkeypatch.chdir(place.folder)
-    (place.folder / "backup.py").write_text(titled("backup.py").text)
-    runpy.run_path("backup.py")
+    run("context-proxy backup backup.sqlite3", place)
     with running_beside("demo", db=str(place.folder / "backup.sqlite3")) as restored:
         there = Place(place.folder, f"127.0.0.1:{restored.port}", place.folder / "backup.sqlite3")
         assert sessions(there) == sessions(place)
