@@ -48,7 +48,7 @@ class ProxyError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The message, and the hint as a sentence of its own: OpenAI's clients show one text."""
+        """The message, and the hint as its own sentence: OpenAI's clients show one text."""
         if not self.hint:
             return self.message
         return f"{self.message}{'' if self.message.endswith(('.', '!', '?', ':')) else '.'} {self.hint}"

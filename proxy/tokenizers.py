@@ -2,10 +2,9 @@
 
 tiktoken would fetch the tables at its first use, which a sealed sidecar cannot do. The tables are therefore shipped,
 checked against their sha256 and given to tiktoken. Two kinds of text are not given to it whole. Texts over 200,000
-characters are cut, since a run of 999,999 whitespace characters ends its regular expression in a Rust panic, which is
-no Exception. Long texts that are not made of words are counted in samples. A single run of a million letters takes
-tiktoken ten times as long as prose. Nothing here depends on time, so the same text always has the same count.
-"""
+characters are cut. A run of 999,999 whitespace characters ends its regular expression in a Rust panic, which is no
+Exception. Long texts that are not made of words are counted in samples. A single run of a million letters takes
+tiktoken ten times as long as prose. Nothing here depends on time, so the same text always has the same count."""
 
 from __future__ import annotations
 

@@ -82,6 +82,14 @@ CLASS_NAMES = re.compile(r".*(Manager|Handler|Service|Impl)$")
 QUESTION_WORDS = re.compile(r"\s*(What|Whether|How|Who|Where|When|Which)\b")
 """Words that no docstring begins with: it begins with the thing that it is, or with the verb that it does."""
 
+MAX_SENTENCE = 30
+PARAGRAPH = re.compile(r"\n\s*\n|\n\s*(?=(?:[-*]|\d+\.) )")
+TABLE = re.compile(r"\S   |[│├└─]")
+SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z(`\"]|[a-z_]\w*(?:, [a-z_]\w*)*: )")
+QUOTED = re.compile(r"`[^`]*`")
+WORD = re.compile(r"[\w'’-]+")
+"""Parts of a docstring, for its sentences."""
+
 PATHS = re.compile(r"(?<![\w./-])(?:proxy|tests|docs|config|docker)/[\w./-]*\w\.(?:py|md|toml|yml|json|sql|js)\b")
 MODULES = re.compile(r"(?<![\w./-])proxy(?:\.[a-zA-Z_]\w*)+")
 """Files and modules as a docstring names them."""
@@ -251,13 +259,31 @@ def no_docstring_begins_with_a_question_word(house: House) -> list[str]:
     function's or field's."""
     found = []
     for module in house.modules.values():
-        # A constant that stands alone is a docstring, also under a field or a name.
-        alone = [node.value for node in ast.walk(module.tree) if isinstance(node, ast.Expr)]
-        begun = [
-            (node.lineno, QUESTION_WORDS.match(str(node.value))) for node in alone if isinstance(node, ast.Constant)
-        ]
+        begun = [(line, QUESTION_WORDS.match(text)) for line, text in _docstrings(module)]
         found += [f"{module.path}:{line}: a docstring begins with {word[1]}" for line, word in begun if word]
     return found
+
+
+def no_sentence_of_a_docstring_is_long(house: House) -> list[str]:
+    """A sentence of a docstring of the package has at most 30 words. A name in backticks is one word, and a list of
+    parameters ("limit: tokens. step: ...") has a sentence for each. A paragraph set as a table has no sentences."""
+    found = []
+    for module in house.modules.values():
+        for line, text in _docstrings(module):
+            paragraphs = (each for each in PARAGRAPH.split(text) if not TABLE.search(each))
+            sentences = (each for paragraph in paragraphs for each in SENTENCE.split(" ".join(paragraph.split())))
+            for sentence in sentences:
+                words = len(WORD.findall(QUOTED.sub("name", sentence)))
+                if words > MAX_SENTENCE:
+                    found.append(f"{module.path}:{line}: a sentence of {words} words: {sentence[:60]}")
+    return found
+
+
+def _docstrings(module: Module) -> Iterator[tuple[int, str]]:
+    """Each with its line. A text that stands alone is a docstring, also under a field or a name."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value.lineno, str(node.value.value)
 
 
 def modules_have_tests(house: House) -> list[str]:
@@ -399,6 +425,7 @@ RULES: tuple[Callable[[House], list[str]], ...] = (
     files_are_short,
     modules_say_what_they_are_for,
     no_docstring_begins_with_a_question_word,
+    no_sentence_of_a_docstring_is_long,
     modules_have_tests,
     names_say_something,
     no_module_name_occurs_twice,

@@ -198,6 +198,42 @@ def test_other_docstrings_and_strings_in_code_may_begin_as_they_like(tmp_path: P
     assert rules.no_docstring_begins_with_a_question_word(house) == []
 
 
+LONG = " ".join(["word"] * 31)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'"""{LONG}."""\n',
+        f'"""Short. {LONG}. Short."""\n',
+        f'"""Short.\n\n- a point\n- {LONG}\n"""\n',
+        DOC + f'def f(limit):\n    """Cut it.\n\n    limit: tokens. step: {LONG}."""\n',
+        DOC + f'X = 1\n"""{LONG.replace("word word", "word" + chr(10) + "word")}."""\n',
+    ],
+    ids=["module", "between others", "point of a list", "parameter", "constant, over two lines"],
+)
+def test_a_long_sentence_in_a_docstring_is_seen(tmp_path: Path, text: str) -> None:
+    house = plant(tmp_path, {"proxy/chat/chain.py": text})
+    (breach,) = rules.no_sentence_of_a_docstring_is_long(house)
+    assert re.match(r"proxy/chat/chain\.py:\d+: a sentence of 3[12] words: ", breach)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " ".join(["word"] * 30) + ".",
+        " ".join(["word"] * 20) + ".\n" + " ".join(["Word"] * 20) + ".",
+        " ".join(["word"] * 29) + " `a b c d e f`.",
+        " ".join(["word"] * 16) + ". limit: " + " ".join(["word"] * 16),
+        "\n".join(["G1 there is a content   G2 roles are user and model"] * 5),
+    ],
+    ids=["thirty words", "two sentences", "a name in backticks", "a parameter", "a table"],
+)
+def test_sentences_of_thirty_words_names_and_tables_are_none_of_its_business(tmp_path: Path, text: str) -> None:
+    house = plant(tmp_path, {"proxy/chat/chain.py": f'"""Short.\n\n{text}"""\n# {LONG}\nX = "{LONG}"\n'})
+    assert rules.no_sentence_of_a_docstring_is_long(house) == []
+
+
 def test_a_module_without_tests_is_seen(tmp_path: Path) -> None:
     house = plant(
         tmp_path,

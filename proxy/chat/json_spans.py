@@ -1,4 +1,4 @@
-"""JSON text as it came: positions of its values, so that one can be replaced, and limits on what is decoded of it.
+"""JSON text as received: positions of its values, so that one can be replaced, and limits on what is decoded of it.
 
 Decoding and encoding again changes the client's bytes: escapes, floats, unknown fields, the order of keys, duplicate
 keys. So a body is never encoded again: it is cut at the spans found here, and the pieces are joined. A text whose spans
@@ -7,11 +7,10 @@ are not certain (duplicate or escaped keys, bad JSON) gives None, and is passed 
 A JSON value costs 50 to 100 bytes of memory and a microsecond of processor time, however few bytes it came in. For
 example, 64 MB of `[]` took 1.8 GB and 16 s. So the values of a body are counted before any of them is decoded
 (`SizeLimits`). The first count is of bytes; it costs 1.5 ns a byte and includes commas in texts. Only if that count is
-too high, a second count leaves texts out. A body over a limit is passed on as it came.
+too high, a second count leaves texts out. A body over a limit is passed on as received.
 
-`SizeLimits.values` does not count JSON inside of a message's strings (the arguments of calls, and tool results that are
-JSON), since prose and code are full of commas as well. So each such text has a bound of its own (`decode_embedded`).
-"""
+`SizeLimits.values` does not count JSON in a message's strings: arguments of calls, and tool results that are JSON.
+Prose and code are full of commas as well. So each such text has its own bound (`decode_embedded`)."""
 
 from __future__ import annotations
 
@@ -146,7 +145,7 @@ def decode_string(raw: bytes) -> str | None:
 def set_member(raw: bytes, key: str, new_value: bytes) -> bytes:
     """The object with one value replaced in place, or, if the key is new, added at the end.
 
-    Raises ValueError if the members cannot be told apart.
+    Raises ValueError if the members cannot be distinguished.
     """
     found = find_members(raw)
     if found is None:
@@ -284,7 +283,7 @@ class _Walk:
 
 def decode_embedded(text: str, kind: Any = Any) -> Any:
     """The JSON value in a text inside of a message, decoded as `kind`. Raises ValueError or RecursionError if the text
-    is no JSON of that kind, is too long, or has too many values: it is then treated as plain text.
+    is no JSON of that kind, is too long, or has too many values. The caller then treats it as plain text.
 
     Decoding is one call that no other thread interrupts: 12 MB of empty lists held the event loop for 2 s.
     """

@@ -90,7 +90,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A chat request as it came: its messages, and the other facts that a rewrite needs."""
+    """A chat request as received: its messages, and the other facts that a rewrite needs."""
 
     body: bytes
     """The bytes of the body."""

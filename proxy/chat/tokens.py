@@ -87,7 +87,7 @@ class TokenCounter:
     _heads: dict[bytes, int] = field(default_factory=dict, repr=False)
 
     def __call__(self, message: Message) -> int:
-        """Tokens of the message as it came."""
+        """Tokens of the message as received."""
         return message.derive(self._weigh)
 
     def _weigh(self, message: Message) -> int:

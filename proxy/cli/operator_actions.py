@@ -1,4 +1,4 @@
-"""Commands of the operator actions: made from the table of actions, but for editors, pages and files."""
+"""Commands of the operator actions: made from the table of actions, except for editors, pages and files."""
 
 from __future__ import annotations
 

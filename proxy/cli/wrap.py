@@ -44,7 +44,7 @@ FORWARDED_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 TERMINAL_SIGNALS: Final = (signal.SIGINT, signal.SIGQUIT)
 """Signals that a terminal sends to the agent itself as well."""
 MAX_STORES: Final = 100
-"""Agents that run at once, each with a proxy and a store of its own."""
+"""Agents that run at once, each with a proxy and its own store."""
 
 
 def wrap(
@@ -103,8 +103,8 @@ class UsedProxy:
 def find_or_start_proxy(
     setup: AgentSetup, url: str, config: Path | None, *, upstream: str, policy: str | None, db: str | None
 ) -> Iterator[UsedProxy]:
-    """Yield a running proxy that leads to the agent's upstream: the one that was named, the one at the usual address,
-    or one that is started and ended here. Raises ConfigError and StoreRefused."""
+    """Yield a running proxy that leads to the agent's upstream. It is the named proxy, or the proxy at the usual
+    address. Otherwise a proxy is started and ended here. Raises ConfigError and StoreRefused."""
     asked_before = next((one.base_url for one in setup.upstreams if _leads_here(one.base_url)), "")
     if url or asked_before:
         address = (url or asked_before).rstrip("/").removesuffix("/v1")

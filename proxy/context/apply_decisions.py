@@ -1,8 +1,8 @@
 """Plan a conversation as if the messages that the operator has taken out had never been there.
 
 A policy must not see these messages. Its summaries, rankings and counts would bring their content back. So the messages
-leave before the planning, and stand in the plan as edits like any other. The record says what is out, by whom and why.
-"""
+leave before the planning, and stand in the plan as edits like any other. The record names the removed messages, the
+person and the reason."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RemainingMessages:
         sources = range(len(self.request.messages)) if plan.messages is None else plan.sources
         places = [n for n in range(len(self._keys)) if n not in self.removed_edits]
         notes = plan.notes
-        if plan.refusal:  # then the rest goes out as it came; dropped messages must not
+        if plan.refusal:  # then the rest goes out as received; dropped messages must not
             notes = (*notes, Note("unmanaged", f"the policy's plan was refused ({plan.refusal})"))
         return replace(
             plan,

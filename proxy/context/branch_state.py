@@ -70,7 +70,7 @@ class BranchState:
     sent_at: float | None = None
     """Time of the last prompt, in seconds."""
     breakpoints: frozenset[int] = frozenset()
-    """The positions in the last prompt at which a breakpoint of the proxy's stood (`breakpoints`)."""
+    """The positions in the last prompt at which a breakpoint of the proxy stood (`breakpoints`)."""
     boundary: bytes = b""
     """The chain key of the last message that the newest batch of edits has changed; b"" if none is known."""
     last_state_request: StateRequest = StateRequest()

@@ -38,7 +38,7 @@ def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:
 
 
 def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
-    """The edits, with those that bring a prompt over its budget down to `low` tokens.
+    """The edits, with further edits that bring a prompt over its budget down to `low` tokens.
 
     A policy without a stage of last resort has asked for no budget, and gets none.
     """
@@ -101,7 +101,7 @@ def _remove_units(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edi
 
 def _results(seen: View, *, guarded: bool) -> Iterator[int]:
     """Yield the indexes of the results that may be cut. guarded: include results that the model has just asked for with
-    a tool of ours."""
+    a tool of the proxy."""
     for n, is_result in enumerate(seen.is_result):
         if is_result and _may_cut(seen, n) and (guarded or seen.keys[n] not in seen.guarded_keys):
             yield n
@@ -160,7 +160,7 @@ def _level(sizes: Sequence[int], over: int, least: int) -> int:
 
 
 def _read_own_notes(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
-    """The notes of ours with which the edit's text ends: a record of work, the remark that messages have left."""
+    """The notes of the proxy with which the edit's text ends: a record of work, the remark that messages have left."""
     text = edit.text or ""
     _, record = find_newest_record({key: edit}, seen) or (key, "")
     for note in (policy.remark, record, policy.remark):
@@ -169,7 +169,7 @@ def _read_own_notes(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
 
 
 def _shortened(seen: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
-    """The edit that cuts the message to about `level` tokens. A text of ours at the end of the message stays."""
+    """The edit that cuts the message to about `level` tokens. A text of the proxy at the end of the message stays."""
     message, key = seen.messages[n], seen.keys[n]
     text, added, whole = message.text, "", True
     if old is not None and old.action == "append":

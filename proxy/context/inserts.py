@@ -61,8 +61,8 @@ def _is_state_in_prompt(view: View, text: str) -> bool:
 
 
 def find_tail_target(view: View) -> tuple[int | None, bool]:
-    """Return (index of the message that texts at the tail are appended to, True if a user message of ours is needed
-    instead).
+    """Return (index of the message that texts at the tail are appended to, True if a user message of the proxy is
+    needed instead).
 
     After a user message: that message. After a tool result: as the model's `after_tool` says (WIRE.md 1.7, W6).
     """
@@ -89,7 +89,7 @@ def find_system_target(view: View) -> int | None:
 
 
 def may_add_user_message(view: View) -> bool:
-    """True if a user message of ours may follow the last message, which is an answer of the assistant's.
+    """True if a user message of the proxy may follow the last message, which is an answer of the assistant's.
 
     It may not where the model is to continue that answer, as all models of Anthropic's do.
     """

@@ -61,13 +61,13 @@ class Model:
     ttl_s: Price = 300.0
     """Seconds after which an idle cache counts as cold."""
     ttl_long_s: Price = 3600.0
-    """The same for what was written for the longer lifetime."""
+    """The same for tokens that were written for the longer lifetime."""
     min: Annotated[int, Meta(ge=0, le=10**12)] = 1024
     """Tokens of a prompt below which it is not cached."""
     block: Tokens = 128
     """Unit of cached tokens: they are counted in multiples of this number."""
     after_tool: Literal["append", "user", "none"] = "append"
-    """Place of a text of ours after a tool result: appended to the result, in a user message, or nowhere."""
+    """Place of a text of the proxy after a tool result: appended to the result, in a user message, or nowhere."""
     alternate: bool = False
     """True if the upstream insists that user and assistant take turns (WIRE.md W5)."""
     own: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False)

@@ -180,8 +180,8 @@ def count_exposed_results(view: View) -> Mapping[str, int]:
 
 
 def find_stopped_kinds(view: View) -> frozenset[str]:
-    """The sorts of which no more results are cut: more than `MAX_REFETCH_RATE` of the session's requests fetched one of
-    them again."""
+    """The sorts of results that are cut no more: over `MAX_REFETCH_RATE` of the session's requests fetched a result of
+    the sort again."""
     most = max(1, MAX_REFETCH_RATE * view.request_counts[-1])  # a single refetch is no rate
     return frozenset(sort for sort, count in view.refetched.items() if count > most)
 

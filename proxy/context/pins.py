@@ -38,7 +38,7 @@ def is_pinned(view: View, index: int) -> bool:
 
 
 def find_opening_prompt(view: View) -> range:
-    """The indexes of the prompt that the conversation began with. It says what the whole conversation is about."""
+    """The indexes of the prompt that the conversation began with. It names the subject of the whole conversation."""
     if not view.groups:
         return range(0)
     first = view.groups[0]
@@ -50,7 +50,6 @@ def find_task_prompt(view: View) -> range:
     """The indexes of the opening prompt where tool output comes as user messages, else an empty range.
 
     In such a conversation the opening prompt is not the last user message, which stays in any case. No other message
-    says what the work is for.
-    """
+    names the purpose of the work."""
     observes = any(is_result and m.role == "user" for is_result, m in zip(view.is_result, view.messages, strict=True))
     return find_opening_prompt(view) if observes else range(0)

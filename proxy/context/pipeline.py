@@ -207,8 +207,8 @@ def _update_references(seen: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes
 
 
 def _fitted(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
-    """The edits with those that fit the prompt to its budget. The remarks that these edits need are within the budget
-    too."""
+    """The edits, with further edits that fit the prompt to its budget. The remarks that these edits need are within the
+    budget too."""
     fitted = _fit(seen, policy, edits, low)
     if fitted is edits:
         return edits
@@ -223,9 +223,8 @@ def _fitted(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -
 def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
     """The edits with those that fit the prompt to its budget.
 
-    A new result may refer to a message that leaves for the budget. Such a result is sent as it came, and is fitted with
-    the others.
-    """
+    A new result may refer to a message that leaves for the budget. Such a result is sent as received, and is fitted
+    with the others."""
     fitted = fit.fit(seen, policy, edits, low)
     while fitted is not edits and (lost := find_dangling_edits(seen, edits, fitted)):
         edits = {k: e for k, e in edits.items() if k not in lost}
@@ -255,7 +254,7 @@ def _find_expired_edits(seen: View, policy: Policy) -> set[bytes]:
 
 
 def _find_stage_name(stage: Stage) -> str:
-    """The name that the edits of a stage carry: that of its module, but for the stage of the operator's window."""
+    """The name that the edits of a stage carry: that of its module, except for the stage of the operator's window."""
     module = type(stage).__module__
     return operator_edits.NAME if module == operator_edits.__name__ else module.rpartition(".")[2]
 
@@ -322,9 +321,9 @@ def _add_dependencies(chosen: list[Proposal], open_: Sequence[Proposal]) -> list
 def _place_inserts(
     seen: View, wanted: Sequence[Insert], edits: Mapping[bytes, Edit]
 ) -> tuple[dict[int, list[Insert]], list[Insert], Mapping[bytes, Edit]]:
-    """Find the place of each insert: appended to a message, in a message of ours, or, if it is kept, as an edit.
+    """Find the place of each insert: appended to a message, in a message of the proxy, or, if it is kept, as an edit.
 
-    Return (inserts by index of the message, inserts for a message of ours, edits).
+    Return (inserts by index of the message, inserts for a message of the proxy, edits).
     """
     by_index: dict[int, list[Insert]] = {}
     after: list[Insert] = []

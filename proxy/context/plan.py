@@ -1,9 +1,8 @@
 """The data that flows through a rewrite: View, Proposal, Edit, Insert, Ask, Note, Plan.
 
 Stages read a View and return Proposals (content that could go). A schedule turns some proposals into Edits (content
-that goes, from now on and byte for byte). Inserts are texts of ours that are no part of the history. The caller sends
-and remembers the Plan. All of these are data and do nothing by themselves.
-"""
+that goes, from now on and byte for byte). Inserts are texts of the proxy that are no part of the history. The caller
+sends and remembers the Plan. All of these are data and do nothing by themselves."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class Edit:
     stage: str
     reason: str
     before: int
-    """Tokens of the message as it came."""
+    """Tokens of the message as received."""
     after: int
     """Tokens of the message as it goes out."""
 
@@ -108,7 +107,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A text of ours at the tail or behind the system prompt."""
+    """A text of the proxy at the tail or behind the system prompt."""
 
     place: Literal["tail", "system"]
     source: str
@@ -121,7 +120,7 @@ class Insert:
     quoted_keys: tuple[bytes, ...] = ()
     """Chain keys of the messages that the text quotes."""
     may_stand_alone: bool = False
-    """True if the text may stand in a user message of its own behind an answer of the assistant's."""
+    """True if the text may stand in its own user message behind an answer of the assistant's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class Ask:
     """Chain keys of the messages that the question is about. Together with the kind they make the `id`, by which the
     answer is found again."""
     required_names: tuple[str, ...] = ()
-    """Names of which an answer must hold all."""
+    """Names that an answer must hold, all of them."""
     max_chars: int = 0
     """Characters above which an answer is no summary."""
     urgent: bool = False
@@ -279,7 +278,7 @@ class View:
     tokens: Sequence[int]
     """Tokens of each message as it would go out, 0 if it is gone."""
     original_tokens: Sequence[int]
-    """Tokens of each message as it came."""
+    """Tokens of each message as received."""
     edits: Mapping[bytes, Edit]
     """The edits in force."""
     steps: Sequence[Step]
@@ -351,7 +350,7 @@ class View:
     tenant_faults: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """(`exposed`, `refetched`) of the tenant's other sessions together, by sort."""
     breakpoints: frozenset[int] = frozenset()
-    """The positions in the last prompt at which a breakpoint of the proxy's stood."""
+    """The positions in the last prompt at which a breakpoint of the proxy stood."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def compute_once(self, name: object, compute: Callable[[], T]) -> T:
@@ -402,7 +401,7 @@ class View:
         fronts = []
         position = 0
         for n, (message, size) in enumerate(zip(self.messages, self.tokens, strict=True)):
-            behind = at >= self.cached_tokens  # what is served ends in front of the message, and stays as it is
+            behind = at >= self.cached_tokens  # the result ends in front of the message, and is not changed
             fronts.append(self.cached_tokens if behind else found if found >= self.model.min else 0)
             at += size
             if (message.has_cache_mark or position in self.breakpoints) and at <= self.cached_tokens:
@@ -438,7 +437,7 @@ class Plan:
     edits: Mapping[bytes, Edit]
     """All edits that are in force then."""
     placed_inserts: tuple[tuple[int, Insert], ...]
-    """Inserts, each with the index of the message that it is appended to; -1 for a message of ours at the end."""
+    """Inserts, each with the index of the message that it is appended to; -1 for a message of the proxy at the end."""
     asks: tuple[Ask, ...]
     notes: tuple[Note, ...]
     marks: tuple[bytes, ...]
@@ -447,7 +446,7 @@ class Plan:
     """Tokens of each outgoing message."""
     keys: Sequence[bytes]
     before: int
-    """Tokens of the prompt as it came."""
+    """Tokens of the prompt as received."""
     after: int
     """Tokens of the prompt as it goes out."""
     predicted: int
@@ -455,8 +454,8 @@ class Plan:
     asks_for_state: bool
     """True if a STATE block was asked for."""
     sources: tuple[int, ...] = ()
-    """For each outgoing message the index of the message that it is made from. A message of ours has an index behind
-    the last message."""
+    """For each outgoing message the index of the message that it is made from. A message of the proxy has an index
+    behind the last message."""
     refusal: str | None = None
     """The rule or reason for which the original goes out instead."""
     deferred_inserts: tuple[Insert, ...] = ()

@@ -35,7 +35,7 @@ class Policy:
     name: str
     stages: tuple[Stage, ...] = ()
     injections: tuple[Injection, ...] = ()
-    """Texts of ours in the prompt, in addition to guidelines and state."""
+    """Texts of the proxy in the prompt, in addition to guidelines and state."""
     schedule: ScheduleName = "when_it_pays"
     """The rule by which a proposal becomes an edit."""
     mode: Mode = "rewrite"

@@ -1,10 +1,9 @@
 """The price of one answer, by the usage that the provider reported and the rules by which it bills.
 
 `price_usage` is the one function: metrics, the API, reports and the helper's budget call it. Its rules: a token that
-was written to the cache costs `w`, or `w_long` for the longer lifetime; one that was read costs `r`; any other costs
-1; a prompt above a step has all its prices multiplied; some providers charge less outside of their peak hours. A
-provider that does not report writes is taken to have written all that it did not read.
-"""
+was written to the cache costs `w`, or `w_long` for the longer lifetime. A token that was read from the cache costs `r`,
+any other token 1. A prompt above a step has all its prices multiplied. Some providers charge less outside of their peak
+hours. A provider that does not report writes is taken to have written all that it did not read."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ def _count_units(model: Model, usage: Usage, uncached: int) -> float:
 
 
 def estimate_usage(first: Usage, prompt: int, cached: int, completion: int) -> Usage:
-    """Return the usage of a prompt that was not sent, by that of the prompt that was sent in its place: the same share
-    of what the cache did not have is written to it."""
+    """Return the usage of a prompt that was not sent, estimated from the prompt that was sent in its place. The same
+    share of the uncached tokens is written to the cache."""
     cached = min(cached, prompt)
     if first.cache_write is None:
         return msgspec.structs.replace(

@@ -44,7 +44,7 @@ def read_visible_text(message: Message, edit: Edit | None) -> str:
 
 
 def join_inserts(inserts: Sequence[Insert]) -> str:
-    """The text of a user message of ours that holds these inserts."""
+    """The text of a user message of the proxy that holds these inserts."""
     return "\n\n".join(insert.text.strip() for insert in inserts)
 
 
@@ -121,8 +121,8 @@ def render(
 ) -> Rendering:
     """Render all messages in order, with their inserts.
 
-    inserts: texts by the index of the message that they are appended to. own_inserts: texts for a user message of ours
-    at the end. plain_rendering: the same rendering without all of these texts, if it is known.
+    inserts: texts by the index of the message that they are appended to. own_inserts: texts for a user message of the
+    proxy at the end. plain_rendering: the same rendering without all of these texts, if it is known.
 
     A mark names the message without its inserts. A text at the end of a prompt does not break the cached prefix in
     front of it. Texts behind the system prompt are the exception: the mark includes them.
@@ -182,9 +182,8 @@ def _check_rules(
 ) -> None:
     """Check the same as `rules.check`, incrementally.
 
-    Among the inserts, only a message of ours at the end can break a rule of order. System prompts, prompts and results
-    have a text already.
-    """
+    Among the inserts, only a message of the proxy at the end can break a rule of order. System prompts, prompts and
+    results have a text already."""
 
     def walk(_: int, front: validate.RuleChecker | None) -> validate.RuleChecker:
         front = front or validate.RuleChecker(model)

@@ -53,7 +53,7 @@ def restore_whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes
 
 
 def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
-    """The edits without those that would join two messages that may not follow each other.
+    """The edits without edits that would join two messages that may not follow each other.
 
     edits_in_force: edits that are in force already; none of these is withdrawn.
     """

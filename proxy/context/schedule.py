@@ -206,7 +206,7 @@ def apply(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, 
         elif text is not None:
             after = view.count_edited_tokens(seen, proposal.index, text)
             if after >= seen.tokens[proposal.index] and not literal:
-                continue  # the stub is no shorter than what it replaces
+                continue  # the stub is no shorter than the replaced text
         k = seen.keys[proposal.index]
         edits[k] = Edit(
             k, proposal.action, text, proposal.stage, proposal.reason, seen.original_tokens[proposal.index], after

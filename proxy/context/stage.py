@@ -42,7 +42,7 @@ class Stage(ABC):
 
 
 class Injection(ABC):
-    """A text of ours in a prompt. A subclass is a frozen dataclass; its fields are its settings."""
+    """A text of the proxy in a prompt. A subclass is a frozen dataclass; its fields are its settings."""
 
     __slots__ = ()
 

@@ -15,7 +15,7 @@ from proxy.errors import RuleBroken
 
 
 class OutgoingMessage(NamedTuple):
-    """A message of a plan as the rules see it. `message` is None for a user message of ours."""
+    """A message of a plan as the rules see it. `message` is None for a user message of the proxy."""
 
     message: Message | None
     text: str

@@ -136,7 +136,7 @@ def _count_cached_tokens(
 def _count_marked_tokens(
     known: History, applied: EditedHistory, head: int, count: int, breakpoints: frozenset[int]
 ) -> int:
-    """Tokens up to the last mark among the first `count` messages that go out: one of the client's or of ours."""
+    """Tokens up to the last mark among the first `count` messages that go out: one of the client's or of the proxy."""
     found = same = head
     out = 0
     for n, message in enumerate(known.messages):
@@ -355,7 +355,7 @@ def _hash_unmarked(message: Message) -> bytes:
 
 
 def compute_mark(message: Message, edit: Edit | None) -> bytes:
-    """16 bytes that change whenever the message's outgoing bytes change, but for cache marks."""
+    """16 bytes that change whenever the message's outgoing bytes change, except for cache marks."""
     if edit is None:
         return compute_unmarked_form(message)
     return message.derive(

@@ -64,7 +64,7 @@ class SummaryCounts(TypedDict):
 
 
 class SummarizedHistory(TypedDict):
-    """The history with the summary in it, and the summary as a message of its own."""
+    """The history with the summary in it, and the summary as its own message."""
 
     summarized: PlainHistory
     summary: PlainMessage | None
@@ -202,7 +202,7 @@ def summarize_context(history: PlainHistory, max_items: int = 10, *, text: str |
     given.
 
     System messages stay and do not count; no step is cut. The summary is written at the end of the first user message
-    that stays. If no user message stays, the summary is a message of its own in front. A summary has to be shorter than
+    that stays. If no user message stays, the summary is its own message in front. A summary has to be shorter than
     the messages that it replaces, and not empty. Else the history comes back as it is, and `summary` is None.
     """
     messages = [read_item(item) for item in history]

@@ -1,8 +1,7 @@
 """Changes of single values in a wire body, on its raw bytes. Every byte outside of a change is copied.
 
-Spans are (start, end) offsets in the body. An array is written again from its elements: elements that stay next to
-each other keep the bytes between them, also a client's spaces and line ends.
-"""
+Spans are (start, end) offsets in the body. An array is written again from its elements. Elements that stay next to each
+other keep the bytes between them, including spaces and line ends."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ _ANY = msgspec.json.Decoder()
 
 
 def read_members(raw: bytes, span: Span | None = None) -> dict[str, Span]:
-    """The spans of the values of one object, by key. Raises ValueError if the object's members cannot be told apart."""
+    """The spans of the values of one object, by key. Raises ValueError if the object's members cannot be
+    distinguished."""
     start, end = span or (0, len(raw))
     members = json_spans.find_members(raw[start:end] if span else raw)
     if members is None:

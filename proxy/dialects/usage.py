@@ -1,9 +1,8 @@
 """Token counts and dollars of an answer, read from the usage object of any provider.
 
-Providers differ in three ways. They name the counts differently; `input_tokens` of Anthropic leaves out what the cache
-read and wrote; and `completion_tokens` of xAI and of Gemini's compatible surface leave out reasoning. All shapes
-become one `Usage`: `prompt` is everything that was read as input, `completion` everything that is billed as output.
-"""
+Providers differ in three ways. They name the counts differently. Anthropic's `input_tokens` leaves out the tokens that
+the cache read and wrote. `completion_tokens` of xAI and of Gemini's compatible surface leaves out reasoning. All shapes
+become one `Usage`: `prompt` is everything that was read as input, `completion` everything that is billed as output."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Reasoning that a model binds to the prompt in front of it: what is done where an upstream refuses it.
+"""Reasoning that a model binds to the prompt in front of it, and its removal after an upstream has refused it.
 
 An upstream refuses a request whose reasoning stands behind another prompt than its own. Edits and texts of the proxy
 are part of these prompts, so the client's own bytes may be refused too. Then the request goes out once more without
-reasoning, and what was left out stays out of every later request of the branch (DIALECTS.md 4.6).
-"""
+reasoning. The removed reasoning stays out of every later request of the branch (DIALECTS.md 4.6)."""
 
 from __future__ import annotations
 

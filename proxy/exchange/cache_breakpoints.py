@@ -49,7 +49,7 @@ async def is_refusal(turn: Turn, reply: Reply) -> bool:
 
 
 def remember_support(services: Services, turn: Turn, *, is_supported: bool) -> None:
-    """Note whether the upstream takes a prompt of this model with breakpoints of the proxy's."""
+    """Note whether the upstream takes a prompt of this model with breakpoints of the proxy."""
     known = services.breakpoint_support
     if len(known) >= MAX_UPSTREAMS:
         known.clear()

@@ -1,7 +1,7 @@
 """Chains: requests that name an earlier response, whose history the provider holds.
 
 The messages up to a response are found by its name: in memory, else in the store. With them a request is measured and
-stored on its branch, and goes out as it came. With `responses.takeover` it is completed from the store instead: it
+stored on its branch, and goes out as received. With `responses.takeover` it is completed from the store instead: it
 names nothing, the provider stores nothing, and the prompt is managed as any other. The client sees what it would see
 from the provider itself.
 """
@@ -176,7 +176,7 @@ def record_names(
     raw = answer.build_message()
     names = [name for name in (answer.id, chain.facts.conversation) if name and len(name) <= MAX_NAME_CHARS]
     is_known = chain.history.is_known and is_complete and answer_key is not None and raw is not None
-    # The provider has the first of several rounds under the name that the client knows, with a call of ours.
+    # The provider has the first of several rounds under the name that the client knows, with a call of the proxy.
     at_provider = chain.at_provider and turn.rounds.hidden is None
     messages = [message.raw for message in turn.request.messages][1 if request.has_instructions else 0 :]
     session = turn.located.branch.session

@@ -60,7 +60,7 @@ class _Rows:
 
 
 async def compress_rows(services: Services, incoming: Incoming) -> CompressAnswer:
-    """Answer one request of a gateway. A request that cannot be managed gets its rows back as they came.
+    """Answer one request of a gateway. A request that cannot be managed gets its rows back as received.
 
     Raises BadRequest for a body without rows, Unavailable if storing is required and the store is away.
     """
@@ -82,7 +82,7 @@ async def compress_rows(services: Services, incoming: Incoming) -> CompressAnswe
             raise Unavailable("the store is not available", hint="Try again later.") from problem
         record_gap(services, incoming)
         return _return_original(services, incoming, "store")
-    except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
+    except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="compress").inc()
         log.exception("planning failed; the rows go back as they came")
         return _return_original(services, incoming, "error")
@@ -145,7 +145,7 @@ def _read_rows(body: bytes) -> list[bytes]:
 
 
 def _return_original(services: Services, incoming: Incoming, reason: str) -> CompressAnswer:
-    """The answer with the rows as they came, and the reason in a header."""
+    """The answer with the rows as received, and the reason in a header."""
     if reason != NOTHING_TO_DO:
         services.metrics.fallbacks_total.labels(reason=reason).inc()
         record_outcome.publish_fallback(services, incoming, reason)

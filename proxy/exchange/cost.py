@@ -1,6 +1,6 @@
 """The cost of a request, the cost without the proxy, and the cost of a plan that was only observed.
 
-Costs are in dollars: those that the provider reports, else by the prices and cache rule of config/models.toml
+Costs are in dollars: the provider's own report, else the prices and cache rule of config/models.toml
 (`context.prices`). Models with neither have no bill. Without the proxy the client's own prompt would have gone out. The
 part of it that the provider had been sent before, and not too long ago, would have come from its cache.
 
@@ -43,7 +43,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     before: int
     """Tokens of the client's own prompt."""
     held: int
-    """Tokens of that prompt that the provider's cache would hold if it had always been sent as it came."""
+    """Tokens of that prompt that the provider's cache would hold if it had always been sent as received."""
     sent: int
     """Tokens of the prompt that was sent."""
     expected: int
@@ -81,7 +81,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def count_cached_without_proxy(turn: Turn) -> int:
-    """Tokens of the client's prompt that a provider's cache would still hold if it had always been sent as it came.
+    """Tokens of the client's prompt that a provider's cache would still hold if it had always been sent as received.
 
     Call it before the prompt is sent, since sending moves the branch's clock.
     """
@@ -158,9 +158,8 @@ def count_cacheable(model: Model, tokens: int) -> int:
 def compute_bill(model: Model, meter: Meter) -> Bill | None:
     """Return the cost of an exchange; None without prices.
 
-    Where the provider reports the dollars, they are what was paid. The other two are then scaled by what it asked of
-    what our table says, and a model without prices has prices in proportion.
-    """
+    If the provider reports dollars, these were paid. The other two are then scaled by the quotient of the paid dollars
+    and the dollars of our table. A model without prices has prices in proportion."""
     if not meter.rounds or (model.input is None and not meter.dollars):
         return None
     if model.input is None:

@@ -2,7 +2,7 @@
 
 `POST /v1/messages/count_tokens` and `POST /v1/responses/input_tokens` count a prompt. Clients decide by that figure
 when they compact their history. The prompt is planned like a request, in a copy of the services that stores nothing and
-changes nothing, and upstream counts the plan. A compaction goes on as it came: its answer begins a new history.
+changes nothing, and upstream counts the plan. A compaction goes on as received: its answer begins a new history.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StoreWithoutWrites:
 
 
 async def handle_compaction(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
-    """Pass a compaction on as it came, but for reasoning that led to a withheld call: it would be refused."""
+    """Pass a compaction on as received, except for reasoning that led to a withheld call: it would be refused."""
     if not (is_off(incoming) or incoming.unmanaged_reason):
         incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming), counts=True)
         incoming = repair_compaction(incoming)

@@ -1,8 +1,7 @@
 """The dialects that clients speak: for each wire format the functions that read, write and relay it.
 
-The exchange works on chat-completions messages. It asks the dialect of a request for everything that stands on the
-wire: the request, the answer as a stream or as one body, and errors.
-"""
+The exchange works on chat-completions messages. It asks the dialect of a request for everything on the wire: the
+request, the answer (a stream or one body), and errors."""
 
 from __future__ import annotations
 
@@ -104,14 +103,15 @@ class Dialect:
     compute_bindings: Callable[[bytes], Mapping[str, Binding]] = lambda _: {}
     """The prompt that each piece of reasoning in a body is bound to, by its token."""
     find_echo: Callable[[bytes, bytes], dict[str, bytes]] = lambda *_: {}
-    """Values that an answer repeats and that differ between the first body, the client's, and the one that was sent:
-    arguments of `make_relay` and `restore_echo`."""
+    """Values that an answer repeats and that differ between the client's body and the sent body: arguments of
+    `make_relay` and `restore_echo`."""
     restore_echo: Callable[..., bytes] = lambda body, *_, **__: body
     """An answer in one body that repeats the request as the client knows it."""
     repair_answers: Callable[[bytes], bytes] = lambda body: body
-    """A body in which answers can be sent again that lack what was withheld from the client (`WireRequest.is_cut`)."""
+    """A body in which answers can be sent again after parts of them were withheld from the client
+    (`WireRequest.is_cut`)."""
     add_breakpoints: Callable[[bytes, Breakpoints], bytes] | None = None
-    """A body with breakpoints of the proxy's for the provider's cache."""
+    """A body with breakpoints of the proxy for the provider's cache."""
     read_client_marks: Callable[[bytes], ClientMarks] = lambda _: NO_MARKS
     """The breakpoints that a client has set in its body."""
     strip_bound: Callable[[bytes, Collection[str]], bytes] | None = None
@@ -140,8 +140,8 @@ def _contains(request: Any, member: str, text: bytes) -> bool:
 
 
 def _read_responses(body: bytes, limits: SizeLimits | None) -> WireRequest:
-    """The request in this body. Raises NotManaged, also for references to items that the provider stores: their text
-    is not here, so no history could be found again by it, and an edit would be lost with the next request."""
+    """The request in this body. Raises NotManaged, also for references to items that the provider stores. Their text is
+    not in the request: the history could not be recognised by it, and an edit would be lost with the next request."""
     request = read_responses_request(body, limits)
     if any(b'"item_reference"' in message.canonical for message in request.messages):
         raise NotManaged("chain", "the provider holds items of the history: set store to false")
@@ -215,7 +215,8 @@ DIALECT_PATHS: Mapping[str, str] = {
 
 
 def repair_cut_answers(dialect: Dialect, body: bytes) -> bytes:
-    """A body that goes on unplanned, in which answers can be sent again that lack what was withheld from the client."""
+    """A body that is passed on without a plan. Its answers can be sent again, although parts of them were withheld from
+    the client."""
     try:
         return dialect.repair_answers(body)
     except (ValueError, KeyError, RecursionError):
@@ -228,8 +229,8 @@ def is_bound(message: Message) -> bool:
 
 
 def count_sent_messages(request: Request, known_until: int) -> int:
-    """Number of messages that were sent before: those that are known, and all up to the last bound answer, which
-    another proxy or none may have sent."""
+    """Number of messages that were sent before: the known messages, and all up to the last bound answer. Another proxy,
+    or none, may have sent that answer."""
     bound = request.find_indices("bound", is_bound)
     return max(known_until + 1, bound[-1] + 1 if bound else 0)
 
@@ -237,7 +238,7 @@ def count_sent_messages(request: Request, known_until: int) -> int:
 def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[OutgoingMessage]:
     """The messages of a plan, each with the index of the client's message that it is made from.
 
-    An answer that hidden rounds stand in for is one of ours: upstream gets it back as it was.
+    An answer that hidden rounds stand in for is one of the proxy: upstream gets it back as it was.
     """
     indices: list[int | None] = []
     at = 0

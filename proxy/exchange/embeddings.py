@@ -30,9 +30,8 @@ async def load_vectors(
     """Return the vectors of these texts by the form of their message, for as many as are available. Never raises on
     purpose.
 
-    It waits for the upstream, up to `helper.timeout_s` for each batch, so a request runs it in a task of its own.
-    headers: those of the request that it is done for, used where the upstream has no key of its own.
-    """
+    It waits for the upstream, up to `helper.timeout_s` for each batch, so a request runs it in its own task. headers:
+    the headers of the client's request, used if the upstream has no key in the settings."""
     settings = services.settings.embeddings
     target = next((t for t in services.client.targets if t.name == settings.upstream), None)
     wanted = {form: text[:MAX_CHARS] for form, text in texts_by_form.items() if text.strip()}

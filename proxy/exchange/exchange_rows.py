@@ -41,19 +41,19 @@ class MessageForms(msgspec.Struct, frozen=True, omit_defaults=True):
     """The form of the messages array where it cannot be rebuilt from these fields."""
     base: str = ""
     """The exchange before it in its branch, whose forms hold for all messages that are not listed here. An agent
-    rewords each answer of ours in its own way. Listing all of them with every request would grow with the square of
-    their number."""
+    rewords each answer of the proxy in its own way. Listing all of them with every request would grow with the square
+    of their number."""
 
 
 class SentTexts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Texts of ours in the prompt of an exchange, as JSON in its row."""
+    """Texts of the proxy in the prompt of an exchange, as JSON in its row."""
 
     inserts: list[tuple[int, str, str]] = []
     """[index or -1, place, form of the text]."""
     usage: bool = False
     """Upstream was asked for usage."""
     original: bool = False
-    """The messages went out as they came."""
+    """The messages went out as received."""
     rounds: int = 0
     """Number of hidden rounds that were put back first."""
     tools: str = ""
@@ -196,7 +196,7 @@ class _Ingested(NamedTuple):
     position: int
     """The key and number of the last message in the chain."""
     reached: bool
-    """An answer of ours is among the messages."""
+    """An answer of the proxy is among the messages."""
 
 
 def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
@@ -225,7 +225,7 @@ def _add_message_rows(
             system.append((n, _add_form(turn, message.form, message.raw)))
             continue
         node = live_session.nodes.get(keys[n])
-        # Rows that a gateway gets back are answers of ours: by them the conversation is recognised without a name.
+        # Rows that a gateway gets back are answers of the proxy: by them the conversation is recognised without a name.
         given = turn.dialect.returns_rows and (reached or message.role == "assistant")
         reached = reached or given
         if node is None:
@@ -428,7 +428,7 @@ def _edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
     )
 
 
-# Rows of messages that an operator has removed for good: the client resends the text, and the rows do not store it.
+# Rows of messages that an operator has removed permanently: the client resends the text, and the rows do not store it.
 
 
 ERASED_TEXT = "[removed by the operator]"

@@ -1,4 +1,4 @@
-"""One way back: the reasons for which a request goes on without its plan, and the functions that send it so.
+"""One way back: the reasons for which a request goes out without its plan, and the functions that send the original.
 
 A request never fails because of the proxy. If anything goes wrong before the first byte has reached the client, its
 original bytes go upstream. A header and a counter give the reason.

@@ -89,7 +89,7 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         record_gap(services, incoming)
         await _forward(services, incoming, out, FallbackReason.STORE)
         return
-    except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
+    except Exception:  # P4: no fault of the proxy may fail a request; counted and logged
         services.metrics.internal_errors_total.labels(where="prepare").inc()
         log.exception("planning failed; the request goes on as it came")
         await _forward(services, incoming, out, FallbackReason.ERROR)
@@ -132,7 +132,7 @@ def record_gap(services: Services, incoming: Incoming) -> None:
 
 
 def is_off(incoming: Incoming) -> bool:
-    """True if the client asks that its request goes on as it came."""
+    """True if the client asks that its request goes on as received."""
     return any(name == b"x-context-off" and value.strip() not in (b"", b"0") for name, value in incoming.headers)
 
 
@@ -264,7 +264,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
     except UpstreamError:
         if turn.prompt.outgoing == incoming.body:
             raise
-        return False  # the status alone decides what is done next
+        return False  # the status alone decides the next step
     return lookups.learn_window(services, turn, body)
 
 
@@ -316,8 +316,8 @@ async def _relay_stream(
     first_byte_ms: float,
     tool_loop: ToolLoop | None = None,
 ) -> None:
-    """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
-    frame waits for the store."""
+    """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of the proxy. The
+    terminal frame waits for the store."""
     kept = record_outcome.find_withheld_headings(services, turn)
     make = _make_relay_factory(services, turn, tool_loop, kept)
     relay = make(None)
@@ -369,7 +369,7 @@ def _record_unfinished(
     answer: AssembledAnswer | None = None,
     blocks: Sequence[str] = (),
 ) -> None:
-    """Record an exchange whose answer did not come whole, or was not read, with nobody waiting for the write."""
+    """Record an exchange whose answer did not come whole, or was not read. The caller does not wait for the write."""
     rows = record_outcome.record_outcome(services, turn, answer, blocks, status, http_status, note=note)
     record_outcome.store_in_background(services, turn, rows)
 
@@ -482,7 +482,7 @@ async def _join_rounds(
 async def _answer_with_original(
     services: Services, turn: Turn, tool_loop: ToolLoop, out: ResponseWriter, first_byte_ms: float
 ) -> None:
-    """Send the client's own request again and relay its answer, where a round of ours failed."""
+    """Send the client's own request again and relay its answer, where a round of the proxy failed."""
     try:
         reply = await tool_loop.send_original()
     except UpstreamError as problem:
@@ -511,5 +511,5 @@ async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: Respo
 
 
 def _record_client_gone(services: Services, turn: Turn, answer: AssembledAnswer | None, blocks: Sequence[str]) -> None:
-    """Record the exchange of a client that left, with nobody waiting for the write."""
+    """Record the exchange of a client that left. The caller does not wait for the write."""
     _record_unfinished(services, turn, "client_gone", 499, None, answer, blocks)

@@ -20,7 +20,7 @@ from proxy.helper.helper_client import pick_credential_headers
 log = logging.getLogger(__name__)
 
 MOST = 64
-"""Branches that wait to be compressed. The one that has waited longest is dropped first."""
+"""Branches that wait to be compressed. The branch that has waited longest is dropped first."""
 BYTES = 64 << 20
 """Limit in bytes on the requests that the waiting branches hold in memory."""
 LOOK_S = 0.2

@@ -27,7 +27,7 @@ from proxy.store.base import ExchangeStatus
 from proxy.stream.assemble import AssembledAnswer
 
 NOTE = "imported"
-"""The note of an exchange that no upstream of ours has answered."""
+"""The note of an exchange that no upstream of the proxy has answered."""
 MODEL = "imported"
 """The model of a conversation that does not name one."""
 POLICY = "passthrough"

@@ -101,7 +101,7 @@ def is_command_line(text: str) -> bool:
 
 
 def is_reply(text: str) -> bool:
-    """True if an assistant message is a reply of ours."""
+    """True if an assistant message is a reply of the proxy."""
     return text.startswith(REPLY_MARK)
 
 

@@ -1,7 +1,8 @@
 """Lookups for a request: facts that its plan may use beside the request and its edits.
 
-They are: when each message was first seen, the user's pins, the results of a store search, how near messages are to
-the task, the scratchpad and memos, the operator's decisions, an inherited state, and the windows that upstreams name.
+They are: the time at which each message was first seen, the user's pins, the results of a store search, and the
+nearness of messages to the task. Also the scratchpad and memos, the operator's decisions, an inherited state, and the
+windows that upstreams name.
 
 None of these facts is needed for an answer. A search that fails or is late finds nothing. Vectors are made in a task of
 their own, for the requests that follow.
@@ -189,12 +190,10 @@ def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
             metrics.retrieved_items_total.inc(note.figures["items"])
 
 
-# Notes that a prompt is given beside its history: the session's scratchpad, and the memos that fit the user's
-# message.
-#
-# They are read from the store once for each prompt. They are read again when the model has called a tool of ours
-# since, or the session was written to. A store that is late or away delays nothing: then nothing is read, and it is
-# counted.
+# Notes that a prompt gets in addition to its history: the session's scratchpad, and the memos that fit the user's
+# message.  They are read from the store once for each prompt. They are read again when the model has called a tool of
+# the proxy since, or the session was written to. A store that is late or away delays nothing: then nothing is read, and
+# it is counted.
 
 
 MANY = 20
@@ -241,10 +240,8 @@ async def load_notes(services: Services, turn: Turn, project: str) -> None:
     branch = turn.located.branch
     if found is None or not names or branch.kind == "side":
         return
-    prompt, calls = (
-        turn.keys[found[0]],
-        len(turn.enriched.spliced.hidden_at),
-    )  # after a call of ours the store may hold other notes
+    # After a call of the proxy's own tools the store may hold other notes.
+    prompt, calls = turn.keys[found[0]], len(turn.enriched.spliced.hidden_at)
     known = branch.loaded_notes
     if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
         return
@@ -361,7 +358,7 @@ def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> S
 
 
 MAX_STORED_STATES = 16
-"""Limit on the stored states that are searched for one that has not been dropped."""
+"""Limit on the number of stored states that are searched for a state that was not dropped."""
 
 
 async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes], *, is_new_branch: bool) -> None:

@@ -15,7 +15,7 @@ from proxy.chat.message import Message, PrefixCache, Request
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
 
 OVERHEAD = 1200
-"""Bytes that a Message takes beside its text: the object, its digests, its memo."""
+"""Bytes that a Message takes in addition to its text: the object, its digests, its memo."""
 COPIES = 4
 """Copies of a text in memory: the slice, the decoded text, and derived values (names, lines, a stub, outgoing bytes).
 Measured on 7,000 messages of an agent. A beginning also holds the body."""

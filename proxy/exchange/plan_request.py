@@ -70,7 +70,7 @@ NAMES = 1000
 async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
     """Prepare everything up to the bytes that go upstream, stored as far as it must be.
 
-    Raises NotManaged if the request has to go on as it came, StoreUnavailable if the store cannot tell its session.
+    Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot tell its session.
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
     turn, target = await _locate(services, incoming, headers)
@@ -187,8 +187,8 @@ async def _enrich(
 
 
 def read_options(headers: Mapping[str, str]) -> dict[str, str]:
-    """The x-context-* headers of a request, by the rest of their names; without those that name its key, session or
-    user."""
+    """The x-context-* headers of a request, by the rest of their names. Headers that name the key, session or user are
+    left out."""
     start = "x-context-"
     own = {name.removeprefix(start): value.strip() for name, value in headers.items() if name.startswith(start)}
     return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
@@ -287,11 +287,11 @@ def look_up_model(services: Services, name: str) -> Model:
 
 
 async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> Turn:
-    """Return the turn with a plan and the bytes to send. If planning fails, the turn goes on with the body as it came,
-    and is stored as any other."""
+    """Return the turn with a plan and the bytes to send. If planning fails, the body goes out as received, and the turn
+    is stored like any other."""
     state = find_current_state(services, turn)
-    # A stopped branch goes on as it comes while it fits its window. The upstream may have refused its old edits, or the
-    # request for usage.
+    # A stopped branch goes out as received while it fits its window: the upstream may have refused its old edits, or
+    # the request for usage.
     stopped = state.stopped is not None
     fallback: str | None = None
     plan: Plan | None = None
@@ -325,8 +325,8 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
 
 
 def _repair_wire(turn: Turn) -> Turn:
-    """Return the turn with bytes that the provider takes: cut answers are repaired, and reasoning that it has refused
-    before is left out, byte for byte as in the request that it took then."""
+    """Return the turn with bytes that the provider accepts. Cut answers are repaired, and reasoning that the provider
+    has refused is left out, byte for byte as in the request that it accepted."""
     outgoing = turn.prompt.outgoing
     if turn.wire is not None and turn.wire.is_cut and turn.enriched.policy.mode == "rewrite":
         outgoing = repair_cut_answers(turn.dialect, outgoing)
@@ -443,7 +443,7 @@ def _count_sent(turn: Turn) -> int:
 
 
 async def replan_refused(services: Services, turn: Turn) -> Turn | None:
-    """Plan a refused turn once more, as an exchange of its own: more is known of its window now. None if there is no
+    """Plan a refused turn once more, as its own exchange: more is known of its window now. None if there is no
     other body to send; then nothing has changed."""
     branch = turn.located.branch
     state = branch.state

@@ -47,7 +47,7 @@ class RebuiltPrompt:
     keys: tuple[bytes, ...]
     """The chain key of each message of the original."""
     later_bodies: tuple[bytes, ...] = ()
-    """The bodies of the later rounds, where the answer called tools of ours."""
+    """The bodies of the later rounds, where the answer called tools of the proxy."""
 
 
 async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str) -> RebuiltPrompt | None:
@@ -119,8 +119,8 @@ async def _splice_stored_rounds(
 
 
 def _find_stored_keys(request: Request, chain: Sequence[MessageRecord]) -> tuple[bytes, ...]:
-    """The messages' chain keys as they are stored: a message that was removed for good has another digest now. () where
-    the chain is not that of the request."""
+    """The messages' chain keys as they are stored: a message that was removed permanently has another digest now. ()
+    where the chain is not that of the request."""
     if not chain or len(chain) != sum(not m.is_system for m in request.messages):
         return ()
     names = [record.key for record in chain]

@@ -151,7 +151,8 @@ def _describe_rounds(turn: Turn, usage: Usage | None) -> str | None:
 def _make_note(
     turn: Turn, more: Mapping[str, object], usage: Usage | None, answer: AssembledAnswer | None
 ) -> str | None:
-    """The note of the exchange: how it ended, what upstream has left out, and why its prompt is over its budget."""
+    """The note of the exchange: its end, the parts that upstream left out, and the reason for a prompt over its
+    budget."""
     over = [note.text for note in turn.prompt.plan.notes if note.kind in ("over_level", "inserts_left_out")]
     if turn.over_budget:
         over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.prompt.plan.limit}")
@@ -372,7 +373,7 @@ def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
 
 # Publish the events of an exchange, with their data (FEATURES.md D6).
 #
-# The data are numbers, ids, names of ours and the text of a summary, and no other text of a conversation. An error
+# The data are numbers, ids, names of the proxy and the text of a summary, and no other text of a conversation. An error
 # here is counted and logged, and no request notices it.
 
 
@@ -398,7 +399,7 @@ def _guard_events(services: Services) -> Iterator[None]:
 def publish_plan(services: Services, turn: Turn) -> None:
     """Publish the events of a plan, once its prompt has been sent upstream."""
     with _guard_events(services):
-        if not turn.dialect.returns_rows:  # a gateway withholds rows, so what is not there says nothing
+        if not turn.dialect.returns_rows:  # a gateway withholds rows, so a missing row proves nothing
             _publish_client_change(services, turn)
         if turn.prompt.observed or turn.prompt.fallback is not None or turn.enriched.policy.mode != "rewrite":
             return
@@ -448,7 +449,7 @@ def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: t
 
 
 def publish_fallback(services: Services, incoming: Incoming, reason: str) -> None:
-    """Publish that a request without a known session went out as it came."""
+    """Publish that a request without a known session went out as received."""
     with _guard_events(services):
         tenant, session = locate.find_owner(
             incoming.headers, incoming.tenant, incoming.session, services.settings.identity
@@ -466,14 +467,14 @@ def publish_decision(
 
 
 def publish_state(services: Services, tenant: str, session: str, branch: str, text: str) -> None:
-    """Publish a state that no answer had: the operator's, or one that was rebuilt for the operator."""
+    """Publish a state that no answer had: a state that the operator wrote, or that was rebuilt for the operator."""
     with _guard_events(services):
         data = {"by": "operator", "characters": len(text)}
         services.event_bus.publish(bus.STATE, tenant, data, session=session, branch=branch)
 
 
 def publish_memo_saved(services: Services, turn: Turn, name: str, *, merged: bool) -> None:
-    """Publish a memo that the model saved. merged: it replaced a memo that said nearly the same."""
+    """Publish a memo that the model saved. merged: it replaced a memo with nearly the same text."""
     with _guard_events(services):
         _publish(services, turn, bus.MEMO, {"by": "model", "memo": name, "merged": merged})
 

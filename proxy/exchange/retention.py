@@ -1,4 +1,4 @@
-"""Removal of sessions and branches that were not used for `store.retention_days`, in small steps beside live traffic.
+"""Removal of sessions and branches that were not used for `store.retention_days`, in small steps during live traffic.
 
 Of many replicas one runs it at a time. If it stops, or the store goes away, the next round finishes its work.
 """

@@ -35,7 +35,7 @@ LARGE = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A request as it came."""
+    """A request as received."""
 
     method: str
     path: str
@@ -49,9 +49,9 @@ class Incoming:
     tenant: str | None = None
     """The tenant of the verified key. None if no keys are configured: the credential then tells tenants apart."""
     encoded: tuple[Headers, bytes] | None = None
-    """Headers and body as they came, where the body was decoded."""
+    """Headers and body as received, where the body was decoded."""
     unmanaged_reason: str = ""
-    """Reason for which the request goes on as it came, unread; "" where it is to be managed."""
+    """Reason for which the request goes on as received, unread; "" where it is to be managed."""
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the request log, filled in while the request is answered."""
     dialect: str = "completions"
@@ -92,7 +92,7 @@ class IdleCompression:
 @dataclass(frozen=True, slots=True)
 class LearnedWindow:
     """A context window that an upstream has named, in tokens, and when. ratio: tokens that the upstream counts for one
-    of ours."""
+    of the proxy."""
 
     tokens: int
     seen_at: float
@@ -142,11 +142,11 @@ class Services:
     models_by_name: dict[str, Model] = field(default_factory=dict)
     """Entries of `models` by the names that clients use; the last 1,000."""
     breakpoint_support: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """By upstream and model: True if it took a prompt with cache breakpoints of ours, False if it refused one."""
+    """By upstream and model: True if it took a prompt with cache breakpoints of the proxy, False if it refused one."""
     warm_counters: set[int] = field(default_factory=set)
     """Ids of the counters whose vocabulary has been read."""
     background_tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    """Background tasks that nobody waits for."""
+    """Background tasks without a waiting caller."""
     open_requests: int = 0
     """Chat requests that are being answered."""
     idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)

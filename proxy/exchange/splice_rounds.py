@@ -67,7 +67,8 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
         )
     found = offers.choose_tools(services.settings, turn.enriched.policy, turn.request, explicit=turn.located.explicit)
     if when != "never" and turn.is_stored:
-        # A client that goes on from the stored answer sends no history, is passed on, and would lose these tools again.
+        # A client that continues from the stored answer sends no history. Its request is passed on, and would lose
+        # these tools again.
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
     elif when == "first_request":
         exchange_rows.add_offer_row(turn, found if first else offers.NO_TOOLS)

@@ -1,4 +1,4 @@
-"""Tool loop for answers that call tools of ours: run the calls, send the results upstream, and give the client one
+"""Tool loop for answers that call tools of the proxy: run the calls, send the results upstream, and give the client one
 answer.
 
 The client sees only the text, the thoughts and its own calls. Rounds, time and repetition are bounded. A failure is
@@ -54,7 +54,7 @@ MakeRelay = Callable[[AnswerRelay], AnswerRelay]
 
 
 class ToolLoop:
-    """The rounds behind one answer. Made where tools of ours are offered; costs nothing until one is called."""
+    """The rounds behind one answer. Made where tools of the proxy are offered; costs nothing until one is called."""
 
     def __init__(self, services: Services, turn: Turn, target: Target, incoming: Incoming) -> None:
         self.tool_names = frozenset(turn.enriched.tool_offer.names)
@@ -69,7 +69,7 @@ class ToolLoop:
         self._round_count = 0
         self._deadline: float | None = None
         self._without_tools = False  # the request that was sent last has none of our tools
-        self._sends_original = False  # the request that was sent last has nothing of ours
+        self._sends_original = False  # the request that was sent last has nothing of the proxy
 
     async def run_stream(
         self, relay: AnswerRelay, out: ResponseWriter, make_relay: MakeRelay
@@ -149,7 +149,7 @@ class ToolLoop:
         self._hidden_messages += [message, *results]
         body = append_messages(self._sent_body, [message, *results])
         if offers.read_tool_choice(self.turn.request) == "required":
-            self._without_tools = True  # the model has to call a tool: one of ours may satisfy that once
+            self._without_tools = True  # the model has to call a tool: one of the proxy may satisfy that once
         tools = self.turn.request.tools
         if self._without_tools and tools is not None:
             body = json_spans.set_member(body, "tools", tools)
@@ -241,8 +241,8 @@ class ToolLoop:
         return seconds
 
     async def _keep_round(self, message: bytes | None, calls: Sequence[HiddenCall], shown: bytes | None) -> None:
-        """Put the hidden round of a whole answer on the turn, to be stored with the answer. calls: those of ours in its
-        last message."""
+        """Put the hidden round of a whole answer on the turn, to be stored with the answer. calls: those of the proxy
+        in its last message."""
         if self._sends_original or message is None or shown is None:
             return
         if not self._hidden_messages and not calls:

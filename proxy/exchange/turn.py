@@ -40,7 +40,7 @@ class Enriched:
     spliced: SplicedRequest
     """The request as upstream should see it, which is planned: the client's own where nothing is hidden."""
     tool_offer: ToolOffer = offers.NO_TOOLS
-    """The tools of ours that are in `spliced`."""
+    """The tools of the proxy that are in `spliced`."""
     pending_tool_offer: ToolOffer | None = None
     """The tools that are added with the branch's first edit, until there is one."""
     arm: str = ""
@@ -74,7 +74,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerRounds:
-    """The rounds behind one answer in which the model called tools of ours."""
+    """The rounds behind one answer in which the model called tools of the proxy."""
 
     usage: tuple[Usage, ...] = ()
     """The usage of the rounds before the last one."""

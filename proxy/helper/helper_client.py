@@ -231,7 +231,7 @@ async def _post(
 
 
 async def read_at_most(response: httpx2.Response, limit: int) -> bytes | None:
-    """Return the body as it came, and close the response; None for a body of more bytes than `limit`."""
+    """Return the body as received, and close the response; None for a body of more bytes than `limit`."""
     parts: list[bytes] = []
     size = 0
     try:

@@ -1,7 +1,7 @@
 """Iteration records, and the REFLECTION block in which a model writes the lessons of its tool calls.
 
 There are two layers, after the source of `reflective`. A rich record of each iteration is for people who want to know
-what happened; one line per call is for the prompt. The block is JSON under a heading of its own, found by the grammar
+what happened; one line per call is for the prompt. The block is JSON under its own heading, found by the grammar
 of the STATE block. A block that does not parse is kept as text, and nothing in it is used.
 """
 

@@ -1,9 +1,8 @@
 """Comparison of the two arms of an experiment, with intervals by bootstrap over sessions.
 
 A session is drawn whole, because its requests depend on each other. Each figure is a ratio of two sums over the drawn
-sessions. A difference counts as known at a level of 98 %: reports are read again and again, and each look is another
-chance of a false alarm. The draws are the same in every run, so the same store gives the same report.
-"""
+sessions. A difference counts as known at a level of 98 %. Reports are read repeatedly, and each look is another chance
+of a false alarm. The draws are the same in every run, so the same store gives the same report."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ async def drop(services: Services, selected: SelectedBranch, chosen: Sequence[in
 
 @DecisionFunction
 async def remove(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> DecisionResult:
-    """Drop groups or messages for good: their text is also taken out of the store, and cannot be restored."""
+    """Drop groups or messages permanently: their text is also taken out of the store, and cannot be restored."""
     changed = await _take_out(services, selected, chosen, "remove")
     await erase.erase_messages(services, selected, chosen)
     return changed

@@ -1,4 +1,4 @@
-"""Remove messages for good, or a whole session. The text of messages leaves the store, the record of their position
+"""Remove messages permanently, or a whole session. The text of messages leaves the store, the record of their position
 stays.
 
 Their calls keep their ids, so that upstreams still accept a history with them. Every past prompt can still be shown,

@@ -27,7 +27,7 @@ PAGE_SIZE = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectedBranch:
-    """A branch of a session. branch: a copy with a memory of its own, so that a trial on it changes no live branch.
+    """A branch of a session. branch: a copy with its own memory, so that a trial on it changes no live branch.
     exchange: its last exchange. request: the history as the client would send it now, including our last answer. keys:
     the chain key of each message of it."""
 
@@ -107,7 +107,7 @@ async def parse_request(services: Services, body: bytes) -> Request:
 
 
 async def _copy(services: Services, record: SessionRecord, name: str, keys: Sequence[bytes]) -> Branch:
-    """Return the branch as a request would find it, in a memory of its own."""
+    """Return the branch as a request would find it, in its own memory."""
     place = (record.tenant, record.session)
     known = await services.store.find_known_messages(*place, list(dict.fromkeys(keys)))
     nodes = await run_off_loop(

@@ -79,8 +79,8 @@ def _match(name: str, form: Sequence[str], words: Sequence[str]) -> InbandComman
 
 
 async def run_command(services: Services, tenant: str, session: str, line: str, *, branch: str | None = None) -> str:
-    """Return the reply to a command; the help where the line is no command. Raises nothing of ours: the reply says why
-    a command failed."""
+    """Return the reply to a command; the help where the line is no command. Raises nothing of the proxy: the reply says
+    why a command failed."""
     command = parse_command(line) or InbandCommand("help")
     action = ACTIONS_BY_NAME.get(command.name)
     try:
@@ -125,7 +125,7 @@ def _render_list(lines: Sequence[GroupListItem]) -> str:
 
 
 def _render_prompt(shown: PromptDetails) -> str:
-    """Return the prompt with each text of ours behind the message that it is appended to, as it goes out."""
+    """Return the prompt with each text of the proxy behind the message that it is appended to, as it goes out."""
     behind = {n: [_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}}
     there = range(len(shown.messages))
     made = [text for n in there for text in (_message(shown.messages[n]), *behind.get(n, ()))]

@@ -25,7 +25,7 @@ MAX_INSERT_CHARS = 4000
 
 class ChartSegment(Struct, frozen=True, omit_defaults=True):
     """A message as a piece of a bar. kind: system, user, thinking (the model's text), tool, or tools for the
-    definitions. tokens: as it came. sent: tokens as it would go out. stage, reason: why these differ."""
+    definitions. tokens: as received. sent: tokens as it would go out. stage, reason: why these differ."""
 
     kind: str
     tokens: int
@@ -45,7 +45,7 @@ class ChartBar(Struct, frozen=True):
 
 
 class ChartInsert(Struct, frozen=True):
-    """A text of ours in the next prompt. after: the id of the message that the text stands in or behind, "" for
+    """A text of the proxy in the next prompt. after: the id of the message that the text stands in or behind, "" for
     none."""
 
     source: str

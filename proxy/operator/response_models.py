@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 PromptStatus = Literal["in", "changed", "out", "dropped", "removed"]
-"""Status of a message in the next prompt. in: as it came. changed: with another text. out: left out by the policy.
-dropped: left out by the operator. removed: removed for good."""
+"""Status of a message in the next prompt. in: as received. changed: with another text. out: left out by the policy.
+dropped: left out by the operator. removed: removed permanently."""
 
 StateAuthor = Literal["model", "operator", ""]
 RebuildMethod = Literal["helper", "upstream", "next_request"]
@@ -48,7 +48,7 @@ class PromptMessage(Struct, frozen=True, omit_defaults=True):
 
 
 class PromptInsert(Struct, frozen=True):
-    """A text of ours in a prompt. index: that of the message that the text is appended to, -1 for a message of its
+    """A text of the proxy in a prompt. index: that of the message that the text is appended to, -1 for a message of its
     own."""
 
     index: int
@@ -76,7 +76,7 @@ class PromptDetails(Struct, frozen=True):
 
 class GroupListItem(Struct, frozen=True):
     """A user prompt with all messages that it caused. status: in the next prompt; `changed` where it differs in part.
-    tokens: as it came. sent: tokens as it would go out. snapshot: tokens of prompt and answer that the provider
+    tokens: as received. sent: tokens as it would go out. snapshot: tokens of prompt and answer that the provider
     reported last in the group."""
 
     id: str
@@ -92,7 +92,7 @@ class GroupListItem(Struct, frozen=True):
 
 class DecisionResult(Struct, frozen=True):
     """Result of an operator's decision. messages, groups: public ids, including those that had to go along. tokens: of
-    the messages as they came."""
+    the messages as received."""
 
     session: str
     branch: str

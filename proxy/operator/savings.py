@@ -30,7 +30,7 @@ class Savings(Struct):
     open_requests: int = 0
     """Requests whose answer has not ended."""
     tokens_before: int = 0
-    """Tokens of the prompts as they came."""
+    """Tokens of the prompts as received."""
     tokens_after: int = 0
     """Tokens of the prompts as they were sent."""
     cost: float = 0.0

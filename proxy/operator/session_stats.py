@@ -44,7 +44,7 @@ class SessionTotals:
     cost_without: float | None = 0.0
     observed_cost: float = 0.0
     has_observed_plans: bool = False
-    """True if some exchanges went out as they came while a plan was observed; `observed_cost` has dollars as if those
+    """True if some exchanges went out as received while a plan was observed; `observed_cost` has dollars as if those
     plans had gone out."""
     last_compression: float | None = None
     refetched: Counter[str] = field(default_factory=Counter)

@@ -21,7 +21,7 @@ _TEXT_START: Final = re.compile(rb'"(?:content|text)"\s*:\s*"')
 async def read_title(services: Services, tenant: str, session: str) -> str:
     """Return the session's title; "" where the user has said nothing. StoreUnavailable passes through.
 
-    Not cached: a message can be removed for good, and then its title goes too.
+    Not cached: a message can be removed permanently, and then its title goes too.
     """
     for body in await services.store.read_first_prompts(tenant, session):
         title = make_title(read_text(body))

@@ -112,7 +112,8 @@ async def preview_next_prompt(
 
 
 def _placed_inserts(turn: Turn) -> list[PromptInsert]:
-    """Return the texts of ours in a plan. Each has the index of the client's message that it stands in, -1 for none."""
+    """Return the texts of the proxy in a plan. Each has the index of the client's message that it stands in, -1 for
+    none."""
     places: dict[bytes, int] = {}
     for n, k in enumerate(turn.keys):
         places.setdefault(k, n)

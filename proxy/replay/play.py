@@ -127,7 +127,7 @@ def play_conversation(conversation: RecordedConversation, settings: ReplaySettin
 
 
 class EditPoint(NamedTuple):
-    """A request whose plan has new edits: the messages as they came, and as they are sent, each with its tools."""
+    """A request whose plan has new edits: the messages as received, and as they are sent, each with its tools."""
 
     position: int
     full: Sequence[bytes]

@@ -29,13 +29,13 @@ BranchId = tuple[str, str, str]
 """(tenant, session, branch)"""
 
 MAX_POSITIONS = 64
-"""Limit on the remembered moves of a branch, by which its own moves are told from those of another process."""
+"""Limit on the remembered moves of a branch. They distinguish its own moves from the moves of another process."""
 
 NODE_BYTES = 250
 """Bytes of memory of a message: its keys, its node, its places in the dictionaries and in the marks of the last
 prompt."""
 EDIT_BYTES = 400
-"""Bytes of memory of an edit, beside its text; its reason and its mark are included."""
+"""Bytes of memory of an edit without its text. The reason and the mark are included."""
 
 
 class Node(msgspec.Struct, gc=False):
@@ -49,7 +49,7 @@ class Node(msgspec.Struct, gc=False):
     branch: str
     """The branch that brought the message."""
     reached: bool
-    """True if an answer of ours stands at or before the message."""
+    """True if an answer of the proxy stands at or before the message."""
     strategy: str
     """The wire format for which the form was made."""
     seen_at: float = 0.0
@@ -164,7 +164,7 @@ class Branch:
     """True if its answers have called tools, or its client has continued after one (`side_calls`). False after it was
     read back, until its next request."""
     may_become_side_call: bool = False
-    """True if it began beside a branch that works: an answer without calls makes a side call of it."""
+    """True if the branch began while another branch worked. An answer without calls makes a side call of it."""
     positions: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MAX_POSITIONS))
     """Positions at which this process has seen or left the branch in the store."""
     is_confirmed: bool = False
@@ -177,17 +177,17 @@ class Branch:
     loaded_notes: LoadedNotes | None = None
     """The scratchpad and memos that its prompt is given."""
     body_sizes: tuple[int, int] = 0, 0
-    """Bytes of the last request: as it came, and as it went out."""
+    """Bytes of the last request: as received, and as it went out."""
     simulated_state: BranchState | None = None
     """Its state as it would be if the prompts that `observe` planned had gone out; this process alone knows it."""
     refused_reasoning: frozenset[bytes] = frozenset()
-    """Hashes of the tokens of reasoning that an upstream has refused because it is bound to another prompt; it is left
-    out of every later request (`exchange.bound_reasoning`)."""
+    """Hashes of the tokens of refused reasoning: an upstream found it bound to another prompt. It is left out of every
+    later request (`exchange.bound_reasoning`)."""
     has_long_cache: bool | None = None
     """True if the last write to the provider's cache that was reported was for the longer lifetime, None if none was
     reported. This process alone knows it."""
     tool_offer: ToolOffer | None = None
-    """The tools of ours that it offers its model; None while that is undecided."""
+    """The tools of the proxy that it offers its model; None while that is undecided."""
     last_beginning: tuple[bytes, int, float] | None = None
     """The beginning of its last request: a digest of the system messages, a hash of the tools, and when it came."""
     _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=({}, {}, 0), repr=False)
@@ -314,7 +314,7 @@ def restore_branch(live_session: LiveSession, record: BranchRecord, offer: ToolO
 WHOLE_SESSION = ""
 """Stands in the place of a branch's name for decisions on the whole session."""
 REMOVED_STAGE = "removed"
-"""The stage of messages that are removed for good."""
+"""The stage of messages that are removed permanently."""
 RELEASED_STAGE = "released"
 """The stage of messages that were restored once, and that policies may edit again."""
 
@@ -346,7 +346,7 @@ class StoredDecisions:
     dropped: Mapping[bytes, str] = field(default_factory=dict)
     """The reasons, by chain key."""
     removed: frozenset[bytes] = frozenset()
-    """The dropped messages that are removed for good."""
+    """The dropped messages that are removed permanently."""
     restored: frozenset[bytes] = frozenset()
     """Chain keys of messages that the operator has chosen."""
     pinned: frozenset[bytes] = frozenset()
@@ -379,7 +379,8 @@ class StoredDecisions:
         return not (self.versions or self.notes) and self.settings == SessionSettings()
 
     def find_pins(self, client_pins: frozenset[bytes]) -> frozenset[bytes]:
-        """Return the messages that no policy edits. client_pins: those that the branch's client has pinned itself."""
+        """Return the messages that no policy edits. client_pins: the messages that the branch's client has pinned
+        itself."""
         return ((client_pins - self.unpinned) | self.pinned | self.restored) - self.dropped.keys()
 
     def apply_to(self, state: BranchState, *, side: bool) -> BranchState:

@@ -1,4 +1,4 @@
-"""The request that upstream should see, made from the one that the client sent.
+"""The request that upstream should see, made from the request that the client sent.
 
 Calls of the proxy's own tools and their results never reached the client, so its history lacks them. Here they are put
 back at the place of the answer that they led to, byte for byte as upstream wrote and got them. The definitions of the
@@ -20,7 +20,7 @@ from proxy.dialects.completions.request import MessageReader, read_message
 
 @dataclass(frozen=True, slots=True)
 class HiddenRound:
-    """The messages that are hidden behind one answer of ours."""
+    """The messages that are hidden behind one answer of the proxy."""
 
     answer_key: bytes
     """The answer's chain key, as the client has it."""
@@ -55,7 +55,7 @@ class HiddenRound:
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A round as it is stored. The messages are JSON texts in JSON strings: their bytes stay what they were."""
+    """A round as it is stored. The messages are JSON texts in JSON strings, so their bytes do not change."""
 
     replaces: list[str]
     results: list[str] = []
@@ -154,7 +154,7 @@ def _put_back(
     hidden: dict[bytes, float] = {}
 
     def hide(raw: bytes, after: bytes, at: float) -> bytes:
-        # A chain of its own within the round: the same whatever the client puts beside it.
+        # A separate chain within the round. It is the same whatever the client adds.
         message = read(raw)
         name = chain.derive_next_key(after, message.digest)
         hidden[name] = at
@@ -194,7 +194,7 @@ def _put_back(
 
 
 def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
-    """Return a body with more messages at the end of its own. Raises ValueError if the place cannot be found."""
+    """Return a body with more messages behind its own messages. Raises ValueError if the place cannot be found."""
     found = json_spans.find_member(body, "messages")
     if found is None:
         raise ValueError("a body without messages that can be told apart")

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class LiveSessions:
-    """All live branches, bounded; and an index from nodes behind an answer of ours to their session."""
+    """All live branches, bounded; and an index from nodes behind an answer of the proxy to their session."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LiveSessions:
             self._remove_session(old)
 
     def add_node(self, live_session: LiveSession, key: bytes, node: Node) -> None:
-        """Add a node to a session; a node behind an answer of ours can be found without naming the session."""
+        """Add a node to a session; a node behind an answer of the proxy can be found without naming the session."""
         if key in live_session.nodes:
             return
         live_session.nodes[key] = node
@@ -95,7 +95,7 @@ class LiveSessions:
             self._by_node.setdefault((live_session.tenant, key), []).append(live_session.session)
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
-        """The sessions that hold this node behind an answer of ours, newest last."""
+        """The sessions that hold this node behind an answer of the proxy, newest last."""
         return self._by_node.get((tenant, key), [])
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
@@ -179,7 +179,7 @@ class LiveSessions:
             self._remove_branch(branch)
         again = await self.load_branch(live_session, name)
         if again is not None and not again.state.note_counts:
-            # These values are not stored: those that this process has seen are better than nothing.
+            # These values are not stored. The values that this process has seen are better than none.
             seen = branch.state
             asked = max(again.state.last_state_request, seen.last_state_request, key=lambda one: one.lossy_edits)
             again.state = replace(
@@ -245,7 +245,7 @@ SORTS = 200
 """Limit on the sorts of results of each tenant: clients choose the names of tools."""
 
 FaultCounts = dict[str, tuple[int, int]]
-"""Sums by sort: (cut results added up over requests, those that were fetched again)."""
+"""Sums by sort: (cut results added up over requests, cut results that were fetched again)."""
 
 
 class TenantFaults:

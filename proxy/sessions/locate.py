@@ -1,11 +1,10 @@
 """Find the session and branch of a request, and the messages in it that are new.
 
 The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
-it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of ours,
-is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never privacy
-(DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells branches apart: continuation, fork, retry, twin, side
-call.
-"""
+it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of the
+proxy, is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never
+privacy (DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells branches apart: continuation, fork, retry, twin,
+side call."""
 
 from __future__ import annotations
 
@@ -104,7 +103,7 @@ def find_owner(
     raw_headers: Sequence[tuple[bytes, bytes]], tenant: str | None, session: str | None, settings: IdentitySettings
 ) -> tuple[str, str]:
     """Return (tenant, the session's name or "") of a request whose body is not read. tenant: of a verified key, None
-    without one. session: the one that the path names."""
+    without one. session: the session that the path names."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw_headers}
     name = find_session_name(session, headers, None, settings)
     return tenant or derive_tenant(headers, settings.salt.get_secret_value()), name or ""
@@ -116,7 +115,7 @@ _SORTED_PAIRS = [one + other for one in _SORTED for other in _SORTED]
 
 
 def make_id() -> str:
-    """Return a name for a session, branch or exchange of ours: 40 bits of the time and 40 random bits, in base32.
+    """Return a name for a session, branch or exchange of the proxy: 40 bits of the time and 40 random bits, in base32.
 
     The time comes first, in milliseconds. Rows with names of one hour then lie side by side in the store's indexes, and
     writing them costs few pages.
@@ -255,7 +254,8 @@ async def _find_session(
         at = next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
         return live_session, at
     if not any(messages[n].role == "assistant" for n in nodes):
-        return None, -1  # no message here can be an answer of ours: two first requests that are alike are two sessions
+        # No message here can be an answer of the proxy: two first requests that are alike are two sessions.
+        return None, -1
     here = _find_in_memory(live_sessions, tenant, keys, nodes)
     if here is not None and not (live_sessions.store.shared and _has_answer_after(messages, nodes, here[1])):
         return here
@@ -388,13 +388,13 @@ def _fork_branch(
     return made
 
 
-# Side calls: the short requests that an agent makes beside its conversation, under the same session name.
+# Side calls: short requests that an agent makes next to its conversation, under the same session name.
 #
 # An agent asks for a title, for tags or for a guess about the next question. It uses another system prompt and
 # often no tools, and sends the request under the session's name. Some agents send the title request before the
 # first request of the work. A side call is short and comes without tools, or with an answer that ends it. A branch
 # works once its answer calls tools or once its client continues after its first answer. A branch that works is no
-# side call. Branches beside it that never worked become side calls.
+# side call. Other branches of the session that never worked become side calls.
 
 
 MAX_MESSAGES = 3

@@ -1,4 +1,4 @@
-"""Histories that a provider holds under a name of its own, as far as the proxy has seen them.
+"""Histories that a provider holds under its own name, as far as the proxy has seen them.
 
 A request may name an earlier response, or a conversation object, in place of the messages before it. `Chain` is the
 place of one request in such a chain. `HistoryMemory` has the messages behind the newest names.

@@ -92,7 +92,8 @@ def select_present_tools(offer: ToolOffer, request: Request) -> ToolOffer:
 
 
 def may_offer_tools(request: Request) -> bool:
-    """True if tools of ours may stand in the request: it has tools of its own, and one answer that is read as text."""
+    """True if tools of the proxy may stand in the request: the client sent tools, and the one answer is read as
+    text."""
     if request.tools is None or request.choices != 1 or "functions" in request.spans:
         return False
     return b"audio" not in _raw(request, "modalities")

@@ -127,8 +127,8 @@ class LimitSettings(SettingsSection):
     """Memory for all chat bodies held at once, in MiB. Over it: 503 with Retry-After. With keys of several tenants, one
     tenant has half of it. A body that has not come whole within 5 s gives way to others."""
     managed_mb: Count = 16
-    """Largest chat body that is managed, in MiB. A body over this limit or over one of the next four goes on as it
-    came."""
+    """Largest chat body that is managed, in MiB. A body over this limit or over one of the next four goes on as
+    received."""
     messages: Count = 10_000
     """Largest number of messages in one request."""
     parts: Count = 10_000
@@ -452,5 +452,5 @@ class DashboardSettings(SettingsSection):
     """Host names of a proxy without keys, in addition to localhost and IP addresses. For chat a name without a dot also
     works."""
     origins: tuple[Annotated[str, AfterValidator(validate_origin)], ...] = ()
-    """Other origins (https://example.com) whose pages may call /api, each with a key of its own. Without keys, they may
+    """Other origins (https://example.com) whose pages may call /api, each with its own key. Without keys, they may
     also call chat and the passthrough."""

@@ -380,8 +380,8 @@ class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Resp
         ...
 
     async def find_returned_message(self, tenant: str, hash_prefix: bytes) -> MessageRecord | None:
-        """The newest message of the tenant whose key begins with these bytes, of those that a gateway got back and that
-        were not removed for good; None if there is none."""
+        """The newest message of the tenant whose key begins with these bytes, None if there is none. Only messages that
+        a gateway got back count, and only if they are not removed."""
         ...
 
     async def read_messages(

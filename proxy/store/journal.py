@@ -4,9 +4,9 @@ The rows of one exchange belong to six tables with two dozen b-trees: some 25 pa
 small transaction is first one record in the table `journal`: it is as durable as in the tables, and costs one page.
 The writer applies the records in batches, in which neighbouring rows share their pages.
 
-Records are applied once they are many (`MAX_ITEMS`, `MAX_SLOTS`) or old (`MAX_AGE_S`), before a read that concerns
-their session, before rows that are not journaled, and when the store is closed. The records of a killed process are
-applied when the store is opened, before anything is read.
+Records are applied once they are many (`MAX_ITEMS`, `MAX_SLOTS`) or old (`MAX_AGE_S`), and when the store is closed.
+They are also applied before a read of their session, and before rows that are not journaled. The records of a killed
+process are applied when the store is opened, before anything is read.
 
 The table has slots of a fixed size, which are written over, so that a record neither takes nor frees a page. Slot 0
 has the number of the last record that was applied; records up to that number are void. A record is void in the same
@@ -232,7 +232,7 @@ def _list_places(items: Sequence[Sequence[Row]]) -> set[tuple[str, str]]:
 
 
 def pack(items: Sequence[Sequence[Row]]) -> bytes | None:
-    """The rows of transactions as one record; None if they are not journaled: too long, of another type, or with a
+    """The rows of transactions as one record. None if they are not journaled: too long, of another type, or with a
     value that a column might not take. Those are written to the tables, which take or refuse them."""
     place: tuple[Any, ...] = ()
     packed: list[list[tuple[Any, ...]]] = []

@@ -1,7 +1,7 @@
 """An assembled answer: its message, its tool calls, its usage, and a flag that tells if it is complete.
 
 An `AssembledAnswer` is fed chunk by chunk while the chunks go past, or made from a whole body at once. Its message is
-the one that the client holds in the end and will send back. The next request can therefore be recognised by this
+the message that the client holds in the end and will send back. The next request can therefore be recognised by this
 message. Unknown fields and reasoning are part of the message; text that was withheld from the client is not."""
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class BlockFilter:
         return "".join(out)
 
     def flush(self, *, before_calls: bool = False) -> str:
-        """Return the held text when something else comes before the text goes on. A whole heading stays held.
+        """Return the held text when something else comes before the text continues. A whole heading stays held.
         before_calls: a call comes, which only follows text that was sent. Then a STATE block that fails the check is
         released."""
         out: list[str] = []
@@ -267,8 +267,8 @@ class BlockFilter:
             self._seek_fence(line)
 
     def _settle(self, out: list[str], *, last: bool = False, cut: bool = False) -> None:
-        """Settle the blocks that have ended: keep those that count and release the others. last: the text ends here;
-        else another heading follows."""
+        """Settle the blocks that have ended: keep the blocks that count and release the others. last: the text ends
+        here; else another heading follows."""
         text, self._before = "".join(self._before), []
         found = state_block.find_blocks(text, self._headings, is_complete=last, is_cut_off=cut)
         visible, gap = state_block.remove_blocks(text, found)

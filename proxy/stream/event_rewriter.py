@@ -1,10 +1,10 @@
 """Edits of one event when something must be kept from the client: blocks, usage, calls of the proxy's own tools.
 
-Each event goes on as soon as it is complete. It is unchanged unless it holds something that the client must not see.
-The bytes are changed at the spans in question only.
+Each event is passed on as soon as it is complete. It is unchanged unless it holds something that the client must not
+see. The bytes are changed at the spans in question only.
 
-An answer of several rounds (see `proxy.stream.relay`) has an `EventRewriter` for each round. The record of what the
-client has already seen passes from one round to the next."""
+An answer of several rounds (see `proxy.stream.relay`) has an `EventRewriter` for each round. The record of the bytes
+that the client has seen is handed to the next round."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class EventRewriter:
         self._source: SseEvent | None = None  # the first chunk, a template for chunks of the proxy
         self._finish: tuple[SseEvent, str] | None = None  # the end of a round that may go on, and its finish reason
         self._tail: SseEvent | None = None  # and the usage behind that end
-        self._usage: Any = None  # usage of this round, as it came
+        self._usage: Any = None  # usage of this round, as received
         self._before: frozenset[int] = frozenset(previous._greeted) if previous else frozenset()
         self._greeted: set[int] = set(self._before)  # choices whose role was sent
         self._head: dict[str, bytes] = previous._head if previous else {}
@@ -98,7 +98,7 @@ class EventRewriter:
         return self.answer.usage if self.round_answer is None else self.round_answer.usage
 
     def rewrite_event(self, event: SseEvent, out: list[bytes], last: bool = False) -> bool:
-        """Append the bytes that go on for one event. Return True if they differ from the bytes of the event.
+        """Append the bytes to pass on for one event. Return True if they differ from the bytes of the event.
 
         last: the event lacks its blank line, and nothing may follow it.
         """
@@ -153,7 +153,7 @@ class EventRewriter:
                 self._send_text(index, held.end(cut=broken), out)
 
     def end_round(self, out: list[bytes], *, complete: bool) -> None:
-        """End the round: decide if the answer goes on, and if not, append the held end of the round.
+        """End the round. Decide if the answer continues; if not, append the held end of the round.
 
         complete: upstream has reported that this is all.
         """
@@ -184,7 +184,7 @@ class EventRewriter:
             self._send_tail(out)
 
     def end_answer(self, out: list[bytes]) -> None:
-        """End the answer here although the round would go on: append its end, with the finish reason of a complete
+        """End the answer here although the model would continue. Append the end, with the finish reason of a complete
         answer."""
         self.goes_on = False
         if self._finish is None and self._source is not None:
@@ -343,7 +343,7 @@ class EventRewriter:
         return patch.set_response_head(data, self._head) if self._number else data
 
     def _send_calls(self, index: int, late: list[HeldFragment], out: list[bytes]) -> None:
-        """Append fragments that have waited for their name, each in a chunk like the one that it came in."""
+        """Append fragments that have waited for their name. Each is in a chunk like the chunk in which it came."""
         for held in late:
             number, own = held.call_state.number, read_count(held.fragment.get("index"))
             part = held.fragment if own is None or own == number else {**held.fragment, "index": number}

@@ -70,7 +70,7 @@ class GeminiAnswer(AssembledAnswer):
             self.add(found)
 
     def add(self, response: Mapping[str, Any]) -> None:
-        """Add one response as it came."""
+        """Add one response as received."""
         self.add_facts(response)
         for part in list_parts(response):
             if isinstance(part, dict):

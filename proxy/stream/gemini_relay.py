@@ -135,7 +135,7 @@ class GeminiRelay:
         self._after_large = b""
         self._filter: BlockFilter | None = None  # of the text that is being read
         self._filters: list[BlockFilter] = []
-        self._has_hidden = False  # a call of ours was left out
+        self._has_hidden = False  # a call of the proxy was left out
         self._last: list[_Piece] = []  # the newest event with a finish reason, and those behind it that say nothing
         self._queue: list[_Piece] | None = None  # what waits, with `hold_text`
         self._earlier: list[_Piece] = [] if previous is None else previous.list_waiting()
@@ -424,7 +424,7 @@ class GeminiRelay:
         self._last = ends[:1]
 
     def _make_piece(self, parts: Sequence[bytes]) -> _Piece:
-        """An event of the proxy's with these parts."""
+        """An event of the proxy with these parts."""
         data = set_parts(b'{"candidates":[{"finishReason":"STOP","index":0}]}', parts)
         piece = _Piece(SseEvent(b"data: " + data + b"\n\n", data), read_json(data), self._spent)
         piece.parts = list(parts)

@@ -32,7 +32,7 @@ class _GrowingItem:
         self.written: list[str] = []  # arguments or input of a call
 
     def read(self) -> tuple[dict[str, Any], bytes]:
-        """The item and its bytes; of an unfinished item, as far as it came."""
+        """The item and its bytes; of an unfinished item, as far as received."""
         if self.raw is not None:
             return facts.read_object(self.raw) or {}, self.raw
         item = dict(self.begun)
@@ -86,7 +86,7 @@ class ItemAnswer(AssembledAnswer):
             self._canonical = None
 
     def add_arguments(self, index: int, piece: str) -> None:
-        """Add a piece of what a call asks for."""
+        """Add a piece of the arguments of a call."""
         item = self._items.get(index)
         if item is not None and self._reserve_chars(len(piece)):
             item.written.append(piece)
@@ -158,5 +158,5 @@ class ItemAnswer(AssembledAnswer):
 
     @property
     def is_truncated(self) -> bool:
-        """True if the answer broke off: no event told its end."""
+        """True if the answer broke off: no event reported its end."""
         return not self.is_done

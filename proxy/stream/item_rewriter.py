@@ -1,10 +1,9 @@
-"""Edits of the events of a Responses stream: blocks, calls of hidden tools, and the numbering of what is left.
+"""Edits of the events of a Responses stream: blocks, calls of hidden tools, and the numbering of the remaining items.
 
-Each event goes on as soon as it is complete, unchanged unless it holds something that the client must not see, or a
-number that an earlier edit has moved. A message waits until its first visible text: one that is nothing but a block
-never reaches the client. An answer of several rounds (see `proxy.stream.responses_relay`) has an `ItemRewriter` for
-each round; the items and numbers that the client has seen pass from one to the next.
-"""
+Each event is passed on as soon as it is complete. It stays unchanged unless it holds hidden content, or a number that
+an earlier edit has moved. A message waits until its first visible text. A message that consists of a block alone never
+reaches the client. An answer of several rounds (see `proxy.stream.responses_relay`) has an `ItemRewriter` for each
+round. The items and numbers that the client has seen are handed to the next round."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class _TextPart:
     def __init__(self, begun: SseEvent, headings: tuple[str, ...]) -> None:
         self.begun = begun
         self.filter = BlockFilter(headings)
-        self.last = begun  # the delta that came last: the template of a delta of ours
+        self.last = begun  # the delta that came last: the template of a delta of the proxy
         self.original: list[str] = []
         self.shown: list[str] = []
         self.logged: list[Any] = []
@@ -59,7 +58,7 @@ class _TextPart:
 
     @property
     def is_unchanged(self) -> bool:
-        """True if all text so far was shown as it came."""
+        """True if all text so far was shown as received."""
         return "".join(self.original) == "".join(self.shown)
 
 
@@ -152,7 +151,7 @@ class ItemRewriter:
         return [*self._previous_usages, self._ending[1].get("usage") if self._ending else None]
 
     def rewrite_event(self, event: SseEvent, data: dict[str, Any], out: list[bytes]) -> None:
-        """Append the bytes that go on for one event which does not end the answer."""
+        """Append the bytes to pass on for one event that does not end the answer."""
         self._current = event, data
         kind = str(data["type"])
         if kind in facts.BEGINNINGS:
@@ -296,7 +295,7 @@ class ItemRewriter:
         self._send(item, event, changes, out)
 
     def _end_part(self, item: _StreamItem, part: _TextPart, out: list[bytes], *, is_cut: bool) -> None:
-        """Send what is left of a part: held text, its annotations, and its ends with the text that was shown."""
+        """Send the rest of a part: held text, annotations, and the end events with the text that was shown."""
         self._send_text(item, part, part.filter.end(cut=is_cut), part.last, None, out)
         has_blocks = bool(part.filter.blocks or part.filter.other_blocks)
         if part.place < 0 and not has_blocks and part.ends:
@@ -414,7 +413,7 @@ class ItemRewriter:
         self._emit(event, {**changes, "output_index": item.out_index}, out)
 
     def _emit(self, event: SseEvent, changes: Changes, out: list[bytes]) -> None:
-        """Append an event with its number among those that the client gets, and with these changes."""
+        """Append an event with its number among the client's events, and with these changes."""
         data, value = event.data or b"", self._read(event)
         number = read_count(value.get("sequence_number"))
         new = {name: one for name, one in changes.items() if name in value and value[name] != one}
@@ -444,7 +443,7 @@ class ItemRewriter:
         self._waiting = [one for one in self._waiting if not one[0].is_message or id(one[0]) in own]
 
     def finish(self, event: SseEvent, data: dict[str, Any], out: list[bytes]) -> bytes:
-        """End the round with its last event. Return this event as the client gets it, b"" if the answer goes on."""
+        """End the round with its last event. Return this event as the client gets it, b"" if the answer continues."""
         response = data.get("response")
         response = response if isinstance(response, dict) else {}
         self._ending = event, response
@@ -512,7 +511,7 @@ class ItemRewriter:
         return b"".join(last)
 
     def break_off(self, out: list[bytes]) -> None:
-        """End the round when the stream broke off: held text goes on, calls whose name is not known do not."""
+        """End the round after the stream broke off. Held text is sent; calls without a known name are not."""
         self._end_open_messages(out, is_cut=True)
         if self._hold:
             self._release(out, has_calls=False)

@@ -1,8 +1,7 @@
 """An assembled answer of the Messages dialect: content blocks on the wire, one chat message for the rooms above.
 
-Its message is the canonical one that `proxy.dialects.messages.blocks` also makes of the client's next request, so the
-answer is recognised there.
-"""
+Its message is the canonical message that `proxy.dialects.messages.blocks` also makes of the client's next request, so
+the answer is recognised there."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ class MessagesAnswer(AssembledAnswer):
             self.add(event)
 
     def add(self, event: MessagesEvent) -> None:
-        """Add one event as it came."""
+        """Add one event as received."""
         if event.type == "content_block_delta":
             self.extend_block(event.index or 0, event.delta or {})
         elif event.type == "content_block_start":
@@ -93,14 +92,15 @@ class MessagesAnswer(AssembledAnswer):
             self.error = read_error_text(event.error)
 
     def add_head(self, message: Mapping[str, Any]) -> None:
-        """Add what the answer's beginning reports. Of several rounds the first one's id and model count."""
+        """Add the fields that the beginning of the answer reports. Of several rounds the first one's id and model
+        count."""
         names = [value if isinstance(value := message.get(name), str) else None for name in ("id", "model")]
         self.id, self.model = self.id or names[0], self.model or names[1]
         self._set_usage(message.get("usage"))
         self.dropped_reasoning = read_dropped_reasoning(message) or self.dropped_reasoning
 
     def add_tail(self, delta: Mapping[str, Any], usage: Any) -> None:
-        """Add what the answer's end reports: stop reason and usage."""
+        """Add the stop reason and the usage that the end of the answer reports."""
         reason = delta.get("stop_reason")
         if isinstance(reason, str) and reason:
             self.stop_reason = reason

@@ -1,8 +1,7 @@
 """Answers of the Messages dialect that are one body: the twin of `proxy.stream.messages_relay`, with the same result.
 
-`remove_blocks` takes withheld text out of a body, `read_round` reads what upstream asks for, `join_rounds` makes one
-body for the client from the bodies of all rounds. The last body is the one that is changed, at the spans in question.
-"""
+`remove_blocks` takes withheld text out of a body. `read_round` reads the calls of an answer. `join_rounds` makes one
+body for the client from the bodies of all rounds. The last body is changed, at the spans in question."""
 
 from __future__ import annotations
 

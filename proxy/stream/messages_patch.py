@@ -1,6 +1,6 @@
 """Changes of one event of a Messages stream: its block's index, its text, and the stop reason and usage of the end.
 
-The bytes change at the spans in question only. Data that only Python's own reader accepts are written anew.
+The bytes change at the spans in question only. Data that only Python's own reader accepts are written again.
 """
 
 from __future__ import annotations

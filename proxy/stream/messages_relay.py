@@ -1,7 +1,7 @@
 """Relay of a Messages stream through the proxy, with the interface of `proxy.stream.relay.Relay`.
 
-If nothing must be removed, the incoming bytes go out at once. Otherwise each event goes on as soon as it is complete,
-unchanged unless it holds something that the client must not see. Blocks of the proxy's own calls, and blocks that hold
+If nothing must be removed, the incoming bytes go out at once. Otherwise each event is passed on as soon as it is
+complete. It stays unchanged unless it holds hidden content. Blocks of the proxy's own calls, and blocks that hold
 nothing but withheld text, leave whole. Clients address blocks by index, so the blocks that stay are numbered without
 gaps, over all rounds of an answer. The end of the stream (`message_delta`, `message_stop`) is kept back in both cases.
 """
@@ -215,7 +215,7 @@ class MessagesRelay:
         self._earlier = [piece for piece in self._earlier if piece.block.kind != "text"]
 
     def end_answer(self) -> bytes:
-        """End the answer although this round goes on. Return the held text of the rounds.
+        """End the answer although the model would continue after this round. Return the held text of the rounds.
 
         Then `terminal` has the value that it has at the end of any answer.
         """
@@ -384,8 +384,8 @@ class MessagesRelay:
             out.append(self._render(piece))
 
     def _release(self, out: list[bytes]) -> None:
-        """Send what has waited: the client sees this round. If calls of the client's follow, the text that earlier
-        rounds put before hidden calls is left out."""
+        """Send the events that have waited: the client sees this round. If calls of the client's follow, the text that
+        earlier rounds put before hidden calls is left out."""
         if self._shown:
             self.drop_held_text()
         waiting = self.list_waiting()
@@ -419,7 +419,7 @@ class MessagesRelay:
     # The end.
 
     def _end_round(self, out: list[bytes], *, is_complete: bool) -> None:
-        """End the round: decide if the answer goes on, and if not, send what has waited."""
+        """End the round. Decide if the answer continues; if not, send the events that have waited."""
         of_round = self._round
         if of_round is None:
             self.terminal = b"".join([event.raw for event in self._tail])

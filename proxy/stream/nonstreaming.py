@@ -1,9 +1,8 @@
 """Hidden tool calls in answers that are one body: the twin of `proxy.stream.relay`, with the same result.
 
 `read_round` reads what upstream asks for in one body. `join_rounds` makes one body for the client from the bodies of
-all rounds. The last body is the one that is changed, at the spans in question. Text and other fields of earlier rounds
-come before its own, as in a stream.
-"""
+all rounds. The last body is changed, at the spans in question. Text and other fields of earlier rounds come before its
+own, as in a stream."""
 
 from __future__ import annotations
 
@@ -124,7 +123,7 @@ def _messages(value: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
-    """Return the body with the fields of earlier messages before those of its own message."""
+    """Return the body with the fields of earlier messages before the fields of its own message."""
     value = _read(body)
     own = _messages(value)[:1] if isinstance(value, dict) else []
     if not own:
@@ -175,7 +174,7 @@ def _join_contents(contents: list[Any]) -> Any:
 
 
 def _ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
-    """Return the ids of all calls: a hidden call gets a new id if it has none, or one that is taken."""
+    """Return the ids of all calls. A hidden call gets a new id if it has none, or if its id is taken."""
     taken = {known for place, known in enumerate(ids) if place not in ours}
     found = list(ids)
     for place in sorted(ours):

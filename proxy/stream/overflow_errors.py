@@ -1,9 +1,8 @@
 """Errors that report a prompt that is too long, and the context window, in the words of each kind of upstream.
 
-There is no field for this error. OpenAI, vLLM, Anthropic, Gemini, Mistral, Bedrock, xAI and TGI each report it in a
-sentence. llama.cpp reports it in a sentence and also in numbers. An error may quote what a client wrote, so only whole
-phrases count.
-"""
+There is no field for this error. OpenAI, vLLM, Anthropic, Gemini, Mistral, Bedrock, xAI and TGI report it in a
+sentence. The server of llama.cpp reports it in a sentence and in numbers. An error may quote the client's text, so only
+whole phrases count."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Relay of a stream through the proxy: bytes go on to the client, and facts read from them fill an `Answer`.
+"""Relay of a stream through the proxy: bytes are passed on to the client, and facts read from them fill an `Answer`.
 
 If nothing must be removed, the incoming bytes go out at once and uncopied, and parsing them only fills the `Answer`.
-Otherwise each event goes on as soon as it is complete, unchanged unless it holds something that the client must not
-see. In both cases the end of the stream is kept back. The exchange sends the end when what the client has seen is on
-disk.
+Otherwise each event is passed on as soon as it is complete. It stays unchanged unless it holds hidden content. In both
+cases the end of the stream is kept back. The exchange sends the end when the client's view of the answer is on disk.
 
 A model may call tools of the proxy. Then one answer to the client consists of several answers of upstream, called
 rounds. Each round has a `Relay`, made `after` the relay of the round before.
@@ -172,7 +171,8 @@ class Relay:
         self._edits.drop_held_text()
 
     def end_answer(self) -> bytes:
-        """End the answer although this round goes on. Return the held end of the round, without its hidden calls.
+        """End the answer although the model would continue after this round. Return the held end of the round, without
+        its hidden calls.
 
         Then `terminal` has the value that it has at the end of any answer.
         """
@@ -232,7 +232,8 @@ class Relay:
                 self._edits.round_answer.is_capped = True
 
     def _may_pass(self, event: SseEvent) -> bool:
-        """True if bytes without data may go on: they may be a piece of an event that was too large to be read."""
+        """True if bytes without data may be passed on. They may be a piece of an event that was too large to be
+        read."""
         if self._parser.overflowed and self._edits.round_answer is not None:
             self._cutting = self._cutting or _CALLS in event.raw
         return not self._cutting

@@ -145,7 +145,7 @@ def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
 
 
 def make_hidden_calls(items: Sequence[Mapping[str, Any]]) -> list[HiddenCall]:
-    """The calls in these items; none if one of them cannot be answered, because it has no id of its own."""
+    """The calls in these items; none if one of them has no id and so cannot be answered."""
     ids = [item.get("call_id") for item in items]
     if not all(isinstance(one, str) and one for one in ids) or len(set(ids)) < len(ids):
         return []

@@ -1,10 +1,9 @@
 """Relay of a Responses stream: the twin of `proxy.stream.relay.Relay`, with the same interface.
 
-If nothing must be removed, the incoming bytes go out at once and uncopied. The last event, which holds the whole
-response, is kept back in both cases: the exchange sends it when what the client has seen is on disk. If the model
-calls tools of the proxy, one answer to the client consists of several rounds, each with a relay made after the relay of
-the round before. All of them go under the id of the first round.
-"""
+If nothing must be removed, the incoming bytes go out at once and uncopied. The last event holds the whole response and
+is kept back in both cases. The exchange sends it when the client's view of the answer is on disk. If the model calls
+tools of the proxy, one answer to the client consists of several rounds. Each round has a relay, made after the relay of
+the round before. All of them go under the id of the first round."""
 
 from __future__ import annotations
 
@@ -133,7 +132,7 @@ class ResponsesRelay:
         return b"".join(out)
 
     def _take_event(self, event: SseEvent, out: list[bytes]) -> bool:
-        """Append what goes on for one event. Return True if it is the last one."""
+        """Append the bytes to pass on for one event. Return True if it is the last one."""
         value = facts.read_event(event.data) if event.data is not None else None
         if value is None:
             if event.data is not None:
@@ -192,7 +191,8 @@ class ResponsesRelay:
         self._rewriter.drop_held_text()
 
     def end_answer(self) -> bytes:
-        """End the answer although this round goes on. Return the held end of the round, without its hidden calls.
+        """End the answer although the model would continue after this round. Return the held end of the round, without
+        its hidden calls.
 
         Then `terminal` has the value that it has at the end of any answer.
         """

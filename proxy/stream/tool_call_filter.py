@@ -67,11 +67,11 @@ class SortedFragments(msgspec.Struct):
     upstream_fragments: list[dict[str, Any]] = []
     """All fragments, as upstream should get them back, with the position of the call in the round as `index`."""
     kept_places: list[tuple[int, int | None]] = []
-    """The fragments that go on now: place in the list, and the new index if the fragment's own index differs."""
+    """The fragments to pass on now: the place in the list, and the new index if the fragment's own index differs."""
     client_fragments: list[Any] = []
     """The same fragments, as the client has them."""
     released: list[HeldFragment] = []
-    """Fragments of earlier events that go on before these."""
+    """Fragments of earlier events that are passed on before these."""
     waiting: list[HeldFragment] = []
     """The fragments of this chunk that are held."""
     changed: bool = False
@@ -182,7 +182,8 @@ class ToolCallFilter:
         return row
 
     def _learn(self, row: _CallState, part: dict[str, Any]) -> dict[str, Any]:
-        """Record what a fragment says about its call. Return the fragment as upstream should get it back."""
+        """Record the name, id and arguments that a fragment adds to its call. Return the fragment as upstream should
+        get it back."""
         known, name, arguments = _text(part.get("id")), _name(part), _arguments(part)
         new = {**part, "index": row.position}
         if known and not row.upstream_id:
@@ -251,7 +252,7 @@ def choose_finish_reason(reason: str, shown_calls: int) -> str:
 
 
 def _begins_call(row: _CallState, index: int | None, known: str, name: str) -> bool:
-    """True if a fragment begins another call than the one that it would continue. known: the fragment's id."""
+    """True if a fragment begins a new call instead of continuing the call at its place. known: the fragment's id."""
     if name and row.kind == _THEIRS and not row.name:
         return True  # that call was sent without a name
     if known:

@@ -58,7 +58,7 @@ async def run_tool_call(call: ToolCall, context: ToolContext, tools: Mapping[str
     except StoreError:
         outcome = "failed"
         text = make_error_result("what is stored cannot be read or written at the moment. Go on without it.")
-    except Exception as fault:  # noqa: BLE001  a fault of ours is a result that says so, never a failed request
+    except Exception as fault:  # noqa: BLE001  a fault of the proxy is a result that says so, never a failed request
         outcome = "failed"
         log.warning("%s failed: %s", call.name, type(fault).__name__)
         context.metrics.internal_errors_total.labels("tool").inc()

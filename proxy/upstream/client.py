@@ -368,7 +368,7 @@ class UpstreamClient:
     ) -> httpx2.Request:
         """Return a request as it goes to a target. proxy_headers: headers of the proxy, sent as they are.
 
-        `path` as it came, percent-encoded. A body of unknown length is sent with the client's Content-Length if there
+        `path` as received, percent-encoded. A body of unknown length is sent with the client's Content-Length if there
         is one, else in chunks.
         """
         line = self._lines[target.name]

@@ -148,7 +148,7 @@ def make_services(settings: Settings, store: Store) -> Services:
     metrics.live_bytes.set_function(lambda: branches.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_queue.set_function(lambda: store.queued)
-    metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has a log of its own
+    metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has its own log
     models = settings.load_models()
     budget = Budget(settings.helper.dollars_a_day)
     return Services(
@@ -214,12 +214,12 @@ class ContextProxy:
             await send({"type": "websocket.close", "code": 1008})
 
     def announce_stop(self) -> None:
-        """Report at /readyz that this process will stop, and go on serving until requests are sent elsewhere."""
+        """Report at /readyz that this process will stop, and continue to serve until requests are sent elsewhere."""
         self.draining = True
 
     def drain(self) -> None:
-        """End the streams that have no end of their own. A server calls this before it waits for open answers. It may
-        be called again."""
+        """End the streams that never end by themselves. A server calls this before it waits for open answers. It may be
+        called again."""
         self.draining = True
         self.services.event_bus.close()
 

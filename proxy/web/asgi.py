@@ -141,7 +141,7 @@ def has_body(scope: Scope) -> bool:
 
 
 class Upload:
-    """A request body passed on as it comes, while the client's disconnect is still noticed.
+    """A request body that is passed on piece by piece. The client's disconnect is still noticed.
 
     Receiving runs ahead of the reading, but at most by HELD bytes. Then it stops, and so does the client
     (back-pressure).
@@ -321,7 +321,8 @@ def log_requests(app: App) -> App:
 
 
 def render_path(scope: Scope) -> str:
-    """Return the path as it came, without its query; cut, and without control characters that a terminal would obey."""
+    """Return the path as received, without its query; cut, and without control characters that a terminal would
+    obey."""
     raw: bytes = scope.get("raw_path") or str(scope["path"]).encode("utf-8", "surrogateescape")
     text = raw.partition(b"?")[0].decode("ascii", "replace")
     return "".join(one if one.isprintable() else "?" for one in text[:MAX_PATH_CHARS])

@@ -74,7 +74,7 @@ class ApiKeys:
         self.lends_credentials = any(
             target.api_key_env or target.base_url == DEMO for target in settings.active_upstreams.values()
         )
-        """True if a request to an upstream may carry another credential than the one that came."""
+        """True if a request to an upstream may carry another credential than the received one."""
 
     def __bool__(self) -> bool:
         return bool(self._by_digest)

@@ -1,9 +1,8 @@
 """Content codings of request bodies: gzip, deflate and zstd are decoded, so that compressed requests are managed too.
 
 The decoded size is bounded while decoding, because a few kilobytes can stand for gigabytes. The number of members and
-the processor time are also bounded, because many megabytes can stand for nothing. A body that cannot be decoded goes on
-as it came. Python has zstd from 3.14 on. Before that the package `zstandard` is used if it is installed.
-"""
+the processor time are also bounded, because many megabytes can stand for nothing. A body that cannot be decoded is
+passed on as received. Python has zstd from 3.14 on. Before that the package `zstandard` is used if it is installed."""
 
 from __future__ import annotations
 

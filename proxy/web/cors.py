@@ -1,10 +1,9 @@
 """Checks against pages of other sites that use a person's browser to reach the proxy.
 
 A proxy on loopback trusts every client that reaches it. Any page that the person opens can make the browser reach it.
-Three checks therefore apply if no keys protect the proxy. The Host must be a name that only this proxy can have,
-because a page whose own name points to 127.0.0.1 sends that name. A request that a page made must come from the proxy's
-own pages. A state-changing call must declare JSON, which no form can.
-"""
+Three checks therefore apply if no keys protect the proxy. The Host must be a name that only this proxy can have: a page
+whose own name points to 127.0.0.1 sends its own name. A request that a page made must come from the proxy's own pages.
+A state-changing call must declare JSON, which no form can."""
 
 from __future__ import annotations
 
@@ -115,7 +114,8 @@ def _is_local(origin: str) -> bool:
 
 
 def build_preflight_headers() -> Headers:
-    """Return the headers, in addition to those of `build_cors_headers`, that allow a page its announced request."""
+    """Return the headers, in addition to the headers of `build_cors_headers`, that allow a page its announced
+    request."""
     allowed = [(b"access-control-allow-methods", ALLOWED_METHODS), (b"access-control-allow-headers", ALLOWED_HEADERS)]
     return [*allowed, (b"access-control-max-age", b"600"), (b"content-length", b"0")]
 

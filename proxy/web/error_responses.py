@@ -55,11 +55,10 @@ async def send_error(
 ) -> None:
     """Send a whole answer that is this error. `headers` come after its own. dialect: the client's wire format.
 
-    A request that would fail again in the same way gets `x-should-retry: false`, which the SDKs obey. Errors for
-    an unreachable upstream or a busy proxy do not carry it: clients retry a lost connection, and may go on doing so.
-    With `receive`, a client that is still sending a body that is too large can read the reason before the connection is
-    closed.
-    """
+    A request that would fail again in the same way gets `x-should-retry: false`, which the SDKs obey. Errors for an
+    unreachable upstream or a busy proxy do not carry it: clients retry after a lost connection, and may continue to do
+    so. With `receive`, a client that is still sending a body that is too large can read the reason before the
+    connection is closed."""
     if dialect == "messages":
         body = make_messages_error(str(error), error.code)
     else:

@@ -114,11 +114,10 @@ class ConcurrencyLimit:
 class BodyBudget:
     """Budget of memory for the bodies that requests hold: a body beyond it gets 503 with Retry-After.
 
-    A body is counted as it comes, not as it is declared: a client that only declares a length takes nothing from
-    others. Two rules keep one client from holding the whole budget. A tenant gets half, if there are several. If there
-    is no room, the body that has been arriving for longest is dropped, because a normal client sends its body at once.
-    most: bytes for all bodies together. several: True if the bodies may be of several tenants.
-    """
+    A body is counted by its received bytes, not by its declared length. So a client that only declares a length takes
+    nothing from others. Two rules keep one client from holding the whole budget. A tenant gets half, if there are
+    several. If there is no room, the body that has been arriving for longest is dropped, because a normal client sends
+    its body at once. most: bytes for all bodies together. several: True if the bodies may be of several tenants."""
 
     __slots__ = ("_by_tenant", "_coming", "_metrics", "_most", "_several", "held")
 
@@ -276,7 +275,7 @@ class EvictableConnection(Protocol):
 
 
 class HalfOpenConnections:
-    """Half-open connections: those that have not brought the head of a request, by the address that they came from.
+    """Half-open connections, by address: connections that have not brought the head of a request.
 
     One address may hold `most` of them. If an address exceeds that, or the server exceeds its total, the oldest
     connection is closed. A normal client sends its head at once, so the connection that has been silent for longest has

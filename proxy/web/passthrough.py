@@ -2,8 +2,7 @@
 
 Half of the requests that agents send go to paths that no proxy knows, so this code does not read their content. The one
 exception is the `model` of a JSON body, if several upstreams must be distinguished. The upload is not held in memory
-and has no limit of its own. A request that works without the proxy works through it.
-"""
+and has no separate limit. A request that works without the proxy works through it."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ async def serve_passthrough(
 ) -> None:
     """Send one request to `target` (else the one that its model names, else the first) and return its answer.
 
-    `path` is percent-encoded, as it came. Raises the errors of `Client.send` before anything is sent to the client.
+    `path` is percent-encoded, as received. Raises the errors of `Client.send` before anything is sent to the client.
     Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises ClientGone.
     share: the part of the budget that a kept body holds. rules: the paths that are allowed with a key of the operator;
     others raise Forbidden. on_allowed: called once that is clear.

@@ -1,9 +1,8 @@
 """`/v1/responses` over WebSocket: each `response.create` frame is a request, and the events of its answer are frames.
 
-The handshake needs what a request needs: a key, an allowed origin. A frame then goes through the whole application as a
-request over HTTP, with the headers of the handshake: limits, planning, answer, log and counters are the same. One
-response is made at a time; a client that leaves ends it.
-"""
+The handshake has the requirements of a request: a key, an allowed origin. A frame then goes through the whole
+application as a request over HTTP, with the headers of the handshake. Limits, planning, answer, log and counters are
+the same. One response is made at a time; a client that leaves ends it."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ _POLICY_VIOLATION, _RESTART, _INTERNAL = 1008, 1012, 1011
 class CarriedHistories:
     """The items that went over each open connection, within a bound for all of them.
 
-    The oldest are forgotten first: their client is told so, and sends its history again."""
+    The oldest are forgotten first. The client then gets an error, and sends its history again."""
 
     __slots__ = ("_held", "_most", "size")
 
@@ -236,7 +235,7 @@ class ResponseSocket:
 
 
 class _Answer:
-    """The answer to a request over HTTP, told as frames while it comes. Without `tell` it is kept."""
+    """The answer to a request over HTTP, sent as frames while it comes. Without `tell` it is kept."""
 
     def __init__(self, tell: Callable[[bytes], Any] | None = None) -> None:
         self.status = 0

@@ -1,4 +1,4 @@
-"""Routing of a request to what it asks for and the keys that open it, by `scope["path"]` and the method alone.
+"""Routing of a request to its handler and the keys that open it, by `scope["path"]` and the method alone.
 
 The access check and the dispatch use the same result. No spelling of a path can therefore pass the check as one thing
 and be served as another. The default is closed: a path of the proxy without a route needs an admin's key even for the

@@ -6,13 +6,13 @@ these open for ever: a socket that sends nothing, half a head, one byte a second
 deadlines and these rules:
 
 - Fields behind a chunked body (trailers) are dropped. They would end up among the headers, behind every check of them.
-- Requests behind the one that is being answered (pipelining) wait in a short queue, and no more is read. Bytes that
-  cannot be parsed there end the connection after the answer, and never write into it. A client that leaves is noticed
-  in this state too.
+- Requests behind the current request (pipelining) wait in a short queue, and no more is read. Bytes that cannot be
+  parsed there end the connection after the answer, and never write into it. A client that leaves is noticed in this
+  state too.
 - A request may be answered before its body has come (no key, no room). Then the client has a moment to send the rest.
-  After that its connection is closed: nobody holds a place with a body that nobody reads.
+  After that its connection is closed: an unread body must not hold a place.
 - A connection that is not read, because enough data waits, would not report that the client has left. So the socket is
-  polled. Only Linux reports it; elsewhere it is noticed when reading goes on.
+  polled. Only Linux reports it. Elsewhere it is noticed at the next read.
 - An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined: the exchange goes on in HTTP/1.1.
   A WebSocket handshake for `/v1/responses` is accepted (`websocket.py`). Any other gets 426, since no exchange in
   HTTP/1.1 could take its place.
@@ -50,7 +50,7 @@ MIN_AVERAGE_RATE: Final = 32 * 1024
 BODY_TIME_FACTOR: Final = 4
 """Times `timeouts.body_s` that a body may take in addition to that: a short body may come slowly."""
 MAX_PIPELINED_REQUESTS: Final = 16
-"""Requests that may wait on a connection behind the one that is being answered."""
+"""Requests that may wait on a connection behind the current request."""
 RECEIVE_BYTES: Final = 256 * 1024
 """Bytes that one receive may bring; a head is checked between two receives."""
 CHECKS_PER_DEADLINE: Final = 4
@@ -314,7 +314,7 @@ class Connection(HttpToolsProtocol):
         self.metrics.refused_connections_total.labels(why=str(status)).inc()
         if running is None or running.response_complete or not running.response_started:
             if running is not None:
-                self._announce_departure(running)  # what it sends from now on goes nowhere
+                self._announce_departure(running)  # later bytes of the client are ignored
             error = ProxyError(why)
             error.code, error.type = code, "invalid_request_error"
             body = render_error(error)

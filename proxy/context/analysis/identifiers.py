@@ -1,9 +1,8 @@
 """Facts of a text that an agent may need again: its names (paths, ids, numbers, dotted words) and its lines.
 
 Facts are computed once for each message and stored as hashes, since a batch of edits looks at the whole history. A name
-or a line that occurs elsewhere in the prompt need not be kept in its place. A shortened result would lose those that
-occur nowhere else.
-"""
+or a line that occurs elsewhere in the prompt need not be kept in its place. A shortened result would lose the
+identifiers that occur nowhere else."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _PARTED = bytes(b if b >= 128 or chr(b).isalnum() or b in _INSIDE else 32 for b 
 _marked = re.compile(r"[/_@.0-9]").search
 _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
 ERROR_WORDS = ("rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ")
-"""Words, one of which occurs in every error line."""
+"""Every error line holds at least one of these words."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 MIN_LINE_CHARS = 12
 """Minimum number of characters of a line, without its indentation, that is distinct from other lines."""

@@ -1,8 +1,7 @@
 """Files that calls have removed, moved or restored, and files that a patch in a call names.
 
-A removed file must not be reported as created, and a restored file is no longer edited. Where a command does not say
-which file it means, no file is reported: silence misleads nobody.
-"""
+A removed file must not be reported as created, and a restored file is no longer edited. If a command does not name the
+file, no file is reported: a missing entry misleads no reader."""
 
 from __future__ import annotations
 

@@ -545,7 +545,7 @@ def _find_next_lines(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
 def _read_look_outcome(
     rows: Sequence[str], command: ShellCommand, code: int | None, shown: list[int], tail: list[int], first: int | None
 ) -> ToolOutcome:
-    """Return the outcome of a command that only shows; the shown text is no outcome of its own."""
+    """Return the outcome of a command that only shows. The shown text is not an outcome itself."""
     error = runners.compile_patterns().error
     filled = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
     starts = [strip_line(rows[n]) for n in filled]

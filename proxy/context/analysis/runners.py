@@ -342,7 +342,7 @@ OUTCOME_WORDS = (
     "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
     "unknown revision", "parsing", "status", "timed out", "file or dir",
 )  # fmt: skip
-"""Words in lower case, one of which occurs in each line that reports an outcome."""
+"""Words in lower case. Each line that reports an outcome holds at least one of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ def parse_command(text: str) -> ShellCommand:
     bare = _COMMENT.sub("", _REDIRECT.sub(" ", _QUOTED.sub(_quoted, bare)))
     strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
     simple = _BRANCHES.search(bare) is None
-    bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs a command of its own
+    bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs its own command
     parts = list(_parts(bare))
     runs = [part for part in parts if not part.shows]
     if not runs:
@@ -239,8 +239,7 @@ def _strip_display_parts(parts: Sequence[_Part]) -> str:
 def _shorten_text(text: str, whole: str = "") -> str:
     """Return the text or, if it is long, its beginning and a hash: it is stored with every message of a history.
 
-    whole: the text of which `text` is the beginning.
-    """
+    whole: the whole text; `text` is the beginning."""
     if len(text) <= MAX_STORED_CHARS and not whole:
         return text
     return f"{text[: MAX_STORED_CHARS - 8]}{_digest(whole or text)}"

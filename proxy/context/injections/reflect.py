@@ -41,7 +41,7 @@ class Reflect(ReflectionSettings, Injection):
     tokens: int = 1000
     """Maximum number of tokens for the lines."""
     stuck: int = 3
-    """Consecutive stuck or regressing iterations after which the model is told to recover; 0: never."""
+    """Consecutive stuck or regressing iterations after which a note asks the model to recover. 0: never."""
     loops: bool = True
     """Warn of loops if the model has assessed no progress. A policy that also has the injection `warn_of_loops` leaves
     the warning to that injection and its settings."""

@@ -2,7 +2,7 @@
 
 The forms are: whole, extract (each result by itself), folded (several steps in one summary), brief (a group in one
 short summary), gone. A summary stands in the result of a step that is kept, in place of the result's text. This is the
-safest place (WIRE.md 1.7): calls keep their results, roles keep their turns, and no message of ours is needed. The
+safest place (WIRE.md 1.7): calls keep their results, roles keep their turns, and no message of the proxy is needed. The
 messages that the summary replaces are gone.
 """
 

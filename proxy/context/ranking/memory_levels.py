@@ -34,7 +34,7 @@ _EXPLORES = 4
 
 
 class Level(IntEnum):
-    """The levels, from the one that stays longest to the one that leaves first."""
+    """The levels. The first stays longest, the last leaves first."""
 
     PERMANENT = 0
     SESSION = 1

@@ -1,9 +1,8 @@
-"""Units of a prompt that can leave by themselves, and the choice of those that stay under a budget.
+"""Units of a prompt that can leave by themselves, and the choice of units that stay under a budget.
 
-Every upstream refuses half a step. Some also refuse a user message behind a tool result, or two messages in a row of
-one role (WIRE.md 1.7, W2, W5, W6). A policy that picks messages by their worth has to know which others each brings
-along.
-"""
+Every upstream refuses half a step. Some upstreams also refuse a user message behind a tool result, or two successive
+messages of one role (WIRE.md 1.7, W2, W5, W6). A policy that picks messages by their worth has to know which others
+each brings along."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def find_units(
 
     after_tool, alternate: as the model has them. If an upstream takes no user message behind a tool result, a step
     needs the answer that stands between. If it insists on turns, a prompt and the answer that closed it are one unit,
-    and all steps between need that unit. A system message is a unit of its own.
+    and all steps between need that unit. A system message is its own unit.
     """
     if alternate:
         return _find_alternating_units(messages, steps)

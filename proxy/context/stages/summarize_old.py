@@ -21,9 +21,8 @@ class SummarizeOld(Stage):
     """Leave out all messages before the newest ones, and append a summary to the first user message that stays. The
     summary counts the turns of each kind that left, or is a helper model's text if there is one.
 
-    The summary is never a message of its own: some upstreams refuse a second system message, or two user messages in a
-    row. A helper's summary that is empty, or not shorter than its messages, is not used.
-    """
+    The summary is never a separate message: some upstreams refuse a second system message, or two successive user
+    messages. A helper's summary that is empty, or not shorter than its messages, is not used."""
 
     keep: int = 10
     """Number of newest messages that stay unchanged; more where a step would be split."""

@@ -174,8 +174,8 @@ def shorten_text(text: str, limit: int, message_id: str = "") -> str:
 def build_ask(view: View, steps: Sequence[Step], max_chars: int, min_ids: int, prompt: str = SUMMARY_PROMPT) -> Ask:
     """The question for a summary of these steps.
 
-    max_chars: characters that the summary may have. min_ids: number of identifiers that the answer has to hold, from
-    those that an extract would show. prompt: the instruction to the helper."""
+    max_chars: characters that the summary may have. min_ids: number of identifiers of an extract that the answer has to
+    hold. prompt: the instruction to the helper."""
     rows, keys = [], []
     for step in steps:
         for n in range(step.start, step.end):
@@ -196,9 +196,8 @@ def build_merge_ask(
 ) -> Ask:
     """The question for a summary of summaries.
 
-    The steps are those that the summaries stand for. They are more than the steps of any one summary, because the
-    messages that an Ask is about make its id.
-    """
+    The summaries stand for these steps. They are more than the steps of any one summary, because the messages that an
+    Ask is about make its id."""
     keys = tuple(view.keys[n] for step in steps for n in range(step.start, step.end))
     text = "\n\n".join((placeholders.fill(prompt, CHARACTERS=max_chars), *summaries))
     return Ask("summary", text, keys, (), max_chars, urgent=True)

@@ -1,9 +1,8 @@
 """The short form of a tool result: its source, its outcome, and the content that stands nowhere else in the prompt.
 
-A shortened result has to say which call it belongs to and how it ended. It must not take away the only place of a path,
-an id or a line. Everything else can be had again, from the store or by calling the tool again. All that is listed was
-in the result, in its order; the amount that is missing is given.
-"""
+A shortened result has to name its call and its outcome. It must not take away the only place of a path, an id or a
+line. Everything else can be had again, from the store or by calling the tool again. All that is listed was in the
+result, in its order; the amount that is missing is given."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _excerpt(message: Message) -> str:
 
 
 def _cut_middle(text: str, limit: int) -> str:
-    """Both ends of a long text: the beginning says what it is, and the end says how it ended."""
+    """Both ends of a long text: the beginning names its subject, and the end its outcome."""
     if len(text) <= limit:
         return text
     half = limit // 2

@@ -52,8 +52,8 @@ def _pieces(text: str, chars: int, missing: Callable[[int], str]) -> str:
 def make_mark_renderer(message_id: str, total_chars: int | None, offered: Collection[str]) -> Callable[[int], str]:
     """Return a function that makes the mark for the missing characters of a message, from their number.
 
-    message_id: the message's public id. total_chars: its characters; None if a text of ours in its place is cut.
-    offered: the tools of ours that the model has."""
+    message_id: the message's public id. total_chars: its characters; None if a text of the proxy in its place is cut.
+    offered: the tools of the proxy that the model has."""
     if "recall" in offered:
         source = f"; {render_recall_call(message_id)} has all of it"
     elif "query_db" in offered:

@@ -165,7 +165,7 @@ def _read_rest(
         rest = rest[1:]
     elif rest[:1] != b"]":
         return None
-    # Everything after the known messages is made a body of its own. Its spans, moved by `by`, are the wanted spans.
+    # Everything after the known messages becomes a separate body. Its spans, moved by `by`, are the wanted spans.
     members = json_spans.find_members(_OPEN + rest, None if limits is None else MAX_TOP_LEVEL_KEYS)
     most = None if limits is None else limits.messages - len(front.messages)
     inside = json_spans.find_elements((_OPEN + rest)[members[0].start : members[0].end], most) if members else None
@@ -379,7 +379,7 @@ def remove_calls(raw: bytes) -> bytes:
 
 
 def make_user_message(text: str) -> bytes:
-    """A user message of the proxy's, for upstreams that accept one after a tool result."""
+    """A user message of the proxy, for upstreams that accept one after a tool result."""
     return msgspec.json.encode({"role": "user", "content": text})
 
 

@@ -4,7 +4,7 @@ A gateway sends the messages that it wants shortened, and puts the answer's rows
 same number of rows in the same order. Some gateways withhold rows: every message of the assistant, the system prompt
 and the newest user message. Such rows are completed for the pipeline:
 
-- Each tool result gets a call of its own in front of it. A result without its call would be no step.
+- Each tool result gets its own call in front of it. A result without its call would be no step.
 - User rows are read as context, which is never edited and is no part of the identity. The newest user message is
   withheld at first and stands between older rows one request later. The chain of the results must not move with it.
 
@@ -42,12 +42,12 @@ class CompressRequest:
     places: tuple[int, ...]
     """For each row the index of its canonical message."""
     is_context: tuple[bool, ...]
-    """For each row True if it is read as context, and stays as it came."""
+    """For each row True if it is read as context, and stays as received."""
     is_cut: bool = False
     """False: nothing is withheld from a gateway."""
 
     def read_rows(self) -> list[bytes]:
-        """The rows as they came."""
+        """The rows as received."""
         return [self.body[start:end] for start, end in self.rows]
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:  # noqa: ARG002  the protocol's
@@ -72,8 +72,8 @@ class CompressRequest:
 
 
 def read_compress_request(body: bytes, limits: SizeLimits | None = None) -> CompressRequest:
-    """The request in this body. Raises NotManaged: `unreadable` or `shape` if it is not understood, `size` if it is
-    over the limits, `rows` if there is nothing in it that could be shortened."""
+    """The request in this body. Raises NotManaged: `unreadable` or `shape` for a body that is not understood, `size`
+    over the limits, `rows` if no row can be shortened."""
     if limits is not None:
         limits.check_size(body)
         limits.check_values(body)
@@ -118,7 +118,7 @@ def _make_call(call_id: str, result: bytes) -> bytes:
 
 
 def _write_stand_in(original: bytes) -> bytes:
-    """The row with a stand-in for its text. A row without text, or with calls, stays as it came."""
+    """The row with a stand-in for its text. A row without text, or with calls, stays as received."""
     if json_spans.find_member(original, "tool_calls"):
         return original
     try:

@@ -1,6 +1,6 @@
 """A run of wire contents as canonical messages, and a canonical message as wire parts.
 
-Contents of the model that follow each other are one answer: SDKs keep each chunk of a stream as a content of its own.
+Contents of the model that follow each other are one answer: SDKs keep each chunk of a stream as its own content.
 A content of the user becomes one tool message for each `functionResponse`, and one user message for all other parts.
 
 Older models give calls no ids, and results answer calls by name and order. Canonical messages need ids: such a call

@@ -78,7 +78,7 @@ def read_finish_reason(reason: str, *, has_calls: bool) -> str:
 
 
 def cut_parts(data: bytes) -> list[bytes]:
-    """The bytes of the parts of the first candidate. Raises ValueError or KeyError if they cannot be told apart."""
+    """The bytes of the parts of the first candidate. Raises ValueError or KeyError if they cannot be distinguished."""
     span = _find_parts(data)
     return [data[start:end] for start, end in spans.read_elements(data, span)] if span is not None else []
 
@@ -163,11 +163,11 @@ def read_error_text(error: Any) -> str:
 
 
 def make_error_body(message: str, code: str, status: int = 500) -> bytes:
-    """Return an error of the proxy's as a body. code: the proxy's own code, which the message begins with."""
+    """Return an error of the proxy as a body. code: the proxy's own code, which the message begins with."""
     number, name = _STATUSES.get(code, (status, _BY_HTTP.get(status, "INTERNAL")))
     return write_json({"error": {"code": number, "message": f"{code}: {message}", "status": name}})
 
 
 def make_error_event(message: str, code: str) -> bytes:
-    """Return an error of the proxy's as an event within a stream."""
+    """Return an error of the proxy as an event within a stream."""
     return b"data: " + make_error_body(message, code) + b"\n\n"

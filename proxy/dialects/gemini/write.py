@@ -1,7 +1,7 @@
 """Writing canonical messages back into a Gemini body: the client's parts keep their bytes wherever nothing changed.
 
-Results of one step stand behind their calls, as many as there are calls. So a message of the proxy's joins the client's
-content at its place, and gets one of its own only where there is none to join.
+Results of one step stand behind their calls, as many as there are calls. So a message of the proxy joins the client's
+content at its place; it stands alone only if there is none.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Unit:
 
 @dataclass(slots=True)
 class _Draft:
-    """One content to send. place: the index of the client's content, None for one of the proxy's.
+    """One content to send. place: the index of the client's content, None for one of the proxy.
 
-    kept: new canonical messages by the index of the unit. own: parts of the proxy's, each with the part of the client's
+    kept: new canonical messages by the index of the unit. own: parts of the proxy, each with the part of the client's
     that it stands behind (-1: in front of all).
     """
 
@@ -164,7 +164,7 @@ class _Writer:
             raise ValueError(f"a message of the role {message.role!r}")
 
     def _find_results_place(self, outgoing: Sequence[OutgoingMessage], at: int) -> int | None:
-        """The place of the client's results that a result of the proxy's comes before; None if none follows."""
+        """The place of the client's results that a result of the proxy comes before; None if none follows."""
         for source, raw in outgoing[at + 1 :]:
             if source is not None:
                 unit = self._units[source]

@@ -3,7 +3,7 @@
 Anthropic caches a prompt up to blocks with `cache_control`, at most four in a request. A mark is no part of the cached
 prefix, so a mark may stand elsewhere in the next request. From a mark, an entry is found that ends at most 20 blocks
 earlier (platform.claude.com/docs/en/build-with-claude/prompt-caching). The client's marks stay where they are. A mark
-for an hour may not follow one for five minutes, so a mark of the proxy's has the lifetime of the client's next one.
+for an hour may not follow one for five minutes, so a mark of the proxy has the lifetime of the client's next one.
 """
 
 from __future__ import annotations

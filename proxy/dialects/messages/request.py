@@ -1,8 +1,7 @@
 """Reading a Messages body into chat form.
 
 Only the fields named here are read; everything else travels in its bytes. The canonical messages stand in front of all
-values that change from request to request, so a body that has only grown gives a chat body that has only grown.
-"""
+values that change between requests. So a body that has only grown gives a chat body that has only grown."""
 
 from __future__ import annotations
 
@@ -54,8 +53,8 @@ class MessagesRequest:
 def read_messages_request(
     body: bytes, limits: SizeLimits | None = None, convert: MessageConverter = convert_message
 ) -> MessagesRequest:
-    """The request in this body. Raises NotManaged: `unreadable` or `shape` if it is not understood, `size` if it is
-    over the limits, `chain` if the history is at the provider, `compaction` if the request asks for one."""
+    """The request in this body. Raises NotManaged: `unreadable` or `shape` for a body that is not understood, `size`
+    over the limits, `chain` if the provider holds the history, `compaction` for a compaction."""
     if limits is not None:
         limits.check_size(body)
         limits.check_values(body)
@@ -99,7 +98,7 @@ def read_messages_request(
 
 
 def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
-    """The wire body with canonical messages of the proxy's at its end: an answer, and the results of its calls.
+    """The wire body with canonical messages of the proxy at its end: an answer, and the results of its calls.
 
     Raises NotManaged or ValueError if the body or a message cannot be read.
     """

@@ -122,7 +122,7 @@ class BlockBuilder:
 
 
 def _read_input(written: str) -> Any:
-    """The input of a call; its text in a member of its own if it is no object."""
+    """The input of a call; its text in its own member if it is no object."""
     try:
         value = msgspec.json.decode(written)
     except (ValueError, RecursionError):
@@ -175,17 +175,17 @@ def read_error_text(error: Any) -> str:
 
 
 def make_event(name: str, members: Mapping[str, Any]) -> bytes:
-    """Return one event of the proxy's."""
+    """Return one event of the proxy."""
     return b"event: " + name.encode() + b"\ndata: " + write_json({"type": name, **members}) + b"\n\n"
 
 
 def make_error_body(message: str, code: str) -> bytes:
-    """Return an error of the proxy's as a body. code: the proxy's own code, which the message begins with."""
+    """Return an error of the proxy as a body. code: the proxy's own code, which the message begins with."""
     return write_json({"type": "error", "error": _make_error(message, code)})
 
 
 def make_error_event(message: str, code: str) -> bytes:
-    """Return an error of the proxy's as an event within a stream."""
+    """Return an error of the proxy as an event within a stream."""
     return make_event("error", {"error": _make_error(message, code)})
 
 

@@ -1,7 +1,7 @@
 """Writing canonical messages back into a Messages body: client messages keep their bytes wherever nothing changed.
 
 Tool results of one step stand in one user message, in front of any text (rules M8 and M9 of `rules`). So a message of
-the proxy's joins the client's message at its place, and gets one of its own only where there is none to join.
+the proxy joins the client's message at its place; it stands alone only if there is none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Units = Sequence[tuple[int, MessageUnit]]
 
 @dataclass(slots=True)
 class _Draft:
-    """One wire message to send. place: the index of the client's message, None for one of the proxy's."""
+    """One wire message to send. place: the index of the client's message, None for one of the proxy."""
 
     place: int | None
     role: str
@@ -42,9 +42,9 @@ class _Draft:
     texts: list[tuple[int, bytes]] = field(default_factory=list)
     """Other blocks to insert, in the same way."""
     content: bytes = b""
-    """The content of a message of the proxy's that cannot be joined."""
+    """The content of a message of the proxy that cannot be joined."""
     more: bytes = b""
-    """Further members of a message of the proxy's."""
+    """Further members of a message of the proxy."""
     last_result: int = -1
     last_block: int = -1
 
@@ -124,7 +124,7 @@ def _read_names(chat: bytes) -> tuple[bytes | None, bytes | None]:
 
 
 def _draft_own(drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMessage], at: int, role: str) -> None:
-    """Give a message of the proxy's its place."""
+    """Give a message of the proxy its place."""
     raw = outgoing[at][1]
     current = drafts[-1] if drafts else None
     if role == "assistant":
@@ -148,7 +148,7 @@ def _draft_own(drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMe
 
 
 def _find_results_place(units: Units, outgoing: Sequence[OutgoingMessage], at: int) -> int | None:
-    """The place of the client's results message that a result of the proxy's comes before; None if none follows."""
+    """The place of the client's results message that a result of the proxy comes before; None if none follows."""
     for source, raw in outgoing[at + 1 :]:
         if source is not None:
             place, unit = units[source]

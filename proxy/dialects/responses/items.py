@@ -68,7 +68,7 @@ def find_type(item: Mapping[str, Any]) -> str:
 
 
 def find_role(item: Mapping[str, Any]) -> ItemRole:
-    """The maker of an item. An item of an unknown type is the model's, unless it has a role of its own."""
+    """The maker of an item. An item of an unknown type is the model's, unless it has its own role."""
     kind = find_type(item)
     if not kind:
         raise NotManaged("shape", "an item without a type")
@@ -275,8 +275,9 @@ def _text(value: Any) -> str:
 
 
 def find_texts(raw: bytes, item: Mapping[str, Any]) -> tuple[list[tuple[int, int]], int | None]:
-    """(the spans of the JSON strings in an item that are the text parts of its canonical message, in their order; the
-    position behind the last element of its list of parts, None if it has no list that takes a text part)."""
+    """Return (spans, end). The spans are those of the JSON strings that are the text parts of the item's canonical
+    message, in order. The end is the position behind the last part, None if the item has no list that takes a text
+    part."""
     kind = find_type(item)
     found = json_spans.find_member(raw, "content" if kind == "message" else "output")
     if found is None:
@@ -305,8 +306,8 @@ def find_texts(raw: bytes, item: Mapping[str, Any]) -> tuple[list[tuple[int, int
 
 
 def make_items(message: bytes, call_types: Mapping[str, str]) -> list[bytes]:
-    """The items of a message of ours, in the order of an answer. call_types: the type of each call in front of it, by
-    its id. Raises ValueError if the message cannot be expressed."""
+    """The items of a message of the proxy, in the order of an answer. call_types: the type of each call in front of it,
+    by its id. Raises ValueError if the message cannot be expressed."""
     fields = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
     if "wire" in fields:
         wire = bytes(fields["wire"])

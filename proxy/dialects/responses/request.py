@@ -1,9 +1,8 @@
 """OpenAI's Responses: reading a request into chat-completions messages, and writing a changed one back on its spans.
 
-`instructions` is the first message, if the body has any. Every other message comes from the items of `input`: one
-item, or the run of items that the model made. What chat completions cannot express (ids, encrypted reasoning, hosted
-tools) is in no text, so that no stage edits it; it goes out as the client's own bytes.
-"""
+`instructions` is the first message, if the body has any. Every other message comes from the items of `input`: one item,
+or the run of items that the model made. Members that chat completions cannot express (ids, encrypted reasoning, hosted
+tools) are in no text, so no stage edits them. They go out as the client's own bytes."""
 
 from __future__ import annotations
 
@@ -74,8 +73,8 @@ class ResponsesRequest:
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages and tools: see `base.WireRequest.write`. Raises ValueError for a change
-        that this dialect does not allow: of an assistant message, of a system message (a text at its end is allowed),
-        of ids, and of anything in front of a compaction item."""
+        that this dialect does not allow. It allows no change of assistant messages, of ids, and of anything in front of
+        a compaction item. A system message may only get a text at its end."""
         changes = _Changes(self)
         changes.take(messages)
         replacements = changes.build()
@@ -87,8 +86,8 @@ class ResponsesRequest:
 def read_wire_request(
     body: bytes, limits: SizeLimits | None = None, held: Sequence[bytes] | None = None
 ) -> ResponsesRequest:
-    """The request in this body. Raises NotManaged: `unreadable` or `shape` if the body is not understood, `size` if it
-    is over the limits, `chain` if the provider holds the history, `compaction` if the request is one.
+    """The request in this body. Raises NotManaged: `unreadable` or `shape` for a body that is not understood, `size`
+    over the limits, `chain` if the provider holds the history, `compaction` for a compaction.
 
     held: the canonical messages that the provider holds, as far as they are known. Then no `chain` is raised, and the
     request may be read but not changed.
@@ -303,7 +302,7 @@ class _Changes:
         self._last_user = len(self._new) - 1 if is_user else None
 
     def _insert(self, raw: bytes) -> None:
-        """Add a message of ours: a text joins the client's user message in front of it, all else is an item."""
+        """Add a message of the proxy: a text joins the client's user message in front of it, all else is an item."""
         self._is_same = False
         role = _ROLE.decode(raw).role
         if self._last_user is not None and role == "user":
@@ -316,7 +315,7 @@ class _Changes:
 
 
 def read_text(message: bytes) -> str:
-    """The text of a message of ours. Raises ValueError if its content is no text."""
+    """The text of a message of the proxy. Raises ValueError if its content is no text."""
     content = msgspec.json.decode(message).get("content")
     if isinstance(content, list) and all(isinstance(part.get("text"), str) for part in content):
         return "".join(part["text"] for part in content)

@@ -292,7 +292,7 @@ def _canonicalize(item: Any) -> Any:
 
 def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
     """The body without the reasoning items of these tokens. Items that the reasoning led to lose their ids: an item
-    with an id is refused without its reasoning. Raises ValueError if the items cannot be told apart."""
+    with an id is refused without its reasoning. Raises ValueError if the items cannot be distinguished."""
     return _without_reasoning(body, lambda items, n: wire.find_token(items[n]) in tokens)
 
 

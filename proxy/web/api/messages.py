@@ -182,7 +182,7 @@ exchanges_router = APIRouter(prefix="/api/sessions/{session}/exchanges", tags=["
 
 
 class ExchangeDetails(BaseModel):
-    """A request and its answer. tokens_before, tokens_after: of the prompt by the proxy's own count, as it came and as
+    """A request and its answer. tokens_before, tokens_after: of the prompt by the proxy's own count, as received and as
     it went out. predicted: cached tokens as planned; cached_tokens: as the provider reported. fallback: the reason for
     sending the original. status: open, complete, partial, client_gone, failed, rejected or deferred."""
 

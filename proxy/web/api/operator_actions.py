@@ -1,4 +1,4 @@
-"""Routes of the operator actions: made from the table of actions, but for lists in pages and decisions."""
+"""Routes of the operator actions: made from the table of actions, except for lists in pages and decisions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def list_groups(
     branch: Branch = None,
     status: Annotated[Literal["", "in", "changed", "out", "dropped", "removed"], Query(description="Those.")] = "",
 ) -> Response:
-    """List the groups of a branch, oldest first, with their tokens as they came and as they would go out next."""
+    """List the groups of a branch, oldest first, with their tokens as received and as they would go out next."""
     at = pagination.read_cursor(cursor, int)
     found = await show.list_groups(context.services, context.tenant, context.session, branch=branch, status=status)
     rows = [one for one in found if at is None or one.first > at[0]]

@@ -312,7 +312,7 @@ def _timeline_cache(request: Request) -> TimelineCache:
 
 @figures_router.get("/me", openapi_extra=READ)
 async def show_caller(admin: AdminContextDep) -> CallerDetails:
-    """Show the owner of this key, and what it opens."""
+    """Show the owner of this key, and the planes that it opens."""
     caller = admin.caller
     changes = caller.plane in ("admin", "any")
     return CallerDetails(name=caller.name, tenant=caller.tenant, plane=caller.plane, may_change=changes)

@@ -98,7 +98,7 @@ def _match(services: Services, wanted: Sequence[ReplayContender], model: Model) 
 
 
 async def _played(found: list[RecordedConversation], match: ReplaySettings) -> list[Any]:
-    """Play in a separate process: it computes for seconds, and chat goes on meanwhile."""
+    """Play in a separate process: the replay computes for seconds, and chat continues meanwhile."""
     pool = create_pool(1, match)
     loop = asyncio.get_running_loop()
     try:
