@@ -115,8 +115,8 @@ async def _take_over(services: Services, incoming: Incoming, made: Chain, *, cou
 
 
 def return_unplanned(incoming: Incoming) -> Incoming:
-    """Return the request as it goes out without a plan: the client's own bytes, or, where the provider does not know
-    the history, the whole history and an answer that the provider stores."""
+    """Return the request as it goes out without a plan. These are the client's own bytes if the provider knows the
+    history. Otherwise they are the whole history, with an answer that the provider stores."""
     made = incoming.chain
     if made is None:
         return incoming

@@ -1,9 +1,8 @@
 """Relay of a Gemini stream through the proxy, with the interface of `proxy.stream.relay.Relay`.
 
-Each event is a whole response. It goes on as soon as it is complete, unchanged unless it holds something that the
-client must not see: then its parts are written again, and an event that is left without parts does not go on. No mark
-ends a stream, so the newest event with a finish reason is held: it is the end if no other event follows it.
-"""
+Each event is a whole response. It is passed on as soon as it is complete, and stays unchanged unless it holds hidden
+content. Then its parts are written again. An event without any part left is not passed on. No mark ends a stream, so
+the newest event with a finish reason is held: it is the end if no other event follows it."""
 
 from __future__ import annotations
 

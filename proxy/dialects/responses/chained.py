@@ -1,9 +1,8 @@
 """Requests that name an earlier response or a conversation in place of the messages before them.
 
 The provider holds these messages. `read_chain_facts` reads what such a request names. `write_whole_request` puts the
-history back as items, so that the request needs nothing of the provider; the items are made from canonical messages,
-and are the same on every request and every replica.
-"""
+history back as items, so the request needs nothing of the provider. The items are made from canonical messages, and are
+the same on every request and every replica."""
 
 from __future__ import annotations
 
