@@ -49,6 +49,8 @@ class SessionLoss(Struct, frozen=True):
     dollars: float
     without: float
     causes: list[LossCause]
+    address: str = ""
+    """The session's name as paths of the API spell it; the API fills it in."""
 
 
 class PredictionError(Struct, frozen=True):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import replace
 
 from proxy.errors import TooMany
 from proxy.operator.experiment_report import ExperimentReport, MeasureCache, build_report
 from proxy.web.api import json_answers
-from proxy.web.api.admin_context import AdminContextDep
+from proxy.web.api.admin_context import AdminContextDep, write_address
 from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.routes import READ
 
@@ -29,4 +30,6 @@ async def show_report(
         raise TooMany("a report is being made", hint="Try again in a few seconds.")
     async with state.reporting:
         cache: MeasureCache = state.measure_cache
-        return json_answers.render(await build_report(admin.services, cache, admin.tenant, since))
+        report = await build_report(admin.services, cache, admin.tenant, since)
+    losses = [replace(loss, address=write_address(loss.session)) for loss in report.losses]
+    return json_answers.render(replace(report, losses=losses))

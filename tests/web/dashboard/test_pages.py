@@ -27,6 +27,7 @@ VIEWS = {
     "#/s/acme/talk/latency": ".events",
     "#/s/acme/talk/settings": "h2:text-is('Data')",
     "#/money": ".chart",
+    "#/experiment": "pre",
     "#/health": ".chart",
     "#/search/Prompt": ".hits",
     "#/memos": ".memo",
@@ -200,6 +201,21 @@ def test_other_policies_are_compared_on_demand(browser: Browser, there: Stage) -
         screen.page.wait_for_selector(".compared th:text-is('thrifty')", timeout=60_000)
         assert "100 %" in screen.page.inner_text(".compared tr:has(th:text-is('nothing'))")
         screen.well()
+
+
+def test_the_arms_of_an_experiment_are_compared_and_unknown_is_said(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path, experiment={"control": 0.5}) as made:
+        for n in range(12):
+            made.converse(f"one-{n}", prompts=1)
+        report = made.get("/report")
+        assert report["control_sessions"] + report["managed_sessions"] == 12
+        with looking(browser, made) as screen:
+            screen.go("#/experiment", ".verdict")
+            assert screen.page.inner_text(".verdict") == report["verdict"]
+            assert f"{report['managed_sessions']} managed" in screen.page.inner_text(".verdict + .facts")
+            assert screen.page.locator(".plain tbody tr").count() >= len(report["figures"]) == 11
+            assert screen.page.locator(".interval.known").count() == sum(one["known"] for one in report["figures"])
+            screen.well()
 
 
 def test_an_empty_store_says_how_to_point_an_agent_at_it(browser: Browser, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 // The frame: the view that the address names, the key in use, light or dark, and the state of the proxy.
 import { Problem, ask, key, onReach } from "./api.js";
 import { button, field, h, swap } from "./dom.js";
+import { showExperiment } from "./experiment.js";
 import { showHealth } from "./health.js";
 import { showMemos } from "./memos.js";
 import { showMoney } from "./money.js";
@@ -10,7 +11,7 @@ import { showSearch } from "./search.js";
 import { showSession } from "./session.js";
 
 const main = document.getElementById("main");
-const PAGES = [["#/", "Overview"], ["#/money", "Money"], ["#/health", "Health"], ["#/search", "Search"], ["#/memos", "Memos"]];
+const PAGES = [["#/", "Overview"], ["#/money", "Money"], ["#/experiment", "Experiment"], ["#/health", "Health"], ["#/search", "Search"], ["#/memos", "Memos"]];
 
 let me = null;
 let ending = new AbortController();
@@ -57,6 +58,7 @@ async function show() {
   if (parts[0] === "s" && parts.length >= 3) showSession(view, { tenant: parts[1], address: parts[2] }, parts.slice(3));
   else if (parts[0] === "money") showMoney(view);
   else if (parts[0] === "memos") showMemos(view);
+  else if (parts[0] === "experiment") showExperiment(view);
   else if (parts[0] === "health") showHealth(view);
   else if (parts[0] === "search") showSearch(view, parts[1] || "");
   else if (parts[0] === "") showOverview(view);
