@@ -12,6 +12,7 @@
     │   ├── WrongType          415   admin API: the body is not JSON
     │   ├── WrongHost          421   a Host that is not the proxy's, if no keys are configured
     │   ├── Unprocessable      422   admin API: the body is JSON, but its values cannot be used
+    │   ├── UpgradeRequired    426   a WebSocket that is not served here, or not by the upstream
     │   ├── TooMany            429   admin API: the maximum number of these is running
     │   ├── HeadersTooLarge    431
     │   └── Unavailable        503   the proxy drains or is overloaded, or storage is required and away
@@ -137,6 +138,13 @@ class Unprocessable(RequestError):
 
     status = 422
     code = "unprocessable"
+
+
+class UpgradeRequired(RequestError):
+    """426: neither the proxy nor its upstream serves WebSocket on this path. Clients go to HTTP at once."""
+
+    status = 426
+    code = "upgrade_required"
 
 
 class TooMany(RequestError):

@@ -20,7 +20,7 @@ from proxy.chat.json_spans import SizeLimits
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.models import Model
 from proxy.context.policy import Policy, check_models, compile_patterns
-from proxy.errors import ConfigError, ProxyError, StoreRefused
+from proxy.errors import ConfigError, ProxyError, StoreRefused, UpgradeRequired
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
 from proxy.exchange import lookups, retention
@@ -60,6 +60,7 @@ from proxy.web.routes import (
     is_conversational,
 )
 from proxy.web.tracing import trace_requests
+from proxy.web.tunnel import NOT_SERVED, TUNNEL_KEY, relay_tunnel, serve_tunnel
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ ROUTES = (
     ("POST", "/v1/messages", "Anthropic's Messages, managed. Also without `/v1`."),
     ("POST", "/v1/responses", "OpenAI's Responses, managed. Also without `/v1`."),
     ("GET", "/v1/responses", "The same over WebSocket, if the extra `websocket` is installed."),
+    ("GET", "any other path", "A WebSocket that the upstream serves, passed on, with the same extra; else 426."),
     ("POST", "/v1/messages/count_tokens", "The upstream counts the prompt that would be sent. Nothing is stored."),
     ("POST", "/v1/responses/input_tokens", "The same for Responses."),
     ("POST", "/v1/responses/compact", "Passed on: the answer begins a new history in the same session."),
@@ -210,8 +212,7 @@ class ContextProxy:
             )  # fmt: skip
             await socket.serve()
         else:
-            # Other WebSockets are not passed on: a server answers a close before the accept with 403.
-            await send({"type": "websocket.close", "code": 1008})
+            await serve_tunnel(scope, receive, send, self._app)
 
     def announce_stop(self) -> None:
         """Report at /readyz that this process will stop, and continue to serve until requests are sent elsewhere."""
@@ -258,6 +259,8 @@ class ContextProxy:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         route: Route = scope[ROUTE_KEY]
+        if TUNNEL_KEY in scope and route.kind != "data":
+            raise UpgradeRequired(NOT_SERVED)
         if route.kind == "api":
             with self._count_request("api", send) as counted:
                 await self._api(scope, receive, counted)
@@ -278,6 +281,9 @@ class ContextProxy:
                 self.body_budget.share(whose) as share,
             ):
                 await serve_gateway(scope, receive, counted, self.services, path, session, share)
+            return
+        if TUNNEL_KEY in scope:
+            await self._tunnel(scope, send, path, raw)
             return
         dialect = DIALECT_PATHS.get(path) if scope["method"] == "POST" else None
         if dialect is not None:
@@ -301,6 +307,13 @@ class ContextProxy:
             await serve_passthrough(
                 scope, receive, counted, client, metrics,
                 path=raw, share=share, rules=self._rules, on_allowed=lambda: self._count_unmanaged(path, shown),
+            )  # fmt: skip
+
+    async def _tunnel(self, scope: Scope, send: Send, path: str, raw: str) -> None:
+        with self._count_request("passthrough", send) as counted, self.concurrency.hold_place():
+            await relay_tunnel(
+                scope, counted, self.services.client, self.settings,
+                path=raw, rules=self._rules, on_allowed=lambda: self._count_unmanaged(path, None),
             )  # fmt: skip
 
     @contextmanager

@@ -73,7 +73,7 @@ async def admit_handshake(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def make_http_scope(scope: Scope, more: Iterable[tuple[bytes, bytes]] = ()) -> Scope:
+def make_http_scope(scope: Scope, more: Iterable[tuple[bytes, bytes]] = (), method: str = "POST") -> Scope:
     """The scope of a request over HTTP with the path and the headers of a handshake. more: headers that replace those
     of the same name."""
     own = dict(more)
@@ -85,11 +85,13 @@ def make_http_scope(scope: Scope, more: Iterable[tuple[bytes, bytes]] = ()) -> S
         and not name.startswith(b"sec-websocket-")
         and not (name == b"openai-beta" and value.startswith(b"responses_websockets"))
     ]
-    kept += [(b"content-type", b"application/json"), (b"accept", b"text/event-stream"), *own.items()]
+    if method == "POST":
+        kept += [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
+    kept += own.items()
     copied = ("asgi", "http_version", "server", "client", "root_path", "path", "raw_path", "query_string")
     scheme = "https" if scope["scheme"] == "wss" else "http"
     made = {name: scope[name] for name in copied if name in scope}
-    return {**made, "type": "http", "method": "POST", "scheme": scheme, "headers": kept}
+    return {**made, "type": "http", "method": method, "scheme": scheme, "headers": kept}
 
 
 class ResponseSocket:

@@ -14,8 +14,8 @@ deadlines and these rules:
 - A connection that is not read, because enough data waits, would not report that the client has left. So the socket is
   polled. Only Linux reports it. Elsewhere it is noticed at the next read.
 - An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined: the exchange goes on in HTTP/1.1.
-  A WebSocket handshake for `/v1/responses` is accepted (`websocket.py`). Any other gets 426, since no exchange in
-  HTTP/1.1 could take its place.
+  A WebSocket handshake is left to the application (`websocket.py`). Without the package for it every handshake gets
+  426, since no exchange in HTTP/1.1 could take its place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import re
 import select
 from importlib.util import find_spec
 from typing import Any, Final
@@ -66,10 +65,6 @@ HEAD: Final = 0
 BODY: Final = 1
 DONE: Final = 2
 """The request is here; the client owes nothing until the answer has ended."""
-
-
-_WEBSOCKET_PATH: Final = re.compile(rb"(?:/s/[^/?]+)?(?:/v1)?/responses(?:\?|\Z)")
-"""The paths that WebSocket is served on."""
 
 
 async def refuse_connection(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -337,7 +332,7 @@ class Connection(HttpToolsProtocol):
             self._end(400, "tunnels are not made here")
             return
         if method == b"GET" and any(name == b"sec-websocket-key" for name, _ in self.headers):
-            if self.websocket_class is not None and _WEBSOCKET_PATH.match(self.url) and not self._is_answering():
+            if self.websocket_class is not None and not self._is_answering():
                 self._hand_over(rest)
                 return
             # Codex goes to HTTP at once on this status, and tries for seven seconds on any other.

@@ -152,15 +152,22 @@ async def test_the_demo_answers_where_no_upstream_is_named() -> None:
         assert "demo" in (await agent.say("Hello")).message["content"]
 
 
-async def test_a_websocket_is_refused() -> None:
+async def test_a_websocket_that_no_upstream_serves_is_refused() -> None:
     said: list[Any] = []
     app = create_app(settings_for("demo"))
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
 
     async def send(message: Any) -> None:
         said.append(message)
 
-    await app({"type": "websocket", "path": "/v1/realtime"}, None, send)  # type: ignore[arg-type]
-    assert said == [{"type": "websocket.close", "code": 1008}]
+    scope = {"type": "websocket", "scheme": "ws", "path": "/v1/realtime", "raw_path": b"/v1/realtime",
+             "query_string": b"", "client": ("127.0.0.1", 1), "headers": [(b"host", b"localhost")]}  # fmt: skip
+    await app(scope, receive, send)
+    assert [one["type"] for one in said] == ["websocket.http.response.start", "websocket.http.response.body"]
+    assert said[0]["status"] == 426
+    assert b"use HTTP" in said[1]["body"]
 
 
 async def test_a_store_that_cannot_be_opened_refuses_the_start(tmp_path: Path) -> None:
