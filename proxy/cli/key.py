@@ -39,6 +39,10 @@ def key(
 ) -> None:
     """Make a key. Print the key itself on stderr, and its entry for the config file on stdout."""
     if folder is not None:
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)  # one that is there stays as open as it is
+        except OSError as error:
+            raise ConfigError("folder", str(folder), f"a folder to write in ({error.strerror})") from None
         write_keys(folder, tenant)
         return
     made = KEY_PREFIX + secrets.token_urlsafe(32)

@@ -85,3 +85,12 @@ def test_the_password_is_not_in_the_configuration() -> None:
     assert len(password) > 40
     assert password not in make_web_config(password)
     assert make_web_config(password).startswith("basic_auth_users:\n  prometheus: $2b$")
+
+
+def test_a_folder_that_is_not_there_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["key", "--folder", str(tmp_path / "keys")])
+    assert done.exit_code == 0
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "keys" / "keys.toml").exists()
+    with pytest.raises(ConfigError, match="a folder to write in"):
+        CliRunner().invoke(app, ["key", "--folder", str(tmp_path / "none" / "keys")], catch_exceptions=False)

@@ -12,11 +12,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -160,8 +162,41 @@ def docker(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 
 def kubectl(words: list[str], place: Place, given: dict[str, str]) -> None:
+    if words[1:4] == ["create", "secret", "generic"]:
+        folder = place.folder / words[-1].removeprefix("--from-file=")
+        assert {"keys.toml", "metrics.key", "data.key"} <= {file.name for file in folder.iterdir()}
+        return
+    kinds = {
+        "sidecar.yml": {"Deployment", "PersistentVolumeClaim"}, "servicemonitor.yml": {"Service", "ServiceMonitor"},
+        "prometheusrule.yml": {"PrometheusRule"},
+    }  # fmt: skip
+    assert words[1:3] == ["apply", "-f"]
     documents = list(yaml.safe_load_all((ROOT / words[-1]).read_text()))
-    assert {document["kind"] for document in documents} == {"Deployment", "PersistentVolumeClaim"}
+    assert {document["kind"] for document in documents} == kinds[Path(words[-1]).name]
+
+
+def helm(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """An installation is rendered in place of done, where Helm is; where not, its values are held to the chart's."""
+    chart = ROOT / words[3]
+    sets = [word.partition("=") for n, word in enumerate(words) if words[n - 1] == "--set"]
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    for name, _, value in sets:
+        found = values
+        for part in name.split("."):
+            found = found[part]
+        assert isinstance(value, type(found))
+    if find_helm():
+        called([find_helm(), "template", words[2], str(chart), *words[4:]], place, {})
+
+
+@cache
+def find_helm() -> str:
+    """Helm's program, if it runs here; "" if not. `make helm` gets it."""
+    program = shutil.which("helm") or str(ROOT / ".cache" / "helm" / "helm")
+    try:
+        return program if subprocess.run([program, "version"], capture_output=True).returncode == 0 else ""
+    except OSError:
+        return ""
 
 
 def pip(words: list[str], place: Place, given: dict[str, str]) -> None:
@@ -205,8 +240,8 @@ def python(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 
 RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
-    "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "pip": pip, "aider": aider,
-    "claude": claude, "export": export, "python": python, "pg_dump": postgres, "pg_restore": postgres,
+    "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "helm": helm, "pip": pip,
+    "aider": aider, "claude": claude, "export": export, "python": python, "pg_dump": postgres, "pg_restore": postgres,
 }  # fmt: skip
 
 
