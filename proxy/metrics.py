@@ -131,10 +131,11 @@ class Metrics:
         self.dropped_reasoning_total = self._counter(
             "dropped_reasoning_total",
             ("reason", "prompt"),
-            "Pieces of reasoning that an upstream left out, behind the `client`'s own prompt or a `changed` one.",
+            "Pieces of reasoning that an upstream left out, behind the `client`'s own prompt or a `changed` one."
+            " The reason of those that the proxy itself left out is `left_out`.",
         )
         self.dropped_reasoning_dollars_total = self._counter(
-            "dropped_reasoning_dollars_total", (), "Price of thinking again what an upstream left out, estimated."
+            "dropped_reasoning_dollars_total", (), "Price of thinking again what was left out, estimated."
         )
         self.cost_dollars_total = self._counter(
             "cost_dollars_total",

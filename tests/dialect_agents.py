@@ -1,4 +1,5 @@
-"""Agents that speak Messages and Responses as real ones do: they resend all they have, and add what came."""
+"""Agents that speak Messages, Responses and chat completions as real ones do: they resend all they have, and add what
+came."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.running import Heard, Running
+from tests.running import Heard, Running, joined
 
 Json = dict[str, Any]
 RunTool = Callable[[str, Json], str]
@@ -180,3 +181,69 @@ def join_responses_events(found: Heard) -> Json:
     assert len(ids) == 1, "one answer has one id"
     assert response["output"] == items
     return response
+
+
+@dataclass
+class ThinkingAgent:
+    """An agent that speaks chat completions to a gateway, and sends `thinking_blocks` back as they came."""
+
+    proxy: Running
+    run_tool: RunTool
+    stream: bool = False
+    lines: tuple[bytes, ...] = ()
+    more: Json = field(default_factory=dict)
+    messages: list[Json] = field(default_factory=lambda: [{"role": "system", "content": "You are a careful engineer."}])
+    answers: list[Json] = field(default_factory=list)
+    heard: list[Heard] = field(default_factory=list)
+
+    async def ask(self) -> Json:
+        """One request; the answer is kept as the client has it."""
+        read = {"name": "read", "description": "Read a file.", "parameters": {"type": "object"}}
+        body: Json = {
+            "model": "claude-opus-5-5", "messages": self.messages,
+            "tools": [{"type": "function", "function": read}], **self.more,
+        }  # fmt: skip
+        if self.stream:
+            body["stream"] = True
+        found = await self.proxy.post(body, *self.lines)
+        self.heard.append(found)
+        assert found.status == 200, found.body
+        message = join_chat_chunks(found) if self.stream else found.message
+        self.answers.append(message)
+        self.messages.append(message)
+        return message
+
+    async def work(self, prompt: str, most: int = 100) -> str:
+        """Work on a prompt until the model calls no tool any more. Return its last text."""
+        self.messages.append({"role": "user", "content": prompt})
+        for _ in range(most):
+            message = await self.ask()
+            calls = message.get("tool_calls") or ()
+            if not calls:
+                return str(message["content"])
+            for one in calls:
+                said = self.run_tool(one["function"]["name"], json.loads(one["function"]["arguments"]))
+                self.messages.append({"role": "tool", "tool_call_id": one["id"], "content": said})
+        raise AssertionError("the model calls tools for ever")
+
+
+def join_chat_chunks(found: Heard) -> Json:
+    """The message of a stream, with its thinking joined as LiteLLM's own clients do: a signature ends a block."""
+    chunks = [json.loads(one) for one in found.events if one != b"[DONE]"]
+    assert found.events[-1] == b"[DONE]"
+    message = joined(iter(chunks))
+    blocks: list[Json] = []
+    text = ""
+    for chunk in chunks:
+        assert "error" not in chunk, chunk
+        for choice in chunk["choices"]:
+            for part in choice["delta"].get("thinking_blocks") or ():
+                text += part.get("thinking") or ""
+                if part["type"] == "redacted_thinking":
+                    blocks.append(part)
+                elif part.get("signature"):
+                    blocks.append({"type": "thinking", "thinking": text, "signature": part["signature"]})
+                    text = ""
+    if blocks:
+        message["thinking_blocks"] = blocks
+    return message

@@ -141,7 +141,43 @@ class ChainHash:
         self._hash.update(b"%d:" % len(piece))
         self._hash.update(piece)
 
+    def copy(self) -> ChainHash:
+        """A hash of the same values, to which others can be added."""
+        made = ChainHash()
+        made._hash = self._hash.copy()
+        return made
+
     @property
     def value(self) -> bytes:
         """The hash of all values so far."""
         return self._hash.digest()
+
+
+class BindingTrace:
+    """The bindings in a prompt, while it is read from its beginning to its end."""
+
+    __slots__ = ("_chain", "after", "bindings", "system_tools")
+
+    def __init__(self, outside: ChainHash) -> None:
+        """outside: the parts of the prompt that stand outside of its messages."""
+        self.system_tools = outside.value
+        self.bindings: dict[str, Binding] = {}
+        """By token, the prompt that it stands behind, in the order of the tokens."""
+        self.after = ""
+        """The last token so far."""
+        self._chain = ChainHash()
+
+    def add(self, value: Any) -> None:
+        """Add a part of a message."""
+        self._chain.add(value)
+
+    def add_token(self, token: str) -> None:
+        """Add a piece of reasoning, which is no part of the prompt itself."""
+        self.bindings.setdefault(token, Binding(self.system_tools, self._chain.value, self.after))
+        self.after = token
+
+    def copy(self) -> BindingTrace:
+        """The trace of the same prompt, which can go on; it has no bindings yet."""
+        made = BindingTrace(ChainHash())
+        made.system_tools, made.after, made._chain = self.system_tools, self.after, self._chain.copy()
+        return made

@@ -9,11 +9,9 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from proxy.context.plan import Edit
 from proxy.errors import UpstreamError
 from proxy.exchange import exchange_rows
 from proxy.exchange.services import Services
@@ -37,8 +35,6 @@ REASONS: Final = frozenset(
     }
 )  # fmt: skip
 """Reasons for which a provider leaves reasoning out of a prompt."""
-STAGE: Final = "bound"
-"""The stage of reasoning that is left out, in the records of a branch."""
 
 
 async def is_refusal(reply: Reply) -> bool:
@@ -52,10 +48,12 @@ async def is_refusal(reply: Reply) -> bool:
 
 
 def may_be_ours(turn: Turn) -> bool:
-    """True if an earlier prompt of the branch was another than the client's: reasoning may be bound to what we sent."""
+    """True if reasoning may be bound to a prompt of the proxy. An earlier prompt of the branch was another than the
+    client's, or the store has not seen how the reasoning was made."""
     branch = turn.located.branch
     offered = branch.tool_offer is not None and bool(branch.tool_offer.names)
-    return bool(branch.state.edits or branch.refused_reasoning or offered)
+    is_foreign = branch.live_session.has_foreign_reasoning and turn.enriched.policy.mode == "rewrite"
+    return bool(branch.state.edits or branch.refused_reasoning or offered or is_foreign)
 
 
 def hash_token(token: str) -> bytes:
@@ -68,7 +66,7 @@ def strip_all(turn: Turn, body: bytes) -> bytes | None:
     if turn.dialect.strip_bound is None:
         return None
     try:
-        stripped = turn.dialect.strip_bound(body, frozenset(turn.dialect.compute_bindings(body)))
+        stripped = turn.dialect.strip_bound(body, frozenset(turn.dialect.trace_prompt(body).bindings))
     except (ValueError, KeyError, RecursionError):
         return None
     return None if stripped == body else stripped
@@ -80,20 +78,19 @@ def leave_out_refused(turn: Turn, body: bytes) -> bytes:
     if not refused or turn.dialect.strip_bound is None:
         return body
     try:
-        tokens = frozenset(token for token in turn.dialect.compute_bindings(body) if hash_token(token) in refused)
+        found = turn.dialect.trace_prompt(body).bindings
+        tokens = frozenset(token for token in found if hash_token(token) in refused)
         return turn.dialect.strip_bound(body, tokens) if tokens else body
     except (ValueError, KeyError, RecursionError):
         return body  # the upstream judges a request that cannot be read
 
 
-def remember_refused(services: Services, turn: Turn, body: bytes) -> list[Row]:
-    """Note that the reasoning in this body stays out of the branch. Return the rows that say so."""
+def remember_refused(services: Services, turn: Turn, tokens: Iterable[str]) -> list[Row]:
+    """Note that this reasoning stays out of the branch. Return the rows that say so."""
     branch = turn.located.branch
-    names = {hash_token(token) for token in turn.dialect.compute_bindings(body)} - branch.refused_reasoning
+    names = {hash_token(token) for token in tokens} - branch.refused_reasoning
     branch.refused_reasoning |= names
-    edits = [Edit(name, "append", None, STAGE, "refused behind another prompt", 0, 0) for name in sorted(names)]
-    rows = exchange_rows.make_edit_rows(turn, edits, services.now())
-    return [msgspec.structs.replace(row, action="strip") for row in rows]
+    return exchange_rows.make_strip_rows(turn, names, services.now())
 
 
 def count_dropped(services: Services, turn: Turn, answer: AssembledAnswer) -> None:
@@ -114,18 +111,27 @@ def count_dropped(services: Services, turn: Turn, answer: AssembledAnswer) -> No
         log.warning("an upstream left out %d pieces of reasoning behind a prompt of ours", len(dropped))
 
 
+def count_left_out(services: Services, turn: Turn, count: int) -> None:
+    """Count the reasoning that the proxy itself leaves out of a prompt, and the price of thinking it again."""
+    services.metrics.dropped_reasoning_total.labels(reason="left_out", prompt="changed").inc(count)
+    if turn.model.output:
+        dollars = estimate_tokens(turn, count) * turn.model.output / 1e6
+        services.metrics.dropped_reasoning_dollars_total.inc(dollars)
+
+
 def estimate_tokens(turn: Turn, count: int) -> int:
     """The tokens of so many pieces of the reasoning in a request, by their average size."""
-    sizes = [
-        len(token) for bound in (turn.wire.bound if turn.wire is not None else ()) if bound for token in bound.split()
-    ]
+    sizes = [len(token) for _, trace in turn.traces.values() for token in trace.bindings]
+    if not sizes and turn.wire is not None:
+        sizes = [len(token) for bound in turn.wire.bound if bound for token in bound.split()]
     return round(count * sum(sizes) / len(sizes) * TOKENS_PER_CHARACTER) if sizes else 0
 
 
 def describe_dropped(turn: Turn, answer: AssembledAnswer | None) -> str | None:
     """The reasoning that upstream has left out, in words for the record of the exchange."""
     dropped = answer.dropped_reasoning if answer is not None else ()
+    left_out = turn.prompt.left_out
     if not dropped:
-        return None
+        return f"left out {left_out} pieces of reasoning that are bound to other prompts" if left_out else None
     tokens = estimate_tokens(turn, len(dropped))
     return f"the upstream left out {len(dropped)} pieces of reasoning ({dropped[0]}), about {tokens} tokens"

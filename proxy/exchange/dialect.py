@@ -14,7 +14,17 @@ from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Message, Request
 from proxy.context.plan import Plan
-from proxy.dialects.base import NO_MARKS, Binding, Breakpoints, ClientMarks, OutgoingMessage, WireRequest
+from proxy.dialects.base import (
+    NO_MARKS,
+    Binding,
+    BindingTrace,
+    Breakpoints,
+    ChainHash,
+    ClientMarks,
+    OutgoingMessage,
+    WireRequest,
+)
+from proxy.dialects.completions import rules as completions_rules
 from proxy.dialects.completions.stream import make_error_event
 from proxy.dialects.compress.request import read_compress_request
 from proxy.dialects.messages import breakpoints as messages_breakpoints
@@ -95,13 +105,18 @@ class Dialect:
     find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
     """The names that a client gives its session, from its headers and its request."""
     is_thinking: Callable[[Any], bool] = lambda _: False
-    """True if a request asks for reasoning that is bound to its prompt."""
+    """True if a request asks for reasoning that is bound to its prompt: the wire request, or the request itself."""
     is_stored: Callable[[Any], bool] = lambda _: False
     """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
     find_added_violations: Callable[[bytes, bytes], list[str]] = lambda *_: []
     """The rules of the provider that the first body breaks and the second, the client's own, does not."""
-    compute_bindings: Callable[[bytes], Mapping[str, Binding]] = lambda _: {}
-    """The prompt that each piece of reasoning in a body is bound to, by its token."""
+    trace_prompt: Callable[[bytes], BindingTrace] = lambda _: BindingTrace(ChainHash())
+    """The prompts that the reasoning in a body is bound to."""
+    trace_answer: Callable[[BindingTrace, bytes], Mapping[str, Binding]] = lambda *_: {}
+    """The prompts that the reasoning of an answer is bound to, by its token: from its prompt and its canonical
+    message."""
+    drops_broken: bool = False
+    """True if the provider leaves out reasoning behind another prompt, and refuses nothing."""
     find_echo: Callable[[bytes, bytes], dict[str, bytes]] = lambda *_: {}
     """Values that an answer repeats and that differ between the client's body and the sent body: arguments of
     `make_relay` and `restore_echo`."""
@@ -130,6 +145,10 @@ COMPLETIONS = Dialect(
     read_round=nonstreaming.read_round,
     join_rounds=nonstreaming.join_rounds,
     make_error_event=make_error_event,
+    is_thinking=lambda request: completions_rules.is_thinking(request.body, request.spans),
+    trace_prompt=completions_rules.trace_prompt,
+    trace_answer=completions_rules.trace_answer,
+    strip_bound=completions_rules.strip_bound,
 )
 
 
@@ -169,7 +188,8 @@ MESSAGES = Dialect(
         _contains(request, "thinking", b"type") and not _contains(request, "thinking", b'"disabled"')
     ),
     find_added_violations=messages_rules.find_added_violations,
-    compute_bindings=messages_rules.compute_bindings,
+    trace_prompt=messages_rules.trace_prompt,
+    trace_answer=messages_rules.trace_answer,
     repair_answers=messages_rules.fill_empty_answers,
     add_breakpoints=messages_breakpoints.add_breakpoints,
     read_client_marks=messages_breakpoints.read_client_marks,
@@ -190,7 +210,9 @@ RESPONSES = Dialect(
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
     is_stored=lambda request: not _contains(request, "store", b"false"),
     find_added_violations=responses_rules.find_new_violations,
-    compute_bindings=responses_rules.compute_bindings,
+    trace_prompt=responses_rules.trace_prompt,
+    trace_answer=responses_rules.trace_answer,
+    drops_broken=True,
     repair_answers=responses_rules.remove_orphan_reasoning,
     find_echo=_find_changed_instructions,
     restore_echo=responses_body.restore_echo,
@@ -225,7 +247,12 @@ def repair_cut_answers(dialect: Dialect, body: bytes) -> bytes:
 
 def is_bound(message: Message) -> bool:
     """True if an answer bears reasoning that the model binds to the prompt before it."""
-    return message.role == "assistant" and _BOUND.search(message.raw) is not None
+    return message.role == "assistant" and is_bound_answer(message.raw)
+
+
+def is_bound_answer(raw: bytes) -> bool:
+    """True if the bytes of an answer bear reasoning that is bound to its prompt."""
+    return _BOUND.search(raw) is not None
 
 
 def count_sent_messages(request: Request, known_until: int) -> int:

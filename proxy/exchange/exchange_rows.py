@@ -5,7 +5,7 @@ Rows are made here, with the ids and times that the caller gave; the store inser
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -175,6 +175,7 @@ def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
         add_pin_row(turn, k, 0, now)
     rows += turn.pending.rows
     turn.pending.rows = mine
+    rows += make_strip_rows(turn, branch.refused_reasoning, now)
     return rows
 
 
@@ -182,6 +183,12 @@ def add_pin_row(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
     """Put the row on the turn that pins a message. size: its tokens."""
     edit = Edit(chain_key, "append", None, "pin", "asked for by the client", size, size)
     turn.pending.rows += [msgspec.structs.replace(row, action="pin") for row in make_edit_rows(turn, [edit], now)]
+
+
+def make_strip_rows(turn: Turn, tokens: Iterable[bytes], now: float) -> list[Row]:
+    """Return rows that say that reasoning stays out of the branch. tokens: their hashes."""
+    edits = [Edit(name, "append", None, "bound", "bound to another prompt", 0, 0) for name in sorted(tokens)]
+    return [msgspec.structs.replace(row, action="strip") for row in make_edit_rows(turn, edits, now)]
 
 
 class _Ingested(NamedTuple):

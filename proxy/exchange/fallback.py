@@ -74,7 +74,7 @@ REASON_TEXTS: Final[Mapping[FallbackReason, str]] = {
         "The upstream refused the rewritten request with a 400. The original was sent once more."
     ),
     FallbackReason.BOUND: (
-        "The upstream refused reasoning that is bound to another prompt. The request went out without it."
+        "Reasoning is bound to another prompt: the upstream refused it, or would have. The request went out without it."
     ),
     FallbackReason.ROUNDS: (
         "A hidden round of the proxy's tools could not be finished. The original request was asked in its place."

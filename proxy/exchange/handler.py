@@ -31,6 +31,7 @@ from proxy.exchange import (
     inband,
     iteration_records,
     lookups,
+    prefix_bindings,
     record_outcome,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
@@ -214,29 +215,41 @@ async def _answer_refusal(
     bound to our earlier prompts, send our prompt without reasoning."""
     sent, reply = turn.prompt.outgoing, refused
     is_bound = await bound_reasoning.is_refusal(refused)
-    if sent != turn.original:
+    original, left_out = prefix_bindings.make_whole(turn)
+    # Reasoning is bound to no breakpoint, and the client's bytes are refused if they have reasoning that must leave.
+    is_known = is_bound and (original != turn.original or not turn.is_prompt_changed)
+    if sent != original and not is_known:
         await refused.close()
-        reply = await ask(turn.original)
+        reply = await ask(original)
         if reply.status < 400 and not turn.is_prompt_changed:
             cache_breakpoints.remember_support(services, turn, is_supported=False)
             return cache_breakpoints.without_breakpoints(turn), reply
         if reply.status < 400:
-            turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
+            turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT).with_prompt(outgoing=original)
+            _leave_out(services, turn, left_out)
             record_outcome.stop_rewriting(services, turn, "upstream_reject")
             return turn, reply
         is_bound = is_bound or await bound_reasoning.is_refusal(reply)
-    stripped = bound_reasoning.strip_all(turn, sent) if is_bound else None
+    is_ours = turn.is_prompt_changed or bound_reasoning.may_be_ours(turn)
+    stripped = bound_reasoning.strip_all(turn, sent) if is_bound and is_ours else None
     if stripped is None:
-        if sent != turn.original:
+        if turn.is_prompt_changed:
             turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
         return turn, reply
     await reply.close()
     reply = await ask(stripped)
     services.metrics.fallbacks_total.labels(reason=FallbackReason.BOUND).inc()
     if reply.status < 400:
-        rows = bound_reasoning.remember_refused(services, turn, sent)
-        record_outcome.store_in_background(services, turn, rows)
+        _leave_out(services, turn, [*prefix_bindings.trace_body(turn, sent).bindings])
     return turn.with_prompt(outgoing=stripped, fallback=FallbackReason.BOUND), reply
+
+
+def _leave_out(services: Services, turn: Turn, tokens: Sequence[str]) -> None:
+    """Leave this reasoning out of every later request of the branch."""
+    if tokens:
+        rows = bound_reasoning.remember_refused(services, turn, tokens)
+        bound_reasoning.count_left_out(services, turn, len(tokens))
+        record_outcome.store_in_background(services, turn, rows)
 
 
 def record_sent(services: Services, turn: Turn) -> None:

@@ -31,6 +31,7 @@ from proxy.exchange import (
     exchange_rows,
     header_warnings,
     lookups,
+    prefix_bindings,
     record_outcome,
     splice_rounds,
 )
@@ -287,8 +288,18 @@ def look_up_model(services: Services, name: str) -> Model:
 
 
 async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> Turn:
-    """Return the turn with a plan and the bytes to send. If planning fails, the body goes out as received, and the turn
-    is stored like any other."""
+    """Return the turn with a plan and the bytes to send, in which no reasoning is broken by the proxy (rule W15)."""
+    turn = await _plan_once(services, turn, frozen=frozen)
+    judged = await prefix_bindings.judge_prompt(services, turn)
+    if judged.broken and prefix_bindings.costs_less_without_edits(turn, judged):
+        turn = await _plan_once(services, prefix_bindings.withdraw_edits(services, turn), frozen=frozen)
+        judged = await prefix_bindings.judge_prompt(services, turn)
+    return cache_breakpoints.mark_prompt(services, prefix_bindings.leave_out_broken(services, turn, judged))
+
+
+async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
+    """Return the turn with a plan and the bytes to send, without breakpoints of the proxy's. If planning fails, the
+    body goes out as received, and the turn is stored like any other."""
     state = find_current_state(services, turn)
     # A stopped branch goes out as received while it fits its window: the upstream may have refused its old edits, or
     # the request for usage.
@@ -299,8 +310,7 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
         if turn.enriched.policy.mode != "passthrough":
             plan = await make_plan(services, turn, state, frozen=frozen)
             if turn.enriched.policy.mode == "rewrite" and not (stopped and plan.messages is None):
-                turn = _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
-                return cache_breakpoints.mark_prompt(services, turn)
+                return _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
         services.metrics.fallbacks_total.labels(reason=fallback).inc()

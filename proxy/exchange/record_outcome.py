@@ -21,7 +21,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.events import bus
-from proxy.exchange import bound_reasoning, chains, cost, exchange_rows
+from proxy.exchange import bound_reasoning, chains, cost, exchange_rows, prefix_bindings
 from proxy.exchange.cost import Meter
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
@@ -171,6 +171,7 @@ def _store_answers(
     """Store each choice's message as the client will send it back; return the key of the first. whole: they are
     complete."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
+    rows += prefix_bindings.record_answer(services, turn, answer)
     first = None
     position = len(chain.find_chained_indices(turn.request))
     group_id = turn.find_group_ids()(len(turn.keys) - 1)

@@ -11,6 +11,7 @@ from proxy.context.branch_state import count_cuts
 from proxy.context.plan import Plan
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import exchange_rows, lookups
+from proxy.exchange.dialect import is_bound
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
@@ -71,7 +72,8 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
         # these tools again.
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
     elif when == "first_request":
-        exchange_rows.add_offer_row(turn, found if first else offers.NO_TOOLS)
+        is_elsewhere = bool(turn.request.find_indices("bound", is_bound))  # reasoning of a prompt without these tools
+        exchange_rows.add_offer_row(turn, found if first and not is_elsewhere else offers.NO_TOOLS)
     elif when == "first_edit" and (turn.is_bound or count_cuts(turn.located.branch.state.edits)):
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools
     elif when == "first_edit":

@@ -20,7 +20,7 @@ from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange import bound_reasoning, cache_breakpoints, chains, fallback, record_outcome
+from proxy.exchange import bound_reasoning, cache_breakpoints, chains, fallback, prefix_bindings, record_outcome
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
@@ -64,6 +64,7 @@ class ToolLoop:
         self._target = target
         self._incoming = incoming
         self._sent_body = turn.prompt.chat_body
+        self._sent_bytes = turn.prompt.outgoing
         self._hidden_messages: list[bytes] = []
         self._call_counts: Counter[tuple[str, str]] = Counter()
         self._round_count = 0
@@ -108,7 +109,7 @@ class ToolLoop:
             return relay or before, broken
         self._give_up()
         try:
-            reply = await self._send_round(self._incoming.body)
+            reply = await self._send_round(self.turn.prompt.outgoing)
         except UpstreamError as problem:
             return relay or before, problem
         relay = make(relay or before)
@@ -145,22 +146,25 @@ class ToolLoop:
 
     async def _send_results(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
         """Run the calls of a round, and send the request with their results. Raises UpstreamError."""
+        self.turn = prefix_bindings.record_round(self.turn, self._sent_bytes, message)
         results = await self._make_results(calls)
         self._hidden_messages += [message, *results]
         body = append_messages(self._sent_body, [message, *results])
         if offers.read_tool_choice(self.turn.request) == "required":
             self._without_tools = True  # the model has to call a tool: one of the proxy may satisfy that once
         tools = self.turn.request.tools
-        if self._without_tools and tools is not None:
+        bare = self._without_tools and not self.turn.is_bound  # reasoning is bound to the tools as well
+        if bare and tools is not None:
             body = json_spans.set_member(body, "tools", tools)
         self._sent_body = body
         if self.turn.wire is not None:
             try:
-                body = self.turn.write_wire(self._hidden_messages, with_tools=not self._without_tools)
-                body = bound_reasoning.leave_out_refused(self.turn, body)
+                body = self.turn.write_wire(self._hidden_messages, with_tools=not bare)
             except ValueError as problem:
                 raise UpstreamBroken(f"a hidden round cannot be written: {problem}") from problem
-        return await self._send_round(cache_breakpoints.mark_body(self._services, self.turn, body))
+        body = bound_reasoning.leave_out_refused(self.turn, body)
+        self._sent_bytes = cache_breakpoints.mark_body(self._services, self.turn, body)
+        return await self._send_round(self._sent_bytes)
 
     async def _make_results(self, calls: Sequence[HiddenCall]) -> list[bytes]:
         """Return the tool message for each call. The message of a call that is not run any more gives the reason."""
@@ -254,7 +258,8 @@ class ToolLoop:
             return
         if ours and not calls:
             return  # they were cut off: a call without its result is refused by every strict upstream
-        bare = self._without_tools
+        self.turn = prefix_bindings.record_round(self.turn, self._sent_bytes, message)
+        bare = self._without_tools and not self.turn.is_bound
         results = await self._make_results(calls) if calls else ()
         ids = tuple(call.id for call in theirs) if calls else ()
         hidden = HiddenRound(b"", b"", (*self._hidden_messages, message), tuple(results), ids, without_tools=bare)
@@ -280,13 +285,15 @@ class ToolLoop:
         """Drop the hidden rounds so far: the original request is sent instead."""
         self._sends_original = True
         turn = fallback.use_original(self._services, self.turn, FallbackReason.ROUNDS)
-        self.turn = replace(turn, rounds=replace(turn.rounds, hidden=None))
+        turn = turn.with_prompt(outgoing=prefix_bindings.make_whole(turn)[0])  # the next prompt is a plan again
+        self.turn = replace(turn, rounds=replace(turn.rounds, hidden=None, bindings={}))
 
     async def send_original(self) -> Reply:
-        """Return the answer to the client's own bytes, whatever it is. Raises UpstreamError."""
+        """Return the answer to the client's own bytes, whatever it is: to what of them the upstream takes. Raises
+        UpstreamError."""
         came = self._incoming
         return await self._services.client.send(
-            self._target, came.method, came.path, came.query, came.headers, came.body
+            self._target, came.method, came.path, came.query, came.headers, self.turn.prompt.outgoing
         )
 
 

@@ -15,7 +15,7 @@ from proxy.chat.tokens import TokenCounter
 from proxy.context.models import Model
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.dialects.base import NO_MARKS, ClientMarks, WireRequest
+from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, ClientMarks, WireRequest
 from proxy.dialects.usage import Usage
 from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound
 from proxy.sessions import tool_offer as offers
@@ -68,6 +68,8 @@ class Prompt:
     """Why the plan is not what goes out (`fallback`); None where it is."""
     observed: bool = False
     """True if the plan is only recorded."""
+    left_out: int = 0
+    """Pieces of reasoning that were left out of it because they are bound to another prompt."""
     is_simulated: bool = False
     """True if the request was planned in full and goes out without the plan (`observe`)."""
 
@@ -80,6 +82,8 @@ class AnswerRounds:
     """The usage of the rounds before the last one."""
     hidden: HiddenRound | None = None
     """The hidden round behind the answer; its `key` is not known before the answer is."""
+    bindings: Mapping[str, Binding] = field(default_factory=dict)
+    """The prompts that the reasoning of the rounds is bound to, by its token, where there were several rounds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +136,9 @@ class Turn:
     """Fields of the request log, as `Incoming.log_fields`."""
     warnings: tuple[str, ...] = ()
     """Faults of the x-context-* headers (`header_warnings`)."""
+    traces: dict[int, tuple[bytes, BindingTrace]] = field(default_factory=dict)
+    """Bodies whose bindings were read, with them, by `id` (`exchange.prefix_bindings`). All versions of a turn share
+    them."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
 
@@ -177,7 +184,7 @@ class Turn:
     @property
     def is_bound(self) -> bool:
         """True if reasoning of the model is bound to the prompts that it was made behind."""
-        if self.wire is not None and (self.is_stored or self.dialect.is_thinking(self.wire)):
+        if self.is_stored or self.dialect.is_thinking(self.request if self.wire is None else self.wire):
             return True
         return bool(self.request.find_indices("bound", is_bound))
 

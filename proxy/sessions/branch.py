@@ -23,6 +23,7 @@ from proxy.notes.memo_matching import Memo
 from proxy.sessions.hidden_rounds import HiddenRound
 from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import BranchRecord, BranchTipRow, EditRow, Store
+from proxy.store.bindings import BindingRow
 from proxy.store.branch_positions import BranchKind, BranchPosition
 
 BranchId = tuple[str, str, str]
@@ -34,6 +35,8 @@ MAX_POSITIONS = 64
 NODE_BYTES = 250
 """Bytes of memory of a message: its keys, its node, its places in the dictionaries and in the marks of the last
 prompt."""
+BINDING_BYTES = 500
+"""Bytes of memory of a binding: its row with five hashes, and its place in the dictionary."""
 EDIT_BYTES = 400
 """Bytes of memory of an edit without its text. The reason and the mark are included."""
 
@@ -81,6 +84,12 @@ class LiveSession:
     to the store only. `put_rounds` and `forget_rounds` change the rounds."""
     hidden_bytes: int = 0
     """Bytes of the hidden rounds."""
+    bindings: dict[bytes, BindingRow] = field(default_factory=dict)
+    """The prompts that reasoning is bound to, by the hash of its token (`exchange.prefix_bindings`)."""
+    bindings_read: bool = False
+    """True if `bindings` has those of the store."""
+    has_foreign_reasoning: bool = False
+    """True if a request brought reasoning that was made past this store; this process alone knows it."""
     token_counter: TokenCounter | None = None
     """The token counter of its nodes: that of its first request."""
     serial: int = field(default_factory=itertools.count().__next__)
@@ -92,7 +101,8 @@ class LiveSession:
     @property
     def size(self) -> int:
         """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
-        return NODE_BYTES * len(self.nodes) + self.hidden_bytes + sum(branch.size for branch in self.branches.values())
+        own = NODE_BYTES * len(self.nodes) + BINDING_BYTES * len(self.bindings) + self.hidden_bytes
+        return own + sum(branch.size for branch in self.branches.values())
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
         """Remember the hidden rounds behind the answers to a request."""

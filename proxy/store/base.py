@@ -16,6 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from proxy.store.bindings import BindingRow
 from proxy.store.branch_positions import (
     BranchKind,
     BranchKindRow,
@@ -216,7 +217,7 @@ Row = (
     SessionRow | BranchRow | BranchTipRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow
     | GapRow | BranchKindRow | WorkingBranchRow | HelperAnswerRow | SpendingRow | ContextWindowRow | EmbeddingRow
     | IndexRow | IterationRow | SessionNotesRow | RemovalStepRow | EraseMessageRow | EraseFormRow | EraseRoundRow
-    | ResponseNameRow
+    | ResponseNameRow | BindingRow
 )  # fmt: skip
 
 
@@ -438,6 +439,10 @@ class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Resp
 
     async def read_context_windows(self, since: float) -> list[ContextWindowRow]:
         """The context windows that upstreams have reported since `since`, the newest 1,000, oldest first."""
+        ...
+
+    async def read_bindings(self, tenant: str, session: str) -> list[BindingRow]:
+        """The prompts that reasoning of a session is bound to, the newest 10,000, oldest first."""
         ...
 
     async def sum_spending(self, day: int) -> float:

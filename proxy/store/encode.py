@@ -25,6 +25,7 @@ from proxy.store.base import (
     SessionRow,
     StateRow,
 )
+from proxy.store.bindings import INSERT_BINDING, BindingRow
 from proxy.store.branch_positions import BranchKindRow, WorkingBranchRow
 from proxy.store.derived import ContextWindowRow, EmbeddingRow, HelperAnswerRow, IterationRow, SpendingRow
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
@@ -111,6 +112,7 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     HelperAnswerRow: ((sql.INSERT_HELPER_ANSWER, _answer),),
     SpendingRow: ((sql.ADD_SPENDING, astuple),),
     ContextWindowRow: ((sql.PUT_CONTEXT_WINDOW, astuple),),
+    BindingRow: ((INSERT_BINDING, astuple),),
     EmbeddingRow: ((sql.INSERT_VECTOR, astuple),),
     IterationRow: ((sql.INSERT_ITERATION, astuple),),
     HiddenRoundRow: ((session_notes.INSERT_ROUND, astuple),),

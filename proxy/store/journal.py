@@ -41,6 +41,7 @@ from proxy.store.base import (
     SessionRow,
     StateRow,
 )
+from proxy.store.bindings import BindingRow
 from proxy.store.branch_positions import BranchKindRow, WorkingBranchRow
 from proxy.store.derived import ContextWindowRow, EmbeddingRow, HelperAnswerRow, IterationRow, SpendingRow
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
@@ -89,6 +90,7 @@ KINDS: Final[dict[int, type]] = {
     22: SettingsRow,
     23: NoteRow,
     24: ResponseNameRow,
+    25: BindingRow,
 }
 """The row types that are journaled, by the number under which they are stored. A number is never used again. 0 is the
 tenant and session of the rows that follow."""

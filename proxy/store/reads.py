@@ -28,6 +28,7 @@ from proxy.store.base import (
     SessionRecord,
     StateRow,
 )
+from proxy.store.bindings import BINDINGS, MAX_BINDINGS, BindingRow
 from proxy.store.branch_positions import BranchReads, ChainHit, KnownMessage
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, IterationRecord
 from proxy.store.keywords import SearchMatch
@@ -280,6 +281,9 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, ResponseNameR
         return [
             ContextWindowRow(*row) for row in (await self._fetch(sql.CONTEXT_WINDOWS, (*NO_CONVERSATION, since)))[::-1]
         ]
+
+    async def read_bindings(self, tenant: str, session: str) -> list[BindingRow]:
+        return [BindingRow(*row) for row in (await self._fetch(BINDINGS, (tenant, session, MAX_BINDINGS)))[::-1]]
 
     async def sum_spending(self, day: int) -> float:
         return float((await self._fetch(sql.SUM_SPENDING, (*NO_CONVERSATION, day)))[0][0])

@@ -37,6 +37,7 @@ _KEYS = {
     "embeddings": "model, form",
     "iterations": "branch, key",
     "hidden_rounds": "key",
+    "bindings": "token",
     "scratchpads": "number",
     "notes": "branch, note",
     "response_names": "name",

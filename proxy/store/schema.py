@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.store import journal, keywords, response_names, session_lists, session_notes
+from proxy.store import bindings, journal, keywords, response_names, session_lists, session_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ TABLES = (
     *session_notes.SESSION_NOTES_TABLES,
     "context_windows",
     "response_names",
+    "bindings",
 )
 """The tables in the order in which rows refer to each other."""
 
@@ -357,6 +358,11 @@ MIGRATIONS: tuple[Migration, ...] = (
         14,
         "The provider's names of answers: a request that names one goes on with its history, also on another replica.",
         response_names.MIGRATION,
+    ),
+    Migration(
+        15,
+        "The prompts that reasoning is bound to: a prompt that an upstream would refuse is known before it is sent.",
+        (bindings.TABLE,),
     ),
 )
 

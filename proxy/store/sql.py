@@ -323,7 +323,7 @@ SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM branches), (SELECT
     (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed),
     (SELECT count(*) FROM iterations), (SELECT count(*) FROM hidden_rounds), (SELECT count(*) FROM scratchpads),
     (SELECT count(*) FROM memos), (SELECT count(*) FROM notes), (SELECT count(*) FROM context_windows),
-    (SELECT count(*) FROM response_names)"""
+    (SELECT count(*) FROM response_names), (SELECT count(*) FROM bindings)"""
 """Counts in the order of schema.TABLES."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.dialects.base import Binding, ChainHash, extend_to_newest, find_broken
+from proxy.dialects.base import Binding, BindingTrace, ChainHash, extend_to_newest, find_broken
 
 A, B = Binding(b"s", b"1", ""), Binding(b"s", b"2", "a")
 
@@ -36,3 +36,18 @@ def test_a_chain_hash_sees_values_and_their_limits() -> None:
     assert _hash({"a": 1}) != _hash({"a": 2})
     assert _hash("ab", "c") != _hash("a", "bc")
     assert _hash(["a"], ["b"]) != _hash(["b"], ["a"])
+
+
+def test_a_trace_goes_on_where_another_one_ended() -> None:
+    whole, begun = BindingTrace(ChainHash()), BindingTrace(ChainHash())
+    for trace in (whole, begun):
+        trace.add("a")
+        trace.add_token("t1")
+        trace.add("b")
+    later = begun.copy()
+    for trace in (whole, later):
+        trace.add("c")
+        trace.add_token("t2")
+    assert later.bindings == {"t2": whole.bindings["t2"]}
+    assert whole.bindings["t2"].after == "t1"
+    assert list(begun.bindings) == ["t1"], "the trace that was copied is as it was"

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from proxy.errors import StoreUnavailable
 from proxy.store import journal, writer
 from proxy.store.base import GapRow, Row
+from proxy.store.bindings import BindingRow
 from proxy.store.branch_positions import BranchKindRow, WorkingBranchRow
 from proxy.store.derived import (
     ContextWindowRow,
@@ -71,6 +72,7 @@ def all_kinds(make: Make) -> list[Row]:
         SettingsRow(*place, "{}"),
         NoteRow(*place, "main", "n", "note", "text", 1.0),
         ResponseNameRow(*place, "resp_1", "main", "x1", True, True, False, False, 1.0),
+        BindingRow(*place, b"token", b"tools", b"chain", b"", b"own", 1.0),
     ]
 
 
@@ -276,7 +278,7 @@ def test_a_record_of_an_earlier_version_is_read(make: Make) -> None:
     """The text is a record as version 11 of the schema writes it. It is never changed: see the docstring of the
     journal."""
     record = base64.b64decode((Path(__file__).parent / "journal_record.txt").read_text())
-    rows = [row for row in all_kinds(make) if not isinstance(row, ResponseNameRow)]  # schema 14
+    rows = [row for row in all_kinds(make) if not isinstance(row, ResponseNameRow | BindingRow)]  # schemas 14, 15
     assert journal.unpack(record) == [rows]
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from proxy.store import encode, removal
 from proxy.store.base import GapRow, Row, Store
+from proxy.store.bindings import BindingRow
 from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
 from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import ResponseNameRow
@@ -37,6 +38,7 @@ def everything(tenant: str, session: str, at: float = 5.0) -> list[Row]:
         EmbeddingRow(tenant, session, "small", b"form", b"vector", 1.0),
         IterationRow(tenant, session, "main", key, 1, "", 1.0, b"{}"),
         HiddenRoundRow(tenant, session, key, b"tip", "x1", b"{}", 1.0),
+        BindingRow(tenant, session, b"token", b"tools", b"chain", b"", b"client", 1.0),
         ScratchpadRow(tenant, session, 1, "text", "model", 1.0),
         NoteRow(tenant, session, "main", "n", "note", "text", 1.0),
         ResponseNameRow(tenant, session, "resp_1", "main", "x1", True, True, False, False, 1.0),

@@ -23,8 +23,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from proxy.dialects import spans
-from proxy.dialects.base import Binding, ChainHash
-from proxy.dialects.messages.blocks import read_token
+from proxy.dialects.base import Binding, BindingTrace, ChainHash
+from proxy.dialects.messages.blocks import make_answer_blocks, read_token
 
 _MAX_MARKS = 4
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
@@ -233,6 +233,21 @@ def compute_bindings(body: bytes, answer: bytes = b"[]") -> dict[str, Binding]:
     answer: blocks of the model's answer to this body, as a JSON array; its tokens are included. Raises ValueError or
     RecursionError if a text is not JSON.
     """
+    trace = trace_prompt(body)
+    _add_message(trace, {"role": "assistant", "content": spans.read_any(answer)})
+    return trace.bindings
+
+
+def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
+    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
+    read."""
+    trace = prompt.copy()
+    _add_message(trace, {"role": "assistant", "content": spans.read_any(make_answer_blocks(answer))})
+    return trace.bindings
+
+
+def trace_prompt(body: bytes) -> BindingTrace:
+    """The bindings in a body. Raises ValueError or RecursionError if a text is not JSON."""
     value = spans.read_any(body)
     value = value if isinstance(value, dict) else {}
     outside = ChainHash()
@@ -244,23 +259,21 @@ def compute_bindings(body: bytes, answer: bytes = b"[]") -> dict[str, Binding]:
         if isinstance(tools, list)
         else []
     )
-    found: dict[str, Binding] = {}
-    chain, after = ChainHash(), ""
+    trace = BindingTrace(outside)
     messages = value.get("messages")
-    for message in [
-        *(messages if isinstance(messages, list) else ()),
-        {"role": "assistant", "content": spans.read_any(answer)},
-    ]:
-        if not isinstance(message, dict):
-            continue
-        chain.add({name: one for name, one in message.items() if name not in ("content", "cache_control")})
-        for block in _read_blocks(message.get("content")):
-            if block.get("type") not in _THINKING:
-                chain.add(_normalize(block))
-            elif token := read_token(block):
-                found.setdefault(token, Binding(outside.value, chain.value, after))
-                after = token
-    return found
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, dict):
+            _add_message(trace, message)
+    return trace
+
+
+def _add_message(trace: BindingTrace, message: dict[str, Any]) -> None:
+    trace.add({name: one for name, one in message.items() if name not in ("content", "cache_control")})
+    for block in _read_blocks(message.get("content")):
+        if block.get("type") not in _THINKING:
+            trace.add(_normalize(block))
+        elif token := read_token(block):
+            trace.add_token(token)
 
 
 def _normalize(block: dict[str, Any]) -> dict[str, Any]:

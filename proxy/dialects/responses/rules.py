@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.base import Binding, ChainHash
+from proxy.dialects.base import Binding, BindingTrace, ChainHash
 from proxy.dialects.responses import items as wire
 
 MAX_CALL_ID: Final = 64
@@ -239,32 +239,48 @@ def _find_partners(items: Sequence[Item]) -> dict[str, str]:
 def compute_bindings(body: bytes, answer: Iterable[bytes] = ()) -> dict[str, Binding]:
     """The prompt in front of each reasoning item of a body, by its token.
 
-    answer: items that the model made under this body, whose tokens are to be recorded. The prompt is the tools, the
-    text format, the effort and every earlier item; `instructions` and earlier reasoning are no part of it. Ids, states
-    and annotations are left out, because no edit changes them and clients do. Raises ValueError for a body that is no
-    JSON object.
+    answer: items that the model made under this body, whose tokens are to be recorded. Raises ValueError for a body
+    that is no JSON object.
+    """
+    trace = trace_prompt(body)
+    _add_items(trace, map(msgspec.json.decode, answer))
+    return trace.bindings
+
+
+def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
+    """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
+    read."""
+    trace = prompt.copy()
+    _add_items(trace, map(msgspec.json.decode, wire.make_items(answer, {})))
+    return trace.bindings
+
+
+def trace_prompt(body: bytes) -> BindingTrace:
+    """The bindings in a body.
+
+    The prompt is the tools, the text format, the effort and every earlier item; `instructions` and earlier reasoning
+    are no part of it. Ids, states and annotations are left out, because no edit changes them and clients do. Raises
+    ValueError for a body that is no JSON object.
     """
     request = msgspec.json.decode(body, type=dict[str, Any])
     given = request.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
-    items = [*items, *(msgspec.json.decode(raw) for raw in answer)]
-    if not any(isinstance(item, dict) and wire.find_token(item) for item in items):
-        return {}
-    head, chain = ChainHash(), ChainHash()
+    head = ChainHash()
     text, reasoning = request.get("text"), request.get("reasoning")
     head.add(request.get("tools") or [])
     head.add(text.get("format") if isinstance(text, dict) else None)
     head.add(reasoning.get("effort") if isinstance(reasoning, dict) else None)
-    found: dict[str, Binding] = {}
-    after = ""
+    trace = BindingTrace(head)
+    _add_items(trace, [{"role": "user", "content": given}] if isinstance(given, str) else given or [])
+    return trace
+
+
+def _add_items(trace: BindingTrace, items: Iterable[Any]) -> None:
     for item in items:
         token = wire.find_token(item) if isinstance(item, dict) else None
         if token is not None:
-            found[token] = Binding(head.value, chain.value, after)
-            after = token
+            trace.add_token(token)
         elif not isinstance(item, dict) or wire.find_type(item) != "reasoning":
-            chain.add(_canonicalize(item))
-    return found
+            trace.add(_canonicalize(item))
 
 
 def _canonicalize(item: Any) -> Any:

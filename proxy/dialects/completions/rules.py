@@ -1,0 +1,182 @@
+"""Reasoning that is bound to its prompt, in the form in which gateways carry it in chat completions.
+
+LiteLLM puts the blocks of Claude into `thinking_blocks` of an answer, OpenRouter into `reasoning_details`. The gateway
+joins all system messages at the front and makes one message of a run of results. So every system message counts for
+the part of the prompt outside of the messages, and the texts of a message count without its form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.dialects import spans
+from proxy.dialects.base import Binding, BindingTrace, ChainHash
+
+MEMBERS: Final = ("thinking_blocks", "reasoning_details")
+"""Members of an answer that hold its bound reasoning."""
+_NOT_COMPARED: Final = frozenset(
+    {*MEMBERS, "content", "tool_calls", "reasoning_content", "reasoning", "refusal", "annotations", "cache_control"}
+    | {"provider_specific_fields", "function_call", "audio", "prompt_cache_breakpoint"}
+)
+_MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
+_THINKING: Final = ("thinking", "reasoning")
+
+
+def read_tokens(message: Mapping[str, Any]) -> list[str]:
+    """The tokens of the bound reasoning of one message, in their order."""
+    found: dict[str, None] = {}
+    for member in MEMBERS:
+        entries = message.get(member)
+        for entry in entries if isinstance(entries, list) else ():
+            if token := _read_token(entry):
+                found[token] = None
+    return [*found]
+
+
+def _read_token(entry: Any) -> str:
+    """The token of one entry; "" if it has none."""
+    found = (entry.get("signature") or entry.get("data")) if isinstance(entry, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def is_thinking(body: bytes, members: Mapping[str, spans.Span]) -> bool:
+    """True if a request asks for reasoning by `thinking` or `reasoning`, which chat completions of OpenAI lack.
+
+    members: the spans of the body's values. Raises ValueError if a value is not JSON.
+    """
+    for name in _THINKING:
+        value = spans.read_any(body[slice(*members[name])]) if name in members else None
+        if isinstance(value, dict) and value.get("type") != "disabled" and value.get("enabled") is not False:
+            return True
+    return False
+
+
+def compute_bindings(body: bytes, answer: bytes | None = None) -> dict[str, Binding]:
+    """By token, the prompt that each piece of reasoning stands behind in this body, in their order.
+
+    answer: the message of the model's answer to this body; its tokens are included. Raises ValueError or RecursionError
+    if a text is not JSON.
+    """
+    trace = trace_prompt(body)
+    return trace.bindings if answer is None else trace.bindings | trace_answer(trace, answer)
+
+
+def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
+    """The bindings of an answer to this prompt. answer: its message. Raises ValueError if it cannot be read."""
+    trace, message = prompt.copy(), spans.read_any(answer)
+    if isinstance(message, dict):
+        _add_message(trace, message)
+    return trace.bindings
+
+
+def trace_prompt(body: bytes) -> BindingTrace:
+    """The bindings in a body. Raises ValueError or RecursionError if a text is not JSON."""
+    value = spans.read_any(body)
+    value = value if isinstance(value, dict) else {}
+    messages = value.get("messages")
+    messages = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+    outside = ChainHash()
+    outside.add([_normalize_content(one.get("content")) for one in messages if _is_system(one)])
+    outside.add(value.get("tools") or [])
+    trace = BindingTrace(outside)
+    for message in messages:
+        if not _is_system(message):
+            _add_message(trace, message)
+    return trace
+
+
+def _add_message(trace: BindingTrace, message: Mapping[str, Any]) -> None:
+    trace.add({name: one for name, one in message.items() if name not in _NOT_COMPARED})
+    for token in read_tokens(message):  # they stand in front of the text and the calls of their message
+        trace.add_token(token)
+    trace.add(_normalize_content(message.get("content")))
+    trace.add(_normalize_calls(message))
+
+
+def _is_system(message: Mapping[str, Any]) -> bool:
+    return message.get("role") in ("system", "developer")
+
+
+def _normalize_content(content: Any) -> list[Any]:
+    """Content as it is compared: a string is one text part, cache marks do not count, and an empty text is nothing."""
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    found = []
+    for part in parts if isinstance(parts, list) else ():
+        if not isinstance(part, dict):
+            found.append(part)
+        elif part.get("text") != "":
+            found.append({name: one for name, one in part.items() if name not in _MARKS})
+    return found
+
+
+def _normalize_calls(message: Mapping[str, Any]) -> list[Any]:
+    """The calls as they are compared: arguments by their value."""
+    found = []
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        inner = call.get("function") or call.get("custom") if isinstance(call, dict) else None
+        if not isinstance(inner, dict):
+            found.append(call)
+            continue
+        arguments = inner.get("arguments", inner.get("input"))
+        with suppress(ValueError):  # a text that is no JSON is compared as it is
+            arguments = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+        found.append([call.get("id"), inner.get("name"), arguments])
+    return [*found, message.get("function_call")]
+
+
+def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
+    """The body without the reasoning of these tokens.
+
+    Raises ValueError if the body cannot be read. Raises it too if a model that must think is in the middle of its
+    calls: an upstream refuses such an answer without its reasoning.
+    """
+    span = spans.read_members(body).get("messages")
+    if span is None:
+        return body
+    places = spans.read_elements(body, span)
+    new = [_strip_message(body[start:end], tokens) for start, end in places]
+    if all(raw is None for raw in new):
+        return body
+    _check_open_loop(body, [raw or body[start:end] for raw, (start, end) in zip(new, places, strict=True)], new)
+    return spans.apply_replacements(
+        body, [(*place, raw) for place, raw in zip(places, new, strict=True) if raw is not None]
+    )
+
+
+def _strip_message(raw: bytes, tokens: Collection[str]) -> bytes | None:
+    """One message without these tokens; None if it has none of them."""
+    if not any(token.encode() in raw for token in tokens):
+        return None
+    made = raw
+    for member in MEMBERS:
+        at = spans.read_members(made).get(member)
+        if at is None or made[at[0] : at[0] + 1] != b"[":
+            continue
+        elements = spans.read_elements(made, at)
+        values = [(n, made[start:end]) for n, (start, end) in enumerate(elements)]
+        kept = [(n, one) for n, one in values if _read_token(spans.read_any(one)) not in tokens]
+        if len(kept) == len(values):
+            continue
+        if not any(_read_token(spans.read_any(one)) for _, one in kept):
+            made = json_spans.remove_member(made, member)  # what is left is text without its token
+        else:
+            made = made[: at[0]] + spans.rewrite_array(made, at, elements, kept) + made[at[1] :]
+    return None if made == raw else made
+
+
+def _check_open_loop(body: bytes, messages: list[bytes], changed: list[bytes | None]) -> None:
+    thinking = spans.read_members(body).get("thinking")
+    thinking = spans.read_any(body[slice(*thinking)]) if thinking is not None else None
+    if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
+        return
+    at = len(messages) - 1
+    while at >= 0 and spans.read_any(messages[at]).get("role") == "tool":
+        at -= 1
+    if 0 <= at < len(messages) - 1 and changed[at] is not None and not read_tokens(spans.read_any(messages[at])):
+        raise ValueError(f"messages.{at}: thinking is expected in front of calls whose results are the last messages")

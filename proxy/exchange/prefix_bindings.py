@@ -1,0 +1,272 @@
+"""Bindings of reasoning to its prompt: kept for each answer, and looked at before a prompt goes out (rule W15).
+
+Each token of an answer is stored with a hash of the prompt as it was sent, and with one of the prompt as the client had
+it. So a prompt that would break a binding is known before it is sent, and whose change breaks it. A token that came
+with messages which did not go through the proxy was made behind the client's own prompt.
+
+A client may change its own conversation: the provider judges that. Reasoning that the proxy would break is left out
+now and for ever, or the branch loses its edits, whichever costs fewer tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from proxy.dialects.base import HASH_BYTES, Binding, BindingTrace, extend_to_newest, find_broken
+from proxy.errors import StoreUnavailable
+from proxy.exchange import bound_reasoning, exchange_rows, splice_rounds
+from proxy.exchange.bound_reasoning import hash_token
+from proxy.exchange.dialect import is_bound, is_bound_answer
+from proxy.exchange.services import LARGE, Services
+from proxy.exchange.turn import Turn
+from proxy.sessions import tool_offer as offers
+from proxy.store.base import Row
+from proxy.store.bindings import BindingRow
+from proxy.stream.assemble import AssembledAnswer
+
+BOUND: Final = "bound"
+"""The reason that is told where reasoning is left out, as `FallbackReason.BOUND`."""
+UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
+"""Errors of a body in which no reasoning can be found; the upstream judges it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The reasoning that a prompt would break by changes of the proxy."""
+
+    tokens: tuple[str, ...] = ()
+    """All tokens of the prompt, in order."""
+    broken: tuple[str, ...] = ()
+    """The broken ones among them."""
+    broken_without_plan: tuple[str, ...] = ()
+    """The tokens that the client's own bytes would break, since they were made behind prompts of the proxy."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The tokens that have to leave, so that no gap is left."""
+        return find_run(self.tokens, self.broken)
+
+
+def find_run(tokens: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
+    """The broken tokens and all before or all behind them, whichever are fewer: a gap is refused. The newest ones stay
+    if both are as many."""
+    if not broken:
+        return ()
+    last = max(n for n, token in enumerate(tokens) if token in broken)
+    front, end = tuple(tokens[: last + 1]), tuple(extend_to_newest(tokens, broken))
+    return end if len(end) < len(front) else front
+
+
+# Before a prompt is sent.
+
+
+async def judge_prompt(services: Services, turn: Turn) -> Judgement:
+    """The reasoning that the turn's prompt would break. Prompts without bound reasoning cost nothing."""
+    if turn.enriched.policy.mode != "rewrite" or not turn.request.find_indices("bound", is_bound):
+        return Judgement()
+    try:
+        sent = (await _trace(services, turn, turn.prompt.outgoing)).bindings
+        own = (await _trace(services, turn, turn.original)).bindings
+    except UNREADABLE:
+        return Judgement()
+    known = await _find_known(services, turn, own, sent)
+    return Judgement(
+        tokens=tuple(sent),
+        broken=tuple(_find_ours(turn, find_broken(sent, known), own)),
+        broken_without_plan=tuple(_find_ours(turn, find_broken(own, known), own)),
+    )
+
+
+async def _trace(services: Services, turn: Turn, body: bytes) -> BindingTrace:
+    """The bindings in a body, read once for each; in a worker thread where that takes long."""
+    if turn.traces.get(id(body), (b"", None))[0] is body or len(body) < LARGE:
+        return trace_body(turn, body)
+    return await asyncio.get_running_loop().run_in_executor(services.workers, trace_body, turn, body)
+
+
+def trace_body(turn: Turn, body: bytes) -> BindingTrace:
+    """The bindings in a body, read once for each. Raises one of `UNREADABLE`."""
+    found = turn.traces.get(id(body))
+    if found is None or found[0] is not body:
+        found = turn.traces[id(body)] = (body, turn.dialect.trace_prompt(body))
+    return found[1]
+
+
+async def _find_known(
+    services: Services, turn: Turn, own: Mapping[str, Binding], sent: Mapping[str, Binding]
+) -> dict[str, Binding]:
+    """The bindings that are known of the tokens. Those of reasoning that came with new messages, and was not made here,
+    are those of the client's own prompt; they are stored."""
+    memory = turn.located.branch.live_session
+    names = {token: hash_token(token) for token in {**sent, **own}}
+    missing = [token for token, name in names.items() if name not in memory.bindings]
+    if missing and (not memory.bindings_read or services.store.shared):
+        try:
+            async with asyncio.timeout(services.settings.store.read_s):
+                rows = await services.store.read_bindings(turn.tenant, memory.session)
+        except (TimeoutError, StoreUnavailable):
+            services.metrics.internal_errors_total.labels(where="bindings").inc()
+            rows = []
+        else:
+            memory.bindings_read = True
+        memory.bindings |= {row.token: row for row in rows if row.token not in memory.bindings}
+        missing = [token for token in missing if names[token] not in memory.bindings]
+    if missing and memory.bindings_read:
+        new = b"".join(message.raw for message in turn.request.messages[turn.located.known_until + 1 :])
+        foreign = {token: own[token] for token in missing if token in own and token.encode() in new}
+        turn.pending.rows += _make_rows(services, turn, foreign, foreign)
+        memory.has_foreign_reasoning |= bool(foreign)
+    by_name = {name: token for token, name in names.items()}
+    rows_by_token = {token: memory.bindings[name] for token, name in names.items() if name in memory.bindings}
+    return {
+        token: Binding(row.system_tools, row.chain, by_name.get(row.predecessor, "gone") if row.predecessor else "")
+        for token, row in rows_by_token.items()
+    }
+
+
+def _find_ours(turn: Turn, broken: Sequence[str], own: Mapping[str, Binding]) -> list[str]:
+    """The broken tokens that the client has in front of the same prompt as ever: the change is the proxy's."""
+    known = turn.located.branch.live_session.bindings
+    return [
+        token
+        for token in broken
+        if token not in own or known[hash_token(token)].client in (b"", _hash_client(own[token]))
+    ]
+
+
+def _hash_client(binding: Binding) -> bytes:
+    parts = (binding.system_tools, binding.chain, binding.after.encode())
+    return hashlib.blake2b(b"".join(parts), digest_size=HASH_BYTES).digest()
+
+
+def costs_less_without_edits(turn: Turn, judged: Judgement) -> bool:
+    """True if the branch should go on without its edits and tools: they save less in a request than the reasoning
+    takes that would have to leave for them."""
+    branch = turn.located.branch
+    offered = branch.tool_offer is not None and bool(branch.tool_offer.names)
+    lost = len(judged.left_out) - len(find_run(judged.tokens, judged.broken_without_plan))
+    if turn.prompt.outgoing == turn.original or lost <= 0 or not (branch.state.edits or offered):
+        return False
+    saved = turn.prompt.plan.before - turn.prompt.plan.after
+    return bound_reasoning.estimate_tokens(turn, lost) > saved
+
+
+def withdraw_edits(services: Services, turn: Turn) -> Turn:
+    """Return the turn of a branch that begins anew: without edits, and without tools of ours."""
+    branch = turn.located.branch
+    turn.pending.rows += exchange_rows.make_withdrawn_rows(turn, services.now())
+    branch.state = replace(branch.state, edits={}, lasting_edits=None)
+    exchange_rows.add_offer_row(turn, offers.NO_TOOLS)
+    return splice_rounds.strip_tools(turn).with_lookups(pending_tool_offer=None)
+
+
+def leave_out_broken(services: Services, turn: Turn, judged: Judgement) -> Turn:
+    """Return the turn with a prompt without the reasoning that it would break, now and for ever."""
+    left_out = judged.left_out
+    if not left_out or turn.dialect.strip_bound is None or turn.dialect.drops_broken:
+        return turn  # the provider leaves it out itself, and says so
+    stripped = _strip(turn, turn.prompt.outgoing, judged.tokens, left_out)
+    if stripped is None:
+        return turn
+    turn.pending.rows += bound_reasoning.remember_refused(services, turn, stripped[1])
+    bound_reasoning.count_left_out(services, turn, len(stripped[1]))
+    return turn.with_prompt(
+        outgoing=stripped[0],
+        fallback=BOUND,
+        left_out=turn.prompt.left_out + len(stripped[1]),
+    )
+
+
+def _strip(turn: Turn, body: bytes, tokens: Sequence[str], run: Sequence[str]) -> tuple[bytes, tuple[str, ...]] | None:
+    """(the body without a run of tokens, these tokens); all tokens leave if the run cannot. None if nothing can."""
+    if turn.dialect.strip_bound is None:
+        return None
+    for wanted in (tuple(run), tuple(tokens)):
+        try:
+            stripped = turn.dialect.strip_bound(body, frozenset(wanted))
+        except UNREADABLE:
+            continue
+        return None if stripped == body else (stripped, wanted)
+    return None
+
+
+def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
+    """(the client's own bytes without the reasoning that was made behind other prompts of the proxy, the tokens of that
+    reasoning)."""
+    body = turn.original
+    if not turn.request.find_indices("bound", is_bound):
+        return body, ()
+    body = bound_reasoning.leave_out_refused(turn, body)
+    try:
+        own = trace_body(turn, body).bindings
+    except UNREADABLE:
+        return body, ()
+    known, names = turn.located.branch.live_session.bindings, {hash_token(token): token for token in own}
+    found = {
+        token: Binding(row.system_tools, row.chain, names.get(row.predecessor, "gone") if row.predecessor else "")
+        for name, token in names.items()
+        if (row := known.get(name)) is not None
+    }
+    broken = _find_ours(turn, find_broken(own, found), own)
+    if not broken or turn.dialect.drops_broken:
+        return body, ()
+    return _strip(turn, body, tuple(own), find_run(tuple(own), broken)) or (body, ())
+
+
+# After an answer.
+
+
+def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
+    """Return the turn with the bindings of one of several rounds. body: the prompt of the round. message: its answer,
+    as upstream gets it back."""
+    if message is None or not is_bound_answer(message):
+        return turn
+    try:
+        found = turn.dialect.trace_answer(trace_body(turn, body), message)
+    except UNREADABLE:
+        return turn
+    return replace(turn, rounds=replace(turn.rounds, bindings={**turn.rounds.bindings, **found}))
+
+
+def record_answer(services: Services, turn: Turn, answer: AssembledAnswer) -> list[Row]:
+    """Return the rows of the bindings of an answer; memory is updated. Answers without bound reasoning cost one
+    search."""
+    message = answer.build_message()
+    is_there = message is not None and is_bound_answer(message)
+    if turn.enriched.policy.mode != "rewrite" or not (is_there or turn.rounds.bindings):
+        return []
+    try:
+        own: Mapping[str, Binding] = {}
+        found = turn.rounds.bindings
+        if message is not None and is_there:
+            own = turn.dialect.trace_answer(trace_body(turn, turn.original), message)
+            found = found or turn.dialect.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
+    except UNREADABLE:
+        return []
+    return _make_rows(services, turn, found, own)
+
+
+def _make_rows(services: Services, turn: Turn, found: Mapping[str, Binding], own: Mapping[str, Binding]) -> list[Row]:
+    """The rows of new bindings; memory is updated. own: the bindings in front of the client's own prompt."""
+    memory, now = turn.located.branch.live_session, services.now()
+    rows: list[Row] = []
+    for token, binding in found.items():
+        name = hash_token(token)
+        if name in memory.bindings:
+            continue
+        memory.bindings[name] = row = BindingRow(
+            tenant=turn.tenant,
+            session=memory.session,
+            token=name,
+            system_tools=binding.system_tools,
+            chain=binding.chain,
+            predecessor=hash_token(binding.after) if binding.after else b"",
+            client=_hash_client(own[token]) if token in own else b"",
+            created_at=now,
+        )
+        rows.append(row)
+    return rows

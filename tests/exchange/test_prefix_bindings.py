@@ -1,0 +1,335 @@
+"""Bound reasoning before it is sent: a prompt that would break a binding is known, and another one goes out."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.exchange.prefix_bindings import find_run
+from tests.dialect_agents import MessagesAgent, ResponsesAgent, ThinkingAgent
+from tests.faulty import Connection, Request, faulty
+from tests.running import Running, running
+from tests.scripted import reply
+from tests.strict_messages import StrictMessages
+from tests.strict_responses import Ask, Say, StrictResponses, Think
+from tests.strict_thinking import StrictThinking
+
+Json = dict[str, Any]
+Agent = MessagesAgent | ThinkingAgent
+LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 200))
+THINKING: Json = {"thinking": {"type": "adaptive"}}
+STREAMING = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+WIRES = pytest.mark.parametrize("wire", ["messages", "completions"])
+STEPS = 4
+
+
+def read(name: str, arguments: Json) -> str:
+    return LISTING
+
+
+def answers(first: int = 0) -> list[list[Json]]:
+    """Pieces of work, each of `STEPS` calls and an answer. first: the number of the first call."""
+    made: list[list[Json]] = []
+    for n in range(first, first + 10 * STEPS):
+        call = {"type": "tool_use", "id": f"toolu_{n:04}", "name": "read", "input": {"path": "a.py"}}
+        made.append([{"type": "thinking", "thinking": f"I look at file {n}."}, call])
+        if n % STEPS == STEPS - 1:
+            made.append([{"type": "thinking", "thinking": f"So {n}."}, {"type": "text", "text": f"Done {n}."}])
+    return made
+
+
+def make(wire: str) -> StrictMessages:
+    return (StrictMessages if wire == "messages" else StrictThinking)(*answers())
+
+
+def begin(wire: str, proxy: Running, *, stream: bool = False, **more: Any) -> Agent:
+    return (MessagesAgent if wire == "messages" else ThinkingAgent)(proxy, read, stream=stream, more=THINKING, **more)
+
+
+def direct(port: int) -> AbstractAsyncContextManager[Running]:
+    """The upstream without the proxy: another one that changes nothing and knows nothing of the first."""
+    return running(port, policy="passthrough")
+
+
+def count_tokens(model: StrictMessages, at: int = -1) -> int:
+    return json.dumps(model.bodies[at]["messages"]).count('"signature"')
+
+
+def forget_reasoning(agent: Agent) -> None:
+    """What a client does whose reasoning is refused: it sends its history without any."""
+    for message in agent.messages:
+        message.pop("thinking_blocks", None)
+        if isinstance(message["content"], list):
+            message["content"] = [one for one in message["content"] if one["type"] != "thinking"]
+
+
+def test_reasoning_leaves_from_the_front_or_from_the_end() -> None:
+    assert find_run("abcd", ()) == ()
+    assert find_run("abcd", "a") == ("a",)
+    assert find_run("abcd", "cd") == ("c", "d")
+    assert find_run("abcd", "b") == ("a", "b")
+    assert find_run("abcd", "c") == ("c", "d")
+    assert find_run("abcd", "bc") == ("a", "b", "c"), "the newest ones are worth most"
+
+
+@WIRES
+@STREAMING
+@pytest.mark.parametrize("policy", ["thrifty", "rolling"])
+async def test_a_proxy_in_the_middle_of_a_conversation_breaks_nothing(wire: str, stream: bool, policy: str) -> None:
+    model = make(wire)
+    async with faulty(model) as upstream:
+        async with direct(upstream.port) as elsewhere:
+            agent = begin(wire, elsewhere, stream=stream)
+            await agent.work("Find the fault.")
+        async with running(upstream.port, policy=policy, tools={"offer": "first_request"}) as proxy:
+            agent.proxy = proxy
+            await agent.work("Mend it.")
+            await agent.work("Test it.")
+            assert proxy.count("edits_total") > 0, "what comes now is edited all the same"
+            assert await proxy.rows("SELECT count(*) FROM bindings") == [(len(model.bodies),)]
+    assert model.refusals == []
+    assert count_tokens(model) == len(model.bodies) - 1
+
+
+@WIRES
+async def test_a_proxy_may_leave_a_conversation_and_come_back(wire: str) -> None:
+    model = make(wire)
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = begin(wire, proxy)
+        await agent.work("Find the fault.")
+        async with direct(upstream.port) as agent.proxy:
+            forget_reasoning(agent)
+            await agent.work("Mend it.")
+        made = len(model.bodies)
+        assert count_tokens(model) == STEPS
+        agent.proxy = proxy
+        await agent.work("Test it.")
+        assert model.refusals == []
+        assert count_tokens(model) >= len(model.bodies) - made - 1, "new reasoning stays"
+        assert [one.header("x-context-fallback") for one in agent.heard[-STEPS:]] == [None] * STEPS
+
+
+@WIRES
+async def test_edits_that_cost_more_than_they_save_are_withdrawn(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.exchange.bound_reasoning.TOKENS_PER_CHARACTER", 1000)  # reasoning is worth all
+    model = make(wire)
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = begin(wire, proxy)
+        await agent.work("Find the fault.")
+        async with direct(upstream.port) as agent.proxy:
+            forget_reasoning(agent)
+            await agent.work("Mend it.")
+        agent.proxy = proxy
+        await agent.work("Test it.")
+        taken_back = await proxy.rows("SELECT count(*) FROM edits WHERE action = 'withdrawn'")
+        assert taken_back[0][0] > 0
+        assert {one.header("x-context-fallback") for one in agent.heard} == {None}
+    assert model.refusals == []
+    assert count_tokens(model) == 2 * (STEPS + 1) - 1, "nothing of it is lost"
+
+
+def write_eager_policy(folder: Path) -> None:
+    """`thrifty`, with every edit at once."""
+    text = (Path(__file__).parents[2] / "config" / "policies" / "thrifty.toml").read_text()
+    text = text.replace('"when_it_pays"', '"always"').replace('name = "thrifty"', 'name = "eager"')
+    (folder / "eager.toml").write_text(text)
+
+
+def translate(messages: list[Json]) -> list[Json]:
+    """A history of Messages as a client of chat completions has it that knows of no thinking."""
+    made: list[Json] = [{"role": "system", "content": "You are a careful engineer."}]
+    for message in messages:
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        made += [
+            {"role": "tool", "tool_call_id": one["tool_use_id"], "content": one["content"]}
+            for one in blocks
+            if one["type"] == "tool_result"
+        ]
+        text = "".join(one["text"] for one in blocks if one["type"] == "text")
+        calls = [
+            {
+                "id": one["id"],
+                "type": "function",
+                "function": {"name": one["name"], "arguments": json.dumps(one["input"])},
+            }
+            for one in blocks
+            if one["type"] == "tool_use"
+        ]
+        if text or calls:
+            made.append({"role": message["role"], "content": text or None} | ({"tool_calls": calls} if calls else {}))
+    return made
+
+
+async def test_edits_in_another_wire_format_cost_no_more_than_the_reasoning_behind_them(tmp_path: Path) -> None:
+    """Under one name a session goes on in another format, in which nothing is bound and old messages are edited."""
+    write_eager_policy(tmp_path)
+    model = make("messages")
+    plain = StrictThinking("It is the first one.")
+
+    async def upstream_of_both(request: Request, there: Connection) -> None:
+        await (model if b"/messages" in request.line else plain)(request, there)
+
+    name = (b"x-context-session: one",)
+    tree: Json = {"policy": "eager", "policies_dir": str(tmp_path)}
+    async with faulty(upstream_of_both) as upstream, running(upstream.port, **tree) as proxy:
+        agent = begin("messages", proxy, lines=name)
+        await agent.work("Find the fault.")
+        await agent.work("Mend it.")
+        other = ThinkingAgent(proxy, lambda *_: LISTING + "\nmore", lines=name, messages=translate(agent.messages))
+        plain.answers = [[one for one in made if one["type"] != "thinking"] for made in answers(400)]
+        for message in other.messages:
+            assert "thinking_blocks" not in message
+        edits = proxy.count("edits_total")
+        await other.work("Look elsewhere.")
+        assert proxy.count("edits_total") > edits
+        await agent.work("Test it.")
+        assert agent.heard[-1].header("x-context-fallback") is None
+    assert model.refusals == []
+    assert plain.refusals == []
+    assert count_tokens(model) >= STEPS, "new reasoning stays"
+
+
+@WIRES
+@STREAMING
+async def test_a_client_may_fork_ask_again_and_compact(wire: str, stream: bool) -> None:
+    model = make(wire)
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = begin(wire, proxy, stream=stream)
+        await agent.work("Find the fault.")
+        await agent.work("Mend it.")
+        # The last answer once more, then the last piece of work in other words.
+        agent.messages.pop()
+        await agent.ask()
+        at = next(n for n, one in enumerate(agent.messages) if one["content"] == "Mend it.")
+        del agent.messages[at:]
+        await agent.work("Mend it well.")
+        assert model.refusals == []
+        assert count_tokens(model) == sum(1 for one in agent.messages if one["role"] == "assistant") - 1
+        # A summary in the place of the history.
+        del agent.messages[1 if wire == "completions" else 0 :]
+        await agent.work("This is what was done: nothing yet. Go on.")
+        assert model.refusals == []
+        assert count_tokens(model) == STEPS
+        assert {one.header("x-context-fallback") for one in agent.heard} == {None}
+
+
+@WIRES
+async def test_a_change_of_the_client_in_front_of_reasoning_ends_no_conversation(wire: str, tmp_path: Path) -> None:
+    """Without the proxy the upstream refuses it; where the proxy has edited, the reasoning goes and stays away."""
+    model = make(wire)
+    path = str(tmp_path / "a.sqlite3")
+    async with faulty(model) as upstream:
+        async with running(upstream.port, policy="thrifty", db=path) as proxy:
+            agent = begin(wire, proxy)
+            await agent.work("Find the fault.")
+            at = next(n for n, one in enumerate(agent.messages) if one["content"] == "Find the fault.")
+            agent.messages[at] = {"role": "user", "content": "Find the error."}
+            await agent.work("Mend it.")
+            refused = len(model.refusals)
+            assert refused <= 2
+        async with running(upstream.port, policy="thrifty", db=path) as proxy:  # the fork is read back
+            agent.proxy = proxy
+            await agent.work("Test it.")
+    assert len(model.refusals) == refused, "what was refused is not sent again"
+    assert count_tokens(model) == 2 * (STEPS + 1) - 1
+
+
+@WIRES
+async def test_a_restart_knows_what_was_bound(wire: str, tmp_path: Path) -> None:
+    model = make(wire)
+    async with faulty(model) as upstream:
+        agent: Agent | None = None
+        for _ in range(4):
+            async with running(upstream.port, policy="thrifty", db=str(tmp_path / "a.sqlite3")) as proxy:
+                agent = agent or begin(wire, proxy)
+                agent.proxy = proxy
+                await agent.work("Go on.")
+                assert await proxy.rows("SELECT count(*) FROM bindings") == [(len(model.bodies),)]
+    assert model.refusals == []
+    assert count_tokens(model) == len(model.bodies) - 1
+
+
+@WIRES
+async def test_two_replicas_keep_one_conversation_whole(wire: str, database: str) -> None:
+    model = make(wire)
+    tree: Json = {"policy": "thrifty", "db": database}
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, **tree) as one,
+        running(upstream.port, **tree) as other,
+    ):
+        agent = begin(wire, one)
+        agent.messages.append({"role": "user", "content": "Find the fault."})
+        for n in range(12):
+            agent.proxy = other if n % 2 else one
+            message = await agent.ask()
+            _bring(wire, agent, message)
+        assert one.count("edits_total") > 0
+        assert other.count("edits_total") > 0
+        assert await one.rows("SELECT count(*) FROM bindings") == [(12,)]
+    assert model.refusals == []
+    assert count_tokens(model) == 11
+
+
+def _bring(wire: str, agent: Agent, message: Json) -> None:
+    """The results of an answer's calls, or the next prompt."""
+    if wire == "messages":
+        calls = [one["id"] for one in message["content"] if one["type"] == "tool_use"]
+        results: list[Json] = [{"type": "tool_result", "tool_use_id": one, "content": LISTING} for one in calls]
+        agent.messages.append({"role": "user", "content": results or "Go on."})
+        return
+    calls = [one["id"] for one in message.get("tool_calls") or ()]
+    agent.messages += [{"role": "tool", "tool_call_id": one, "content": LISTING} for one in calls]
+    if not calls:
+        agent.messages.append({"role": "user", "content": "Go on."})
+
+
+@WIRES
+async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(wire: str) -> None:
+    """The client's own bytes go out then, without the reasoning that was made behind edits."""
+    model = make(wire)
+    is_strange = False
+
+    async def strange(request: Request, there: Connection) -> None:
+        own = request.body.count(b"function_7(") == json.dumps(agent.messages).count("function_7(")
+        if is_strange and not own:
+            model.received.append(request)
+            text = b'{"type":"error","error":{"type":"invalid_request_error","message":"I do not like this"}}'
+            await reply(there, b"400 Bad Request", text, b"content-type: application/json")
+            return
+        await model(request, there)
+
+    async with faulty(strange) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = begin(wire, proxy)
+        agent.messages.append({"role": "user", "content": "Find the fault."})
+        for _ in range(STEPS):
+            _bring(wire, agent, await agent.ask())
+        is_strange = True
+        for n in range(6):
+            message = await agent.ask()
+            assert agent.heard[-1].header("x-context-fallback") == (None if n else "upstream_reject")
+            _bring(wire, agent, message)
+    assert model.refusals == []
+
+
+async def test_responses_leaves_broken_reasoning_out_itself_and_the_price_is_counted() -> None:
+    steps: list[list[Any]] = [[Think(f"file {n}"), Ask("read", {"path": "a.py"})] for n in range(3)]
+    model = StrictResponses(*steps, [Think("So"), Say("Done.")])
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = ResponsesAgent(proxy, read)
+        await agent.work("Find the fault.")
+        async with direct(upstream.port) as agent.proxy:
+            await agent.work("Mend it.")
+        dropped = len(model.dropped)
+        assert dropped > 0, "the edits of the proxy are not there"
+        agent.proxy = proxy
+        await agent.work("Test it.")
+        assert len(model.dropped) > dropped
+        assert proxy.count("dropped_reasoning_total", reason="prefix_mismatch") == len(model.dropped) - dropped
+        assert proxy.count("dropped_reasoning_total", reason="left_out") == 0
+    assert model.refused == []
