@@ -34,7 +34,7 @@ from proxy.store.derived import (
     SpendingRow,
 )
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
-from proxy.store.keywords import IndexRow, SearchMatch
+from proxy.store.full_text_search import IndexRow, SearchMatch
 from proxy.store.removal import RemovalStepRow, RemovalStore
 from proxy.store.response_names import ResponseNameRow, ResponseNameStore
 from proxy.store.session_lists import MessageFilter, SessionListStore

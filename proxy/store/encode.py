@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from msgspec.structs import astuple
 
-from proxy.store import branch_positions, erasure, keywords, removal, session_notes, sql
+from proxy.store import branch_positions, erasure, removal, session_notes, sql
 from proxy.store.base import (
     BranchRow,
     BranchTipRow,
@@ -29,7 +29,7 @@ from proxy.store.bindings import INSERT_BINDING, BindingRow
 from proxy.store.branch_positions import BranchKindRow, WorkingBranchRow
 from proxy.store.derived import ContextWindowRow, EmbeddingRow, HelperAnswerRow, IterationRow, SpendingRow
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
-from proxy.store.keywords import IndexRow
+from proxy.store.full_text_search import DROP_OLD_FORM, INDEX_SESSION, IndexRow, index_args, old_form_args
 from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import UPSERT_RESPONSE_NAME, ResponseNameRow, response_name_args
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
@@ -108,7 +108,10 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     ExchangeRow: ((sql.INSERT_EXCHANGE, _exchange), (sql.SESSION_POLICY, _policy)),
     OutcomeRow: ((sql.UPDATE_OUTCOME, _outcome),),
     GapRow: ((sql.ADD_GAP, astuple),),
-    IndexRow: ((keywords.DROP_OLD_FORM, keywords.old_form_args), (keywords.INDEX_SESSION, keywords.index_args)),
+    IndexRow: (
+        (DROP_OLD_FORM, old_form_args),
+        (INDEX_SESSION, index_args),
+    ),
     HelperAnswerRow: ((sql.INSERT_HELPER_ANSWER, _answer),),
     SpendingRow: ((sql.ADD_SPENDING, astuple),),
     ContextWindowRow: ((sql.PUT_CONTEXT_WINDOW, astuple),),

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from proxy.errors import StoreUnavailable
-from proxy.store import encode, keywords
+from proxy.store import encode, full_text_search
 from proxy.store.base import Row
 from proxy.store.reads import StoreReads
 from proxy.store.schema import MIGRATIONS
@@ -24,7 +24,7 @@ from proxy.store.sql import for_sqlite
 def _make_empty_database() -> bytes:
     """Return the file of a database that has all tables and no row. The migrations take longer than a copy."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        keywords.register_functions(connection)
+        full_text_search.register_functions(connection)
         for migration in MIGRATIONS:
             for statement in migration.statements:
                 connection.execute(statement)
@@ -46,7 +46,7 @@ class InMemoryStore(StoreReads):
 
     async def open(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
-        keywords.register_functions(self._connection)
+        full_text_search.register_functions(self._connection)
         with contextlib.closing(sqlite3.connect(":memory:")) as empty:
             empty.deserialize(_make_empty_database())
             empty.backup(self._connection)  # a database from `deserialize` itself could not grow past a gigabyte

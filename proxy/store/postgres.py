@@ -16,7 +16,8 @@ from typing import Any, Literal
 import asyncpg
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store import keywords, postgres_index
+from proxy.store import postgres_index
+from proxy.store.full_text_search import IndexRow, SearchMatch
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
 from proxy.store.queued_store import QueuedStore
@@ -175,11 +176,11 @@ class PostgresStore(QueuedStore):
         self._read_trouble = ""
         return [tuple(row) for row in rows]
 
-    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[keywords.SearchMatch]:
+    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[SearchMatch]:
         asked = postgres_index.build_query(query)
         if not asked:
             return []
         with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
-            await self.put([keywords.IndexRow(tenant, session)])
+            await self.put([IndexRow(tenant, session)])
         rows = await self._fetch(postgres_index.SEARCH, (asked, tenant, session, limit))
         return [postgres_index.read_match(row) for row in rows]

@@ -1,8 +1,8 @@
 """The keyword index on PostgreSQL: one tsvector per message or summary, filled when its session is searched.
 
-The words are taken from the texts here, as `keywords` takes them for SQLite's index. PostgreSQL's own JSON refuses
-strings that clients may send (a lone surrogate, NUL). A search reads the vectors of its own session by the primary key:
-no index over all sessions has to be kept.
+The words are taken from the texts here, as `full_text_search` takes them for SQLite's index. PostgreSQL's own JSON
+refuses strings that clients may send (a lone surrogate, NUL). A search reads the vectors of its own session by the
+primary key: no index over all sessions has to be kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import DecodeError
 from msgspec.json import decode
 
 from proxy.notes.topic_words import find_search_words, prepare_index_text
-from proxy.store.keywords import INDEX_FORM, MAX_QUERY_WORDS, SearchMatch
+from proxy.store.full_text_search import INDEX_FORM, MAX_QUERY_WORDS, SearchMatch
 from proxy.store.texts import to_text
 
 _WORD = re.compile(r"[^\W_]{1,40}")

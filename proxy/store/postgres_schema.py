@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.errors import StoreRefused
-from proxy.store import journal, keywords, postgres_index
+from proxy.store import full_text_search, journal, postgres_index
 from proxy.store.schema import BRANCH_MIGRATION, MIGRATIONS, Migration
 
 MIGRATION_LOCK = 0x63747870
@@ -38,9 +38,9 @@ def translate_statement(statement: str) -> str:
 
 def list_statements(migration: Migration) -> tuple[str, ...]:
     """The statements of a migration; the keyword index has its own for PostgreSQL."""
-    if migration.statements is keywords.MIGRATION:
+    if migration.statements is full_text_search.MIGRATION:
         return postgres_index.MIGRATION
-    if migration.statements is keywords.PAIRS_MIGRATION:
+    if migration.statements is full_text_search.PAIRS_MIGRATION:
         return postgres_index.PAIRS_MIGRATION
     if migration.statements is journal.MIGRATION:
         return ()  # PostgreSQL writes a few rows at a time by itself

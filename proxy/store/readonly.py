@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store import keywords
+from proxy.store import full_text_search
 from proxy.store.base import BranchTipRow, Row
 from proxy.store.journal import Journal, execute_rows
 from proxy.store.migrate import APPLICATION_ID
@@ -35,7 +35,7 @@ def copy_with_journal(source: sqlite3.Connection) -> sqlite3.Connection:
     """A copy of the database in memory, as the next start would have it: with the journal's rows in the tables."""
     copy = sqlite3.connect(":memory:", isolation_level=None)
     source.backup(copy)
-    keywords.register_functions(copy)
+    full_text_search.register_functions(copy)
     journal, tips = Journal(), dict[tuple[str, str, str], BranchTipRow]()
     journal.load(copy)
     journal.write_tables(copy, tips)

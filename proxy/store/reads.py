@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from proxy.errors import StoreUnavailable
-from proxy.store import keywords, sql
+from proxy.store import full_text_search, sql
 from proxy.store.base import (
     BranchRecord,
     BranchRow,
@@ -31,7 +31,7 @@ from proxy.store.base import (
 from proxy.store.bindings import BINDINGS, MAX_BINDINGS, BindingRow
 from proxy.store.branch_positions import BranchReads, ChainHit, KnownMessage
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, IterationRecord
-from proxy.store.keywords import SearchMatch
+from proxy.store.full_text_search import SearchMatch
 from proxy.store.removal import RemovalSteps
 from proxy.store.response_names import ResponseNameReads
 from proxy.store.row_reader import split_into_chunks
@@ -123,12 +123,12 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, ResponseNameR
         return rows
 
     async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[SearchMatch]:
-        asked = keywords.build_query(tenant, session, query)
+        asked = full_text_search.build_query(tenant, session, query)
         if not asked:
             return []
         with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
-            await self.put([keywords.IndexRow(tenant, session)])
-        rows = await self._fetch(keywords.SEARCH, (asked, limit, tenant, session))
+            await self.put([full_text_search.IndexRow(tenant, session)])
+        rows = await self._fetch(full_text_search.SEARCH, (asked, limit, tenant, session))
         # A lone surrogate, which JSON can carry, comes out of SQLite as bytes that are no UTF-8.
         return [SearchMatch(row[0], row[1], row[2], row[3].decode("utf-8", "replace"), row[4]) for row in rows]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.store import bindings, journal, keywords, response_names, session_lists, session_notes
+from proxy.store import bindings, full_text_search, journal, response_names, session_lists, session_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         3,
         "The keyword index over messages and summaries, empty until a session is searched for the first time.",
-        keywords.MIGRATION,
+        full_text_search.MIGRATION,
     ),
     Migration(
         4,
@@ -330,7 +330,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         9,
         "Chinese, Japanese, Korean and Thai are indexed by pairs of characters: a run of them was one word, and no word"
         " in it was found. A session is indexed anew when it is searched next.",
-        keywords.PAIRS_MIGRATION,
+        full_text_search.PAIRS_MIGRATION,
     ),
     Migration(
         10,

@@ -33,7 +33,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Literal
 
-from proxy.store import encode, keywords
+from proxy.store import encode, full_text_search
 from proxy.store.base import GapRow, Row
 from proxy.store.journal import MAX_AGE_S, Journal, execute_rows, is_erasing, pack
 from proxy.store.long_writes import WriteItem
@@ -405,7 +405,7 @@ class SqliteWriter:
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA cache_size = -8000")  # the pages of a journal's worth of rows
-            keywords.register_functions(connection)
+            full_text_search.register_functions(connection)
             connection.execute("PRAGMA secure_delete = ON")  # removed data is not left in the file
             connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
             connection.execute("ROLLBACK")

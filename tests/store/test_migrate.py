@@ -11,8 +11,8 @@ from msgspec.structs import astuple, replace
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.store import sqlite_files
+from proxy.store.full_text_search import make_scope_word
 from proxy.store.journal import MAX_SLOTS
-from proxy.store.keywords import make_scope_word
 from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
 from proxy.store.sqlite import SqliteStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import StoreUnavailable
-from proxy.store import keywords
+from proxy.store import full_text_search
 from proxy.store.base import EditRow, MessageRow, Store
 from proxy.store.in_memory import InMemoryStore
 from tests.store.conftest import Make, digest
@@ -101,7 +101,7 @@ async def test_e6_no_search_sees_another_session_or_tenant(store: Store) -> None
             f"secret of {tenant} {session}"
         ]
     assert await store.search("t3", "s1", "secret") == []
-    own = keywords.make_scope_word("t2", "s1")
+    own = full_text_search.make_scope_word("t2", "s1")
     assert await store.search("t1", "s1", own) == []
 
 
