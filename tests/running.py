@@ -138,7 +138,7 @@ class Running:
     ) -> Heard:
         """One POST on a connection of its own; `lines` are further header lines."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        head = (b"content-type: application/json", b"authorization: Bearer " + key.encode())
+        head = [b"content-type: application/json", *([b"authorization: Bearer " + key.encode()] if key else [])]
         return heard(await ask(self.port, post(path, raw, *head, *lines), seconds))
 
     async def get(self, path: str) -> Heard:

@@ -1,8 +1,9 @@
 """Token counts and compactions that a client asks upstream for: they are about the prompt that upstream would get.
 
-`POST /v1/messages/count_tokens` and `POST /v1/responses/input_tokens` count a prompt. Clients decide by that figure
-when they compact their history. The prompt is planned like a request, in a copy of the services that stores nothing and
-changes nothing, and upstream counts the plan. A compaction goes on as received: its answer begins a new history.
+`POST /v1/messages/count_tokens`, `POST /v1/responses/input_tokens` and Gemini's `:countTokens` count a prompt. Clients
+decide by that figure when they compact their history. The prompt is planned like a request, in a copy of the services
+that stores nothing and changes nothing, and upstream counts the plan. A compaction goes on as received: its answer
+begins a new history.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
 
-COUNT_PATHS: Final = ("/messages/count_tokens", "/responses/input_tokens")
+COUNT_PATHS: Final = ("/messages/count_tokens", "/responses/input_tokens", ":countTokens")
 """Ends of the paths that count a prompt."""
 COMPACTION_PATHS: Final = ("/responses/compact",)
 """Ends of the paths that compact a history."""

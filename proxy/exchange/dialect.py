@@ -27,6 +27,9 @@ from proxy.dialects.base import (
 from proxy.dialects.completions import rules as completions_rules
 from proxy.dialects.completions.stream import make_error_event
 from proxy.dialects.compress.request import read_compress_request
+from proxy.dialects.gemini import request as gemini_request
+from proxy.dialects.gemini import rules as gemini_rules
+from proxy.dialects.gemini import stream as gemini_stream
 from proxy.dialects.messages import breakpoints as messages_breakpoints
 from proxy.dialects.messages import rules as messages_rules
 from proxy.dialects.messages import stream as messages_stream
@@ -40,9 +43,10 @@ from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions.hidden_rounds import SplicedRequest
-from proxy.stream import messages_body, nonstreaming, responses_body
+from proxy.stream import gemini_body, messages_body, nonstreaming, responses_body
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import remove_blocks
+from proxy.stream.gemini_relay import GeminiRelay
 from proxy.stream.messages_relay import MessagesRelay
 from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.relay import Relay
@@ -102,6 +106,10 @@ class Dialect:
     """The reader of a request; None where the wire is the form that the exchange works on."""
     read_held_request: Callable[[bytes, SizeLimits | None, Sequence[bytes]], WireRequest] | None = None
     """The reader of a request whose history the provider holds, with the messages of it that are known."""
+    read_located_request: Callable[[bytes, SizeLimits | None, str], WireRequest] | None = None
+    """The reader of a request whose path, with its query, says a part of it."""
+    has_comments: bool = True
+    """True if clients skip comments in a stream. A blank line between two events is skipped by all."""
     find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
     """The names that a client gives its session, from its headers and its request."""
     is_thinking: Callable[[Any], bool] = lambda _: False
@@ -218,8 +226,22 @@ RESPONSES = Dialect(
     restore_echo=responses_body.restore_echo,
     strip_bound=responses_rules.strip_bound,
 )
+GEMINI = Dialect(
+    name="gemini",
+    make_relay=GeminiRelay,
+    read_answer=gemini_body.read_answer,
+    remove_blocks=gemini_body.remove_blocks,
+    may_call=gemini_body.may_call,
+    read_round=gemini_body.read_round,
+    join_rounds=gemini_body.join_rounds,
+    make_error_event=gemini_stream.make_error_event,
+    read_request=gemini_request.read_gemini_request,
+    read_located_request=gemini_request.read_gemini_request,
+    has_comments=False,
+    find_added_violations=gemini_rules.find_added_violations,
+)
 COMPRESS = replace(COMPLETIONS, name="compress", read_request=read_compress_request, returns_rows=True)
-DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (COMPLETIONS, MESSAGES, RESPONSES, COMPRESS)}
+DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (COMPLETIONS, MESSAGES, RESPONSES, GEMINI, COMPRESS)}
 DIALECT_PATHS: Mapping[str, str] = {
     f"{prefix}{path}": name
     for path, name in (
@@ -234,6 +256,17 @@ DIALECT_PATHS: Mapping[str, str] = {
 }
 """The dialect of each path that carries a conversation, a count of its prompt or its compaction; with and without
 /v1."""
+
+
+def find_dialect(path: str) -> str | None:
+    """The name of the dialect of a path, decoded and without a session's part; None if it carries no conversation."""
+    return DIALECT_PATHS.get(path) or ("gemini" if gemini_request.PATH.fullmatch(path) else None)
+
+
+def find_path_template(path: str) -> str | None:
+    """The path of `find_dialect` without what differs from request to request; None if it carries no conversation."""
+    found = gemini_request.PATH.fullmatch(path)
+    return f"/v1beta/models/{{model}}:{found['method']}" if found else path if path in DIALECT_PATHS else None
 
 
 def repair_cut_answers(dialect: Dialect, body: bytes) -> bytes:

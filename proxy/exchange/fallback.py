@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from proxy.chat.json_spans import find_model
+from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.exchange import record_outcome, splice_rounds
 from proxy.exchange.services import LARGE, Incoming, ResponseWriter, Services
@@ -98,7 +99,7 @@ async def forward_original(services: Services, incoming: Incoming, out: Response
     services.metrics.fallbacks_total.labels(reason=reason).inc()
     incoming.log_fields["fallback"] = reason
     record_outcome.publish_fallback(services, incoming, reason)
-    target = services.client.select_target(await _read_model(services, incoming.body) or None)
+    target = services.client.select_target(await _read_model(services, incoming) or None)
     headers, body = incoming.encoded or (incoming.headers, incoming.body)
     reply = await services.client.send(
         target, incoming.method, incoming.path, incoming.query, headers, body, identity=False
@@ -121,10 +122,13 @@ def record_truncated(services: Services, upstream: str, code: str) -> None:
     log.warning("upstream %s broke off its answer: %s", upstream, code)
 
 
-async def _read_model(services: Services, body: bytes) -> str:
-    """Return the model by which a body is routed; "" where the body names none, or there is only one upstream."""
+async def _read_model(services: Services, incoming: Incoming) -> str:
+    """Return the model by which a request is routed; "" where it names none, or there is only one upstream."""
     if len(services.client.targets) == 1:
         return ""
+    if named := read_place(incoming.path).model:
+        return named
+    body = incoming.body
     if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other branch can run
         found = await asyncio.get_running_loop().run_in_executor(services.workers, find_model, body)
         body = b'{"model":%b}' % (found or b"null")

@@ -163,7 +163,7 @@ async def _send_and_relay(
         elif rounds is None:
             await _relay_stream(services, turn, reply, out, waited * 1000)
         else:
-            async with keep_alive(out) as heard:
+            async with keep_alive(out, has_comments=turn.dialect.has_comments) as heard:
                 await _relay_stream(services, turn, reply, heard, waited * 1000, rounds)
     finally:
         await reply.close()
@@ -364,7 +364,8 @@ async def _relay_stream(
     )
     rows += _make_iteration_rows(services, turn, relay.other_blocks)
     stored = await record_outcome.store_and_wait(services, turn, rows)
-    await out.end((b"" if stored else b": persist deferred\n\n") + relay.terminal)
+    is_told = not stored and turn.dialect.has_comments
+    await out.end((b": persist deferred\n\n" if is_told else b"") + relay.terminal)
 
 
 def _make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:

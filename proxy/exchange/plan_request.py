@@ -198,11 +198,16 @@ def read_options(headers: Mapping[str, str]) -> dict[str, str]:
 async def _read_wire(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:
     """Read a request in its wire format; None for chat completions. Raises NotManaged."""
     chain, body, limits = incoming.chain, incoming.body, services.message_cache.limits
+    read: Callable[[], WireRequest]
     if dialect.read_request is None:
         return None
-    read = partial(dialect.read_request, body, limits)
     if chain is not None and chain.is_held and dialect.read_held_request is not None:
         read = partial(dialect.read_held_request, body, limits, chain.history.messages)
+    elif dialect.read_located_request is not None:
+        where = f"{incoming.path}?{incoming.query.decode('latin-1')}"
+        read = partial(dialect.read_located_request, body, limits, where)
+    else:
+        read = partial(dialect.read_request, body, limits)
     if len(body) < NEW:
         return read()
     return await asyncio.get_running_loop().run_in_executor(services.workers, read)

@@ -332,8 +332,9 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
 class _KeepaliveWriter:
     """A client with one writer at a time, and the time of its last bytes."""
 
-    def __init__(self, out: ResponseWriter) -> None:
+    def __init__(self, out: ResponseWriter, keepalive: bytes) -> None:
         self._out = out
+        self._keepalive = keepalive
         self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
         self.last_write_at = self._clock()
@@ -354,20 +355,20 @@ class _KeepaliveWriter:
         await self._out.abort()
 
     async def send_keepalives(self) -> None:
-        """Send a comment when nothing has gone out for KEEPALIVE_S; it stands between two events, since only whole
-        events go out."""
+        """Send a comment or a blank line when nothing has gone out for KEEPALIVE_S; it stands between two events, since
+        only whole events go out."""
         while True:
             silent = self._clock() - self.last_write_at
             if silent >= KEEPALIVE_S:
-                await self.write(b": keepalive\n\n")
+                await self.write(self._keepalive)
                 silent = 0.0
             await asyncio.sleep(KEEPALIVE_S - silent)
 
 
 @asynccontextmanager
-async def keep_alive(out: ResponseWriter) -> AsyncIterator[ResponseWriter]:
-    """Wrap the client's stream: while it is silent, keepalive comments are sent."""
-    stamped = _KeepaliveWriter(out)
+async def keep_alive(out: ResponseWriter, *, has_comments: bool = True) -> AsyncIterator[ResponseWriter]:
+    """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that fail at them."""
+    stamped = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")
     task = asyncio.create_task(stamped.send_keepalives())
     try:
         yield stamped

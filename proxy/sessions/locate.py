@@ -53,7 +53,8 @@ class Located:
 
 def derive_tenant(headers: Mapping[str, str], salt: str) -> str:
     """Return one tenant for each credential, as an HMAC of it: the credential itself is never kept."""
-    credential = headers.get("authorization") or headers.get("api-key") or headers.get("x-api-key") or ""
+    names = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
+    credential = next(filter(None, map(headers.get, names)), "")
     made = hmac.digest(b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), "sha256")
     return made.hex()[:32]
 

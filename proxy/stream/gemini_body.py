@@ -11,6 +11,7 @@ from typing import Any
 
 from proxy.dialects.gemini.stream import cut_parts, set_parts
 from proxy.notes import state_block
+from proxy.stream.assemble import CAPTURE_LIMIT
 from proxy.stream.gemini_answer import GeminiAnswer, split_body
 from proxy.stream.gemini_relay import GeminiRelay
 from proxy.stream.nonstreaming import RoundContent, may_call
@@ -73,7 +74,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
 
 def _relay(body: bytes, **options: Any) -> tuple[GeminiRelay, list[bytes]]:
     """(the relay of a body, the responses that the client gets)."""
-    relay = GeminiRelay(**{"withhold_state": False, **options, "limit": max(len(body), 1)})
+    relay = GeminiRelay(**{"withhold_state": False, **options, "limit": max(CAPTURE_LIMIT, 2 * len(body))})
     out: list[bytes] = []
     for one in split_body(body):
         relay.take_event(SseEvent(_HEAD + one + _END, one), out)

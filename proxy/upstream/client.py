@@ -28,6 +28,9 @@ from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.telemetry import Telemetry, UpstreamRound
 from proxy.upstream.headers import (
+    AUTHORIZATION,
+    GOOGLE_KEY,
+    GOOGLE_PATH,
     MIN_SECRET_LENGTH,
     Headers,
     Redactor,
@@ -378,6 +381,7 @@ class UpstreamClient:
             came,
             host=line.address.host_header,
             key=target.key,
+            key_header=GOOGLE_KEY if GOOGLE_PATH.search(path) else AUTHORIZATION,
             length=length,
             chunked=length is None and body is not None,
             identity=identity or target.key is not None,  # or an error that repeats the key could not be read

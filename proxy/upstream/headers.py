@@ -38,7 +38,7 @@ NOT_FORWARDED: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 """Also dropped from a request: Host names the proxy, the length is set again, and the server has already answered
 Expect."""
 
-CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
+CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"api-key", b"x-api-key", b"x-goog-api-key"})
 """Headers with a credential for the upstream. A client may send a key of the proxy in one of them."""
 
 PROXY_PREFIX: Final = b"x-context-"
@@ -65,6 +65,15 @@ OVERRIDE_HEADERS: Final = frozenset(
 """Headers by which a client chooses method, path or account. With the proxy's own key they would choose where that key
 is used."""
 
+AUTHORIZATION: Final = b"authorization"
+GOOGLE_KEY: Final = b"x-goog-api-key"
+"""Header of a key for Gemini; Authorization holds tokens there."""
+GOOGLE_PATH: Final = re.compile(
+    r"/v1beta\w*/(?:models|tunedModels|cachedContents|files)(?:[/:]|$)"
+    r"|:(?:generateContent|streamGenerateContent|countTokens)/?$"
+)
+"""Paths in Google's own form. Its OpenAI-compatible ones take the key as all others do."""
+
 MIN_SECRET_LENGTH: Final = 8
 """Characters below which a key ("none", "test") is not a secret: it would remove unrelated headers."""
 
@@ -74,24 +83,26 @@ def build_request_headers(
     *,
     host: bytes,
     key: str | None = None,
+    key_header: bytes = AUTHORIZATION,
     length: int | None = None,
     chunked: bool = False,
     identity: bool = False,
 ) -> Headers:
     """Return the headers for the upstream.
 
-    `key` replaces the client's Authorization, and headers that would steer its use (STEERING) are dropped. `length` is
-    the body's, in bytes. `chunked`: the length is not known. `identity` asks for an uncompressed answer, because the
-    proxy will read it.
+    `key` replaces the client's credential in `key_header`, and headers that would steer its use (STEERING) are dropped.
+    `length` is the body's, in bytes. `chunked`: the length is not known. `identity` asks for an uncompressed answer,
+    because the proxy will read it.
     """
     came = [(name.lower(), value) for name, value in headers]
-    dropped = _with_listed(NOT_FORWARDED if key is None else NOT_FORWARDED | OVERRIDE_HEADERS, came)
+    own = frozenset({GOOGLE_KEY} if key_header == AUTHORIZATION else {GOOGLE_KEY, AUTHORIZATION})
+    dropped = _with_listed(NOT_FORWARDED if key is None else NOT_FORWARDED | OVERRIDE_HEADERS | own, came)
     out: Headers = [(b"host", host)]
-    bearer = None if key is None else b"Bearer " + key.encode()
+    bearer = b"Bearer " + key.encode() if key is not None and key_header == AUTHORIZATION else None
     accept = b"identity" if identity else None
     for header in came:
         name = header[0]
-        if name == b"authorization" and key is not None:
+        if name == key_header == AUTHORIZATION and key is not None:
             if bearer is not None:
                 out.append((name, bearer))
             bearer = None  # once, at the position of the first
@@ -103,6 +114,8 @@ def build_request_headers(
             out.append(header)
     if bearer is not None:
         out.append((b"authorization", bearer))
+    elif key is not None and key_header != AUTHORIZATION:
+        out.append((key_header, key.encode()))
     if accept is not None:
         out.append((b"accept-encoding", accept))
     if chunked:

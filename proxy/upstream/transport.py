@@ -33,7 +33,7 @@ from yarl import URL
 from proxy.errors import ConfigError
 from proxy.settings.load import DEMO, PoolSettings, Settings
 from proxy.upstream.demo import DemoTransport
-from proxy.upstream.headers import Headers
+from proxy.upstream.headers import GOOGLE_PATH, Headers
 from proxy.upstream.http1 import ResponseStream, write_request_head
 
 KEPT_S: Final = 4.0
@@ -60,6 +60,10 @@ BUNDLES: Final = (
 )  # fmt: skip
 """Paths where systems keep their authorities, for a Python whose own OpenSSL was built for another system (truststore's
 list)."""
+
+
+_GOOGLE_BASE_END = re.compile(r"/v1\w*(?:/openai)?$")
+"""The end of a base that a path of Google's brings itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,12 @@ class Address:
 
     def request_target(self, path: str, query: bytes) -> bytes:
         """Return the request target for a client's path. A base with a path replaces the /v1 of the client's path. A
-        base without a path leaves it as it is."""
+        base without a path leaves it as it is. Google's paths bring their version, so that of the base is left
+        out."""
         path = "/" + path.lstrip("/")
-        if self.base_path:
+        if GOOGLE_PATH.search(path):
+            path = _GOOGLE_BASE_END.sub("", self.base_path) + path
+        elif self.base_path:
             if path == "/v1" or path.startswith("/v1/"):
                 path = path[3:]
             path = self.base_path + path

@@ -24,7 +24,7 @@ from proxy.errors import ConfigError, ProxyError, StoreRefused, UpgradeRequired
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
 from proxy.exchange import lookups, retention
-from proxy.exchange.dialect import DIALECT_PATHS
+from proxy.exchange.dialect import find_dialect
 from proxy.exchange.message_cache import MessageCache
 from proxy.exchange.services import Services
 from proxy.helper.budget import Budget
@@ -70,6 +70,8 @@ ROUTES = (
     ("POST", "/v1/responses", "OpenAI's Responses, managed. Also without `/v1`."),
     ("GET", "/v1/responses", "The same over WebSocket, if the extra `websocket` is installed."),
     ("GET", "any other path", "A WebSocket that the upstream serves, passed on, with the same extra; else 426."),
+    ("POST", "/v1beta/models/{model}:generateContent", "Gemini, managed; also `:streamGenerateContent`."),
+    ("POST", "/v1beta/models/{model}:countTokens", "The upstream counts the prompt that would be sent."),
     ("POST", "/v1/messages/count_tokens", "The upstream counts the prompt that would be sent. Nothing is stored."),
     ("POST", "/v1/responses/input_tokens", "The same for Responses."),
     ("POST", "/v1/responses/compact", "Passed on: the answer begins a new history in the same session."),
@@ -285,7 +287,7 @@ class ContextProxy:
         if TUNNEL_KEY in scope:
             await self._tunnel(scope, send, path, raw)
             return
-        dialect = DIALECT_PATHS.get(path) if scope["method"] == "POST" else None
+        dialect = find_dialect(path) if scope["method"] == "POST" else None
         if dialect is not None:
             scope[DIALECT_KEY] = dialect
             with (

@@ -12,16 +12,18 @@ request carries route and caller in its scope. Any other request ends here.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from proxy.errors import Forbidden, ProxyError, Unauthorized
 from proxy.settings.load import DEMO, ApiKeySettings, Settings
 from proxy.settings.model import ALL_TENANTS
-from proxy.upstream.headers import CREDENTIAL_HEADERS
+from proxy.upstream.headers import CREDENTIAL_HEADERS, GOOGLE_KEY
 from proxy.web.asgi import App, Message, Receive, Scope, Send
 from proxy.web.cors import (
     SECURITY_HEADERS,
@@ -35,6 +37,7 @@ from proxy.web.cors import (
 from proxy.web.error_responses import send_error
 from proxy.web.routes import Route, RouteTable, check_path
 
+_KEYED_PATH: Final = re.compile(r":(?:generateContent|streamGenerateContent|countTokens)/?$")
 KEY_HEADER: Final = b"x-context-key"
 """The header that is only for keys of the proxy."""
 ANY_PLANE: Final = "any"
@@ -164,6 +167,7 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
             _check_local(scope)
         scope[ROUTE_KEY] = route
         if route.kind == "data":
+            move_query_key(scope)
             scope[CALLER_KEY] = keys.admit_caller(scope, route.planes, from_authorization=False)
             if not keys:
                 # A credential that came proves nothing: an upstream on this machine may need none.
@@ -195,6 +199,21 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
         await app(scope, receive, send)
 
     return check_access
+
+
+def move_query_key(scope: Scope) -> None:
+    """Move a key in the query of a Gemini request into the header of such keys. It is a credential like any other, and
+    an upstream may log the address."""
+    query = scope.get("query_string", b"")
+    if b"key=" not in query or not _KEYED_PATH.search(scope["path"]):
+        return
+    pairs = [pair.partition(b"=") for pair in query.split(b"&")]
+    keys = [value for name, _, value in pairs if name == b"key" and value]
+    if not keys:
+        return
+    scope["query_string"] = b"&".join(name + sign + value for name, sign, value in pairs if name != b"key")
+    if not any(name == GOOGLE_KEY for name, _ in scope["headers"]):
+        scope["headers"] = [*scope["headers"], (GOOGLE_KEY, unquote_to_bytes(keys[0]))]
 
 
 def _check_local(scope: Scope) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from typing import Final
 
+from proxy.dialects.gemini.stream import make_error_body as make_gemini_error
 from proxy.dialects.messages.stream import make_error_body as make_messages_error
 from proxy.errors import (
     ClientGone,
@@ -61,6 +62,8 @@ async def send_error(
     connection is closed."""
     if dialect == "messages":
         body = make_messages_error(str(error), error.code)
+    elif dialect == "gemini":
+        body = make_gemini_error(str(error), error.code, error.status)
     else:
         body = render_error(error, separate_hint=separate_hint)
     out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from proxy.errors import BadRequest, Forbidden
-from proxy.exchange.dialect import DIALECT_PATHS
+from proxy.exchange.dialect import find_path_template
 from proxy.web.asgi import Scope
 
 RouteKind = Literal["health", "metrics", "api", "pages", "data", "gateway"]
@@ -125,7 +125,7 @@ def find_route_name(path: str) -> str:
         path = "/" + path.split("/", 3)[3]
     if found := GATEWAY_PATH.fullmatch(path):
         return "/v1/retrieve/{hash}" if found["hash"] else path
-    return path if path in DIALECT_PATHS else "*"
+    return find_path_template(path) or "*"
 
 
 def check_path(scope: Scope) -> None:

@@ -220,6 +220,11 @@ def aider(words: list[str], place: Place, given: dict[str, str]) -> None:
     assert words[words.index("--openai-api-base") + 1] == f"http://{ADDRESS}/v1"
 
 
+def gemini(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """Gemini CLI adds `/v1beta/models/...` itself."""
+    assert (words, given) == (["gemini"], {"GOOGLE_GEMINI_BASE_URL": f"http://{ADDRESS}"})
+
+
 def claude(words: list[str], place: Place, given: dict[str, str]) -> None:
     """Claude Code adds `/v1/messages` itself."""
     assert (words, given) == (["claude"], {"ANTHROPIC_BASE_URL": f"http://{ADDRESS}"})
@@ -241,7 +246,8 @@ def python(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
     "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "helm": helm, "pip": pip,
-    "aider": aider, "claude": claude, "export": export, "python": python, "pg_dump": postgres, "pg_restore": postgres,
+    "aider": aider, "claude": claude, "gemini": gemini, "export": export, "python": python, "pg_dump": postgres,
+    "pg_restore": postgres,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Recorded conversations in three wire formats through the running proxy: the same edits and tokens in each."""
+"""Recorded conversations in four wire formats through the running proxy: the same edits and tokens in each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from tests.faulty import Connection, Request, faulty
 from tests.running import running
 from tests.scripted import reply
+from tests.strict_gemini import refuse as refuse_gemini
 from tests.strict_messages import refuse
 from tests.strict_responses import check_item, check_pairs
 
@@ -105,6 +106,38 @@ def make_responses(history: Sequence[Json], tools: Sequence[str]) -> Json:
     return {"model": MODEL, "instructions": history[0]["content"], "input": made, "tools": named, "store": False}
 
 
+def to_parts(message: Json) -> list[Json]:
+    """An assistant message as parts of Gemini, with the ids that the other formats have."""
+    made: list[Json] = [{"text": message["content"]}] if message.get("content") else []
+    for call in list_calls(message):
+        named = {"id": call["id"], "name": call["function"]["name"]}
+        made.append({"functionCall": {**named, "args": json.loads(call["function"]["arguments"])}})
+    return made
+
+
+def make_gemini(history: Sequence[Json], tools: Sequence[str]) -> Json:
+    made: list[Json] = []
+    named = {call["id"]: call["function"]["name"] for message in history for call in list_calls(message)}
+    for message in history[1:]:
+        if message["role"] == "assistant":
+            made.append({"role": "model", "parts": to_parts(message)})
+        elif message["role"] == "tool":
+            found = {"id": message["tool_call_id"], "name": named[message["tool_call_id"]]}
+            parts = [{"functionResponse": {**found, "response": {"output": message["content"]}}}]
+            if made[-1]["role"] == "user":
+                made[-1]["parts"] += parts
+            else:
+                made.append({"role": "user", "parts": parts})
+        else:
+            made.append({"role": "user", "parts": [{"text": message["content"]}]})
+    declared = [
+        {"name": name, "description": TOOLS["description"], "parametersJsonSchema": TOOLS["parameters"]}
+        for name in tools
+    ]
+    system = {"parts": [{"text": history[0]["content"]}]}
+    return {"systemInstruction": system, "contents": made, "tools": [{"functionDeclarations": declared}]}
+
+
 def answer_chat(message: Json) -> Json:
     reason = "tool_calls" if list_calls(message) else "stop"
     return {"id": "x", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": reason}]}
@@ -118,6 +151,15 @@ def answer_messages(message: Json) -> Json:
 
 def answer_responses(message: Json) -> Json:
     return {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": to_items(message)}
+
+
+def answer_gemini(message: Json) -> Json:
+    content = {"role": "model", "parts": to_parts(message)}
+    return {"candidates": [{"content": content, "finishReason": "STOP"}], "responseId": "r", "modelVersion": "m"}
+
+
+def judge_gemini(body: Json) -> list[str]:
+    return list(refuse_gemini(body, signs=False))
 
 
 def judge_messages(body: Json) -> list[str]:
@@ -136,6 +178,7 @@ FORMS: dict[str, Form] = {
     "completions": ("/v1/chat/completions", make_chat, answer_chat, lambda _: []),
     "messages": ("/v1/messages", make_messages, answer_messages, judge_messages),
     "responses": ("/v1/responses", make_responses, answer_responses, judge_responses),
+    "gemini": (f"/v1beta/models/{MODEL}:generateContent", make_gemini, answer_gemini, judge_gemini),
 }
 
 
@@ -169,6 +212,10 @@ async def play(form: Form, history: list[Json], policy: str) -> tuple[list[Any],
 def find_answers(path: str, body: Json) -> list[str]:
     """What the model has said and called, as upstream gets it back."""
     made = []
+    for one in body.get("contents") or ():
+        if one["role"] == "model":
+            made += [part["text"] for part in one["parts"] if "text" in part]
+            made += [part["functionCall"]["id"] for part in one["parts"] if "functionCall" in part]
     for one in body.get("messages") or body.get("input") or ():
         if one.get("role") == "assistant" or one.get("type") == "function_call":
             blocks = one.get("content")
@@ -189,7 +236,7 @@ async def test_a_conversation_gets_the_same_edits_in_every_wire_format(name: str
     history = read_history(recorded)
     played = {form: await play(FORMS[form], history, policy) for form in FORMS}
     edits, saved, answers = played["completions"]
-    for form in ("messages", "responses"):
+    for form in ("messages", "responses", "gemini"):
         assert [row[:4] for row in played[form][0]] == [row[:4] for row in edits], form
         assert played[form][2] == answers, form
         assert played[form][1] == saved, form
@@ -214,18 +261,18 @@ async def test_a_conversation_may_change_its_wire_format() -> None:
     async def upstream_model(request: Request, there: Connection) -> None:
         n = turns[len(sizes)]
         sizes.append(len(request.body))
-        made = json.dumps(forms[len(sizes) % 3][2](history[n])).encode()
+        made = json.dumps(forms[len(sizes) % len(forms)][2](history[n])).encode()
         await reply(there, b"200 OK", made, b"content-type: application/json")
 
     async with faulty(upstream_model) as upstream, running(upstream.port, policy="thrifty") as proxy:
         for k, n in enumerate(turns, 1):
-            path, make, _, _ = forms[k % 3]
+            path, make, _, _ = forms[k % len(forms)]
             lines = (b"x-context-session: a", b"x-api-key: k", b"anthropic-version: 2023-06-01")
             body = make(history[:n], ["read"])
             found = await proxy.post(body, *lines, path=path)
             assert found.header("x-context-fallback") is None
             before, after = map(int, (found.header("x-context-tokens") or "").split(","))
-            if k > 2:  # each format repeats the edits that were made in another
+            if k > 3:  # each format repeats the edits that were made in another
                 assert before - after > 3000
                 assert sizes[-1] < len(json.dumps(body)) - 10_000
         assert await proxy.rows("SELECT count(DISTINCT branch), count(*) FROM exchanges") == [(1, len(turns))]

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.upstream.headers import (
+    GOOGLE_KEY,
+    GOOGLE_PATH,
     HOP_BY_HOP,
     Redactor,
     build_request_headers,
@@ -137,3 +139,27 @@ def test_a_key_is_blanked_in_each_of_its_forms_however_the_body_is_cut() -> None
         redactor = Redactor(forms)
         got = redactor.feed(body[:cut]) + redactor.feed(body[cut:]) + redactor.end()
         assert got == wanted
+
+
+def test_a_key_for_google_goes_in_googles_header_and_no_other_credential_beside_it() -> None:
+    came = [(b"authorization", b"Bearer mine"), (b"x-goog-api-key", b"mine"), (b"a", b"b")]
+    out = build_request_headers(came, host=b"up", key="k", key_header=GOOGLE_KEY)
+    assert out == [(b"host", b"up"), (b"a", b"b"), (b"x-goog-api-key", b"k")]
+    assert build_request_headers(came, host=b"up", key="k") == [
+        (b"host", b"up"), (b"authorization", b"Bearer k"), (b"a", b"b"),
+    ]  # fmt: skip
+    assert build_request_headers(came, host=b"up") == [(b"host", b"up"), *came]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_googles"),
+    [
+        ("/v1beta/models/gemini-3-pro:generateContent", True),
+        ("/v1beta/models", True),
+        ("/v1/publishers/google/models/g:streamGenerateContent", True),
+        ("/v1beta/openai/chat/completions", False),
+        ("/v1/chat/completions", False),
+    ],
+)
+def test_googles_own_paths_are_known(path: str, is_googles: bool) -> None:
+    assert bool(GOOGLE_PATH.search(path)) is is_googles

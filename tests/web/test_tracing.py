@@ -53,6 +53,7 @@ async def test_a_request_of_a_client_ends_with_its_status_or_its_error_and_a_pro
     [
         ("/v1/chat/completions", "/v1/chat/completions"),
         ("/s/night shift/v1/messages", "/v1/messages"),
+        ("/s/x/v1beta/models/gemini-3-pro:countTokens", "/v1beta/models/{model}:countTokens"),
         ("/v1/retrieve/0123456789abcdef", "/v1/retrieve/{hash}"),
         ("/v1/compress", "/v1/compress"),
         ("/v1/files/one", "*"),
