@@ -99,7 +99,8 @@ class StrictResponses:
     received: the bodies that came. counted, compacted: those of counts and of compactions. refused: the rules that were
     broken, with the texts. dropped: (id, reason) of the reasoning that was left out. size: characters of a delta.
     binds: the model checks the prefix (GPT-6.2 and later). conversations: the items of conversation objects, by id.
-    known: the responses that are stored, by id. encrypts: the model makes encrypted reasoning for those who ask for it.
+    known: the responses that are stored, by id. usages: tokens of each prompt, and those of them that were
+    cached. encrypts: the model makes encrypted reasoning for those who ask for it.
     """
 
     def __init__(self, *answers: Answer, binds: bool = True, size: int = 7, encrypts: bool = True) -> None:
@@ -115,6 +116,7 @@ class StrictResponses:
         self.compacted: list[Json] = []
         self.conversations: dict[str, list[Json]] = {}
         self.known: dict[str, Json] = {}
+        self.usages: list[Json] = []
         self._stored: dict[str, Json] = {}
         self._responses: dict[str, list[Json]] = {}
         self._partners: dict[str, str] = {}
@@ -355,6 +357,7 @@ class StrictResponses:
         self._prefixes.append(prompt)
         thought = sum(20 for one in output if one["type"] == "reasoning")
         wrote = len(json.dumps(output)) // 4
+        self.usages.append({"input": sum(sizes), "cached": shared // 128 * 128})
         return {
             "input_tokens": sum(sizes),
             "input_tokens_details": {"cached_tokens": shared // 128 * 128, "cache_write_tokens": 0},
