@@ -112,7 +112,8 @@ async def _splice_stored_rounds(
             if found.created_at <= row.started_at:  # a later round was not there to be put back
                 one = decode_round(found.key, found.tip, found.body, found.created_at)
                 rounds.setdefault(found.tip, []).append(one)
-    spliced = splice_hidden_rounds(request, keys, rounds, tools)
+    has_wire = any(m.role == "assistant" and b'"wire"' in m.raw for m in request.messages)
+    spliced = splice_hidden_rounds(request, keys, rounds, tools, is_plain=not has_wire)
     if spliced.round_count != sent.rounds:
         raise StoreUnavailable("hidden rounds of a stored exchange are missing")
     return spliced

@@ -104,8 +104,11 @@ def splice_hidden_rounds(
     rounds_by_tip: RoundsByTip,
     tools: bytes = b"",
     message_reader: MessageReader = read_message,
+    *,
+    is_plain: bool = False,
 ) -> SplicedRequest:
     """Put the hidden rounds into a request, and `tools` (definitions, with commas between) behind the client's own.
+    is_plain: the request is sent as chat completions, which have no place for what another dialect has kept.
 
     Return the request itself where there is nothing to add. Raises NotManaged if a stored message cannot be read.
     """
@@ -114,11 +117,20 @@ def splice_hidden_rounds(
         return SplicedRequest(request, keys)
     messages, names, hidden = request.messages, keys, dict[bytes, float]()
     if found:
-        messages, names, hidden = _put_back(request.messages, keys, found, message_reader)
+        read = (lambda raw: message_reader(drop_wire(raw))) if is_plain else message_reader
+        messages, names, hidden = _put_back(request.messages, keys, found, read)
     array = request.tools[:-1] + b"," + tools + b"]" if tools and request.tools is not None else request.tools
     is_spliced = request.is_spliced or bool(found)
     made = replace(request, messages=messages, tools=array, prefix_messages=0, prefix_bytes=0, is_spliced=is_spliced)
     return SplicedRequest(made, names, len(found), hidden, tools if array is not request.tools else b"")
+
+
+def drop_wire(raw: bytes) -> bytes:
+    """A message of a hidden round as chat completions have it: without the items or blocks of another dialect, and
+    without the reasoning that was read from them."""
+    if b'"wire"' not in raw or json_spans.find_member(raw, "wire") is None:
+        return raw
+    return json_spans.remove_member(json_spans.remove_member(raw, "wire"), "reasoning_content")
 
 
 def add_tools(spliced: SplicedRequest, tools: bytes) -> SplicedRequest:

@@ -94,7 +94,8 @@ async def run_agents_conversation(base: str, stream: bool) -> Run:
 def make_model(*, thinks: bool) -> StrictResponses:
     model = make_responses_model()
     if not thinks:  # a model without reasoning refuses to be asked for it
-        model.answers = [[piece for piece in one if not isinstance(piece, Think)] for one in model.answers]  # type: ignore[union-attr]
+        answers: list[Any] = model.answers
+        model.answers = [[piece for piece in one if not isinstance(piece, Think)] for one in answers]
         model.encrypts = model.binds = False
     model.conversations["conv_1"] = []
     return model

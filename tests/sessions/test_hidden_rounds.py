@@ -16,6 +16,7 @@ from proxy.sessions.hidden_rounds import (
     add_tools,
     append_messages,
     decode_round,
+    drop_wire,
     encode_round,
     match_rounds,
     splice_hidden_rounds,
@@ -244,3 +245,10 @@ def test_call_ids_that_come_again_elsewhere_are_no_sign() -> None:
     made, messages = put(later, one)
     assert made.round_count == 1
     assert messages[-2:] == later[-2:]
+
+
+def test_a_round_of_another_dialect_goes_out_as_chat_completions_have_it() -> None:
+    raw = b'{"role":"assistant","content":"Hi.","reasoning_content":"Hm.","wire":[{"type":"thinking"}]}'
+    assert drop_wire(raw) == b'{"role":"assistant","content":"Hi."}'
+    own = b'{"role":"assistant","content":"\\"wire\\"","reasoning_content":"Hm."}'
+    assert drop_wire(own) == own

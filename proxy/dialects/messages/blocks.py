@@ -24,6 +24,8 @@ from proxy.dialects.completions.request import CACHE_MARKS, read_message
 from proxy.dialects.part_edits import make_text_part
 from proxy.errors import NotManaged
 
+_FOREIGN_TYPES = frozenset({"message", "reasoning", "item_reference"})
+"""Types of the items of Responses, beside those of its calls."""
 WIRE = "wire"
 """Member of a canonical assistant message: the blocks of its wire message."""
 
@@ -191,16 +193,25 @@ def _without_nulls(value: Any) -> Any:
 def make_answer_blocks(chat: bytes) -> bytes:
     """The wire blocks of a canonical assistant message, as a JSON array.
 
-    They are the message's `wire`, or are made from its text and calls if it has none. Raises ValueError if the text or
-    the calls say something else than `wire`: somebody has edited an answer.
+    They are the message's `wire`, or are made from its text and calls if it has none of this dialect. Raises ValueError
+    if the text or the calls say something else than `wire`: somebody has edited an answer.
     """
     wire = json_spans.read_value(chat, WIRE)
-    if wire is None or wire == b"null":
+    blocks = _read_wire(wire) if wire is not None and wire != b"null" else None
+    if wire is None or blocks is None:
         return _make_plain_blocks(chat)
-    blocks = [_cut_span(wire, one) for one in spans.read_elements(wire)]
     if read_message(convert_answer(blocks).chat).digest != read_message(chat).digest:
         raise ValueError("the blocks of an assistant message differ from its text and calls")
     return wire
+
+
+def _read_wire(wire: bytes) -> list[bytes] | None:
+    """The blocks in a member `wire`; None if another dialect wrote it: the items of Responses have other types, and the
+    parts of Gemini none."""
+    blocks = [_cut_span(wire, one) for one in spans.read_elements(wire)]
+    kinds = [json_spans.decode_string(json_spans.read_value(block, "type") or b"") or "" for block in blocks]
+    is_foreign = any(not kind or kind in _FOREIGN_TYPES or kind.endswith("_call") for kind in kinds)
+    return None if is_foreign else blocks
 
 
 def _make_plain_blocks(chat: bytes) -> bytes:

@@ -54,6 +54,9 @@ _DEVELOPER = frozenset({"additional_tools", "configuration_update"})
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _FLEETING = frozenset({"id", "status", "encrypted_content", "created_by", CACHE_MARK})
 """Members of an opaque item that a client may leave out or change when it sends the item back."""
+_FOREIGN_TYPES = frozenset({"text", "tool_use", "thinking", "redacted_thinking"})
+_FOREIGN_ENDS = ("tool_use", "_tool_result")
+"""Types of the blocks of Messages."""
 _RAW = msgspec.json.Decoder()
 
 
@@ -309,9 +312,9 @@ def make_items(message: bytes, call_types: Mapping[str, str]) -> list[bytes]:
     """The items of a message of the proxy, in the order of an answer. call_types: the type of each call in front of it,
     by its id. Raises ValueError if the message cannot be expressed."""
     fields = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
-    if "wire" in fields:
-        wire = bytes(fields["wire"])
-        return [wire[start:end] for start, end in json_spans.find_elements(wire) or ()]
+    own = _read_wire(bytes(fields["wire"])) if "wire" in fields else None
+    if own is not None:
+        return own
     role = _plain(fields, "role")
     content = _plain(fields, "content")
     if role == "tool":
@@ -326,6 +329,14 @@ def make_items(message: bytes, call_types: Mapping[str, str]) -> list[bytes]:
             made.append(_encode({"type": "message", "role": "assistant", "content": parts}))
         return made + [_make_call_item(call) for call in _plain(fields, "tool_calls") or ()]
     return [_encode({"type": "message", "role": "developer", "content": _make_parts(content, "input_text")})]
+
+
+def _read_wire(wire: bytes) -> list[bytes] | None:
+    """The items in a member `wire`; None if another dialect wrote it: its blocks and parts have other types."""
+    items = [wire[start:end] for start, end in json_spans.find_elements(wire) or ()]
+    kinds = [find_type(_RAW.decode(item)) for item in items]
+    is_foreign = any(kind in _FOREIGN_TYPES or not kind or kind.endswith(_FOREIGN_ENDS) for kind in kinds)
+    return None if is_foreign else items
 
 
 def _make_parts(content: Any, kind: str) -> list[dict[str, Any]]:

@@ -140,3 +140,20 @@ def test_the_same_message_gives_the_same_bytes_and_spaces_of_the_client_stay_in_
     assert unit.chat == b'{"role":"user","content":[{"type" : "text", "text":"\\u00e9"}]}'
     assert convert_message(raw) == convert_message(raw)
     assert spans.read_any(unit.chat)["content"][0]["text"] == "é"
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b'[{"type":"message","role":"assistant","content":[]}]',
+        b'[{"type":"reasoning","summary":[]},{"type":"function_call","call_id":"call_1"}]',
+        b'[{"functionCall":{"name":"read","args":{}}}]',
+    ],
+)
+def test_the_items_of_another_dialect_are_no_blocks(wire: bytes) -> None:
+    call = b'{"id":"call_1","type":"function","function":{"name":"read","arguments":"{}"}}'
+    chat = b'{"role":"assistant","content":"Hi.","tool_calls":[' + call + b'],"wire":' + wire + b"}"
+    assert json.loads(make_answer_blocks(chat)) == [
+        {"type": "text", "text": "Hi."},
+        {"type": "tool_use", "id": "call_1", "name": "read", "input": {}},
+    ]

@@ -107,3 +107,20 @@ def test_tools_are_translated_both_ways() -> None:
     assert (
         wire.make_chat_tool({"type": "web_search"}) == wire.make_tool({"type": "web_search"}) == {"type": "web_search"}
     )
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b'[{"type":"text","text":"Hi."}]',
+        b'[{"type":"thinking","thinking":"","signature":"s"},{"type":"tool_use","id":"call_1"}]',
+        b'[{"functionCall":{"name":"read","args":{}}}]',
+    ],
+)
+def test_the_blocks_of_another_dialect_are_no_items(foreign: bytes) -> None:
+    asked = b'{"id":"call_1","type":"function","function":{"name":"read","arguments":"{}"}}'
+    chat = b'{"role":"assistant","content":"Hi.","tool_calls":[' + asked + b'],"wire":' + foreign + b"}"
+    assert [json.loads(raw) for raw in wire.make_items(chat, {})] == [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]},
+        {"type": "function_call", "call_id": "call_1", "name": "read", "arguments": "{}"},
+    ]
