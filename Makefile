@@ -1,21 +1,22 @@
-# Everything a developer or CI does. Needs Python 3.11 (or 3.12, 3.13) with pip, and make; nothing else.
+# Everything a developer or CI does. Needs Python 3.11 (or 3.12, 3.13, 3.14) with pip, and make; nothing else.
 #
 #   make run     the proxy on 127.0.0.1:8080, SQLite in ./data, the built-in demo upstream   (ARGS="--port 9000 ...")
 #   make test    the tests of one Python, several at once; none of them depends on time or load     (WORKERS=4)
 #   make test-all                every test, on this Python; what may differ on each other one   (PYTEST_ARGS="-k sse ...")
 #   make system                  Debian's packages, and Helm, that some tests use (as root); without them those are left out
+#   make test-wheel              the wheel in a clean environment of each supported Python that is there
 #   make mutants faults of the hot path, planted one at a time in copies: the tests that guard it have to turn red
 #   make docs    the documentation as a site, in build/docs; ends with an error where a link leads nowhere
 #   make lint | types | house | replay | closed-loop | bench | bench-peers | lock | clean
 
 SHELL := /bin/sh
-VERSIONS := 3.11 3.12 3.13
+VERSIONS := 3.11 3.12 3.13 3.14
 
 # A name on the PATH may be a shim that fails when called, so each candidate is run before it is chosen.
 PYTHON ?= $(shell for v in $(VERSIONS); do for p in python$$v python3; do \
 	"$$p" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$v')" 2>/dev/null && echo $$p && exit; done; done)
 ifeq ($(strip $(PYTHON)),)
-$(error Python 3.11, 3.12 or 3.13 is needed and none was found; name one with PYTHON=/path/to/python)
+$(error Python 3.11, 3.12, 3.13 or 3.14 is needed and none was found; name one with PYTHON=/path/to/python)
 endif
 
 # --no-deps: the locks name everything, and leave out what a client package asks for and no test of ours imports.
@@ -28,7 +29,7 @@ ARGS ?=
 # takes longer than to collect all tests.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run system helm test test-all test-slow test-alone test-others lint format types house mutants replay replay-figures closed-loop bench bench-peers bench-keep docs lock clean
+.PHONY: run system helm test test-all test-slow test-alone test-others test-wheel lint format types house mutants replay replay-figures closed-loop bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -74,6 +75,10 @@ test-slow: .venv/.test
 # One after the other: broken disks, stores, connections and processes, and promised times.
 test-alone: .venv/.test
 	$(BIN)/python -m pytest -m "(timed or faults) and not long" $(PYTEST_ARGS)
+
+# The wheel in a clean environment of each supported Python that is there: installed, served, asked.
+test-wheel: .venv/.test
+	$(BIN)/python -m pytest -rs -m "slow or long" $(PYTEST_ARGS) tests/cli/test_wheel.py
 
 # The other supported Pythons: on the PATH, or where pyenv keeps them. Each has its own environment, and they are
 # tested side by side.
@@ -146,7 +151,7 @@ bench-keep: .venv/.test
 closed-loop: .venv/.test
 	$(BIN)/python tests/benchmarks/closed_loop.py $(ARGS)
 
-# The locks hold for 3.11 to 3.13 on Linux and macOS. The test lock takes the first one's versions as given.
+# The locks hold for 3.11 to 3.14 on Linux and macOS. The test lock takes the first one's versions as given.
 # The marker that stands on every line because of tool.uv.environments says nothing, so it is taken out.
 COMPILE := .venvs/lock/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet --extra postgres --extra httpx2 --extra zstd --extra websocket --extra build
