@@ -182,9 +182,22 @@ def test_the_glossary_names_what_is_there() -> None:
 
 def test_a_feature_is_found_by_the_fields_word() -> None:
     found = rows(text("docs/development/glossary.md"), "Feature")
-    assert len(found) == FEATURES == len({row[1] for row in found})
-    for _, file in found:
-        assert (ROOT / file.strip("`")).is_file(), file
+    assert len(found) == FEATURES == len({row[2] for row in found})
+    assert all((ROOT / file.strip("`")).is_file() for *_, file in found)
+    assert [feature for feature, word, file in found if word not in Path(file.strip("`")).stem] == ["deduplication"]
+
+
+def test_former_names_lead_to_what_is_there() -> None:
+    page = text("docs/development/former-names.md")
+    code = {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in (ROOT / "proxy").rglob("*.py")}
+    for _, file in rows(page, "Module was"):
+        assert (ROOT / file.strip("`")).exists(), file
+    for _, new, file in rows(page, "Class was"):
+        assert re.search(rf"^ *(class )?{new.strip('`')}\b", code[file.strip("`")], re.MULTILINE), new
+    known = "\n".join(code.values())
+    for _, new in (*rows(page, "Was"), *rows(page, "Setting was")):
+        for word in ticked(new):
+            assert re.search(rf"\b{re.findall(r'[a-zA-Z_]+', word)[-1]}\b", known), word
 
 
 def test_stages_and_injections_that_pages_speak_of_exist() -> None:
