@@ -1,4 +1,4 @@
-"""The `demo` upstream: a scripted model behind the Chat Completions surface, with no key and no network.
+"""The `demo` upstream: a scripted model behind all wire formats of the proxy, with no key and no network.
 
 Everything in it follows from the request (ids and times as well), so that a run can be repeated byte for byte. It
 remembers one thing: the prefixes of recent prompts. It reports them as cached tokens, as providers do. The effect of a
@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import httpx2
 
+from proxy.errors import NotManaged
+from proxy.upstream.demo_dialects import DemoAnswer, DemoDialect, DemoUsage, find_demo_dialect
 from proxy.upstream.headers import Headers
 from proxy.upstream.script import Json, ScriptedCall, ScriptedTurn, take_turn
 
@@ -66,12 +68,16 @@ class DemoTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         target: bytes = request.extensions["target"]
-        answer = self.answer_request(request.method, target.partition(b"?")[0].decode(), await request.aread())
+        answer = self.answer_request(request.method, target.decode(), await request.aread())
         return httpx2.Response(answer.status, headers=answer.headers, stream=answer.body)
 
     def answer_request(self, method: str, path: str, body: bytes) -> DemoResponse:
-        """Answer a request. `path` with or without /v1. Unknown paths, methods and bodies get OpenAI's errors."""
-        path = path.removeprefix("/v1").rstrip("/")
+        """Answer a request. `path` with or without /v1, and with its query. Unknown paths, methods and bodies get
+        OpenAI's errors."""
+        dialect = find_demo_dialect(path)
+        if dialect is not None and method == "POST":
+            return self._answer_in(dialect, body)
+        path = path.partition("?")[0].removeprefix("/v1").rstrip("/")
         if path == "/models":
             return _json(200, {"object": "list", "data": [_MODEL]})
         if path.startswith("/models/"):
@@ -95,14 +101,41 @@ class DemoTransport(httpx2.AsyncBaseTransport):
             return _error(400, wrong, "invalid_value", "messages")
         return self._complete(request, body)
 
+    def _answer_in(self, dialect: DemoDialect, body: bytes) -> DemoResponse:
+        """Answer a request in another wire format than chat completions."""
+        try:
+            request = json.loads(dialect.read(body))
+        except (NotManaged, ValueError, RecursionError) as problem:
+            return _json(400, dialect.make_error(400, str(problem)))
+        turn, finish = _limited(self._take(request), request)
+        prompt, cached = self._prompt_tokens(request)
+        if dialect.count_name:
+            return _json(200, {dialect.count_name: prompt})
+        answer = DemoAnswer(
+            name=blake2b(body, digest_size=12).hexdigest(),
+            model=request.get("model") or DEMO_MODEL,
+            turn=turn,
+            words=_words(turn.text),
+            is_cut=finish == "length",
+            usage=DemoUsage(prompt, cached, _count_completion(turn)),
+        )
+        if dialect.is_list:
+            chunks = [json.loads(event.strip().removeprefix(b"data: ")) for event in dialect.write_events(answer)]
+            return _json(200, chunks)
+        if request.get("stream") is True:
+            return self._send_events(dialect.write_events(answer), answer.name)
+        return _json(200, dialect.write(answer))
+
+    def _send_events(self, parts: Sequence[bytes], name: str) -> DemoResponse:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        return DemoResponse(200, [*headers, (b"x-request-id", f"req_{name}".encode())], DemoBody(parts, self._pause_s))
+
     def _complete(self, request: Json, body: bytes) -> DemoResponse:
         turn, finish = _limited(self._take(request), request)
         count = request.get("n")
         copies = min(max(count, 1), MAX_CHOICES) if isinstance(count, int) else 1
         prompt, cached = self._prompt_tokens(request)
-        completion = copies * (
-            count_tokens(_utf8(turn.text)) + sum(8 + count_tokens(_utf8(call.arguments)) for call in turn.calls)
-        )
+        completion = copies * _count_completion(turn)
         usage = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
@@ -140,8 +173,7 @@ class DemoTransport(httpx2.AsyncBaseTransport):
         if usage is not None:
             parts.append(_event({**frame, "choices": [], "usage": usage}))
         parts.append(b"data: [DONE]\n\n")
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-        return DemoResponse(200, [*headers, (b"x-request-id", f"req_{name}".encode())], DemoBody(parts, self._pause_s))
+        return self._send_events(parts, name)
 
     def _prompt_tokens(self, request: Json) -> tuple[int, int]:
         """Return the prompt's tokens, and the number of them that also began a recent prompt."""
@@ -166,6 +198,11 @@ _MODEL: Final[Json] = {"id": DEMO_MODEL, "object": "model", "created": CREATED_A
 def count_tokens(text: bytes) -> int:
     """Count four bytes as a token, rounded up: near enough to be plausible, simple enough to be checked by hand."""
     return -(-len(text) // 4)
+
+
+def _count_completion(turn: ScriptedTurn) -> int:
+    """Count the tokens of a turn."""
+    return count_tokens(_utf8(turn.text)) + sum(8 + count_tokens(_utf8(call.arguments)) for call in turn.calls)
 
 
 def _find_problem(request: Any) -> str:
@@ -243,7 +280,7 @@ def _event(chunk: Json) -> bytes:
     return b"data: " + _utf8(json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))) + b"\n\n"
 
 
-def _json(status: int, value: Json) -> DemoResponse:
+def _json(status: int, value: Json | list[Json]) -> DemoResponse:
     body = _utf8(json.dumps(value, ensure_ascii=False))
     name = blake2b(body, digest_size=12).hexdigest().encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
