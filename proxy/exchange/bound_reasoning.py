@@ -50,10 +50,15 @@ async def is_refusal(reply: Reply) -> bool:
 def may_be_ours(turn: Turn) -> bool:
     """True if reasoning may be bound to a prompt of the proxy. An earlier prompt of the branch was another than the
     client's, or the store has not seen how the reasoning was made."""
+    is_foreign = turn.located.branch.live_session.has_foreign_reasoning and turn.enriched.policy.mode == "rewrite"
+    return is_foreign or has_changed_prompts(turn)
+
+
+def has_changed_prompts(turn: Turn) -> bool:
+    """True if earlier prompts of the branch were others than the client's."""
     branch = turn.located.branch
     offered = branch.tool_offer is not None and bool(branch.tool_offer.names)
-    is_foreign = branch.live_session.has_foreign_reasoning and turn.enriched.policy.mode == "rewrite"
-    return bool(branch.state.edits or branch.refused_reasoning or offered or is_foreign)
+    return bool(branch.state.edits or branch.refused_reasoning or offered)
 
 
 def hash_token(token: str) -> bytes:

@@ -66,7 +66,7 @@ def find_run(tokens: Sequence[str], broken: Collection[str]) -> tuple[str, ...]:
 
 async def judge_prompt(services: Services, turn: Turn) -> Judgement:
     """The reasoning that the turn's prompt would break. Prompts without bound reasoning cost nothing."""
-    if turn.enriched.policy.mode != "rewrite" or not turn.request.find_indices("bound", is_bound):
+    if not _is_kept(turn) or not turn.request.find_indices("bound", is_bound):
         return Judgement()
     try:
         sent = (await _trace(services, turn, turn.prompt.outgoing)).bindings
@@ -79,6 +79,11 @@ async def judge_prompt(services: Services, turn: Turn) -> Judgement:
         broken=tuple(_find_ours(turn, find_broken(sent, known), own)),
         broken_without_plan=tuple(_find_ours(turn, find_broken(own, known), own)),
     )
+
+
+def _is_kept(turn: Turn) -> bool:
+    """True if bindings matter: a branch whose prompts were always the client's own has none to be broken."""
+    return turn.enriched.policy.mode == "rewrite" or bound_reasoning.has_changed_prompts(turn)
 
 
 async def _trace(services: Services, turn: Turn, body: bytes) -> BindingTrace:
@@ -237,7 +242,7 @@ def record_answer(services: Services, turn: Turn, answer: AssembledAnswer) -> li
     search."""
     message = answer.build_message()
     is_there = message is not None and is_bound_answer(message)
-    if turn.enriched.policy.mode != "rewrite" or not (is_there or turn.rounds.bindings):
+    if not _is_kept(turn) or not (is_there or turn.rounds.bindings):
         return []
     try:
         own: Mapping[str, Binding] = {}

@@ -162,6 +162,11 @@ def write_schedules(folder: Path) -> Iterator[str]:
         yield name
 
 
+def list_bound_policies() -> list[str]:
+    """All policies that ship."""
+    return [*list_policies(), "observe", "chat"]
+
+
 def make_table(runs: Sequence[Run]) -> str:
     """One line a policy: the share of tokens saved in each wire format, and what went wrong in all of them."""
     lines = [
@@ -207,7 +212,7 @@ async def run_all(policies: Sequence[str], wires: Sequence[str], steps: int) -> 
 def main() -> int:
     """Run the work; print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policies", default=",".join([*list_policies(), "observe", "chat"]))
+    parser.add_argument("--policies", default=",".join(list_bound_policies()))
     parser.add_argument("--wires", default=",".join(WIRES))
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--keep", action="store_true")

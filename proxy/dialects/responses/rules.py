@@ -307,9 +307,15 @@ def _canonicalize(item: Any) -> Any:
 
 
 def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
-    """The body without the reasoning items of these tokens. Items that the reasoning led to lose their ids: an item
-    with an id is refused without its reasoning. Raises ValueError if the items cannot be distinguished."""
-    return _without_reasoning(body, lambda items, n: wire.find_token(items[n]) in tokens)
+    """The body without the reasoning items of these tokens.
+
+    Items that the reasoning led to lose their ids: an item with an id is refused without its reasoning. Raises
+    ValueError if an item must keep its id, or if the items cannot be told apart.
+    """
+    new = _without_reasoning(body, lambda items, n: wire.find_token(items[n]) in tokens)
+    if new is not body and (added := [line for line in find_new_violations(new, body) if line.startswith("R7")]):
+        raise ValueError(added[0])
+    return new
 
 
 def remove_orphan_reasoning(body: bytes) -> bytes:
