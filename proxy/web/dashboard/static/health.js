@@ -9,6 +9,7 @@ import { filled } from "./money.js";
 const WEEK_S = 604800;
 const COUNTERS = [["requests", "requests answered"], ["prompt_tokens", "prompt tokens"], ["completion_tokens", "completion tokens"], ["edits", "edits"], ["refetch", "results fetched again"],
   ["fallbacks", "sent on as they came"], ["refusals", "plans refused"], ["retrieved_items", "items brought back"], ["upstream_errors", "upstream errors"], ["client_gone", "clients that left"],
+  ["dropped_reasoning", "pieces of reasoning left out"], ["dropped_reasoning_dollars", "price of thinking them again", dollars],
   ["internal_errors", "faults of the proxy itself"], ["persist_dropped", "rows not stored"]];
 
 export function showHealth(view) {
@@ -49,7 +50,7 @@ function counters(proxy) {
   const found = COUNTERS.filter(([name]) => name in proxy.figures);
   return h("section", { class: "panel" }, h("h2", {}, "Since the proxy started"),
     h("dl", { class: "facts-list wide" }, h("dt", {}, "version"), h("dd", {}, proxy.version), h("dt", {}, "usual policy"), h("dd", {}, proxy.policy),
-      h("dt", {}, "upstreams"), h("dd", {}, proxy.upstreams.join(", ")), found.map(([name, text]) => [h("dt", {}, text), h("dd", {}, whole(proxy.figures[name]))])),
+      h("dt", {}, "upstreams"), h("dd", {}, proxy.upstreams.join(", ")), found.map(([name, text, write = whole]) => [h("dt", {}, text), h("dd", {}, write(proxy.figures[name]))])),
     !found.length && h("p", { class: "soft" }, "The counters are those of every tenant: a key of one tenant does not see them."),
     h("p", { class: "soft" }, `${counted(found.length, "counter")} of those that GET /metrics has.`));
 }
