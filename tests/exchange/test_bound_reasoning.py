@@ -10,8 +10,9 @@ import pytest
 
 from proxy.exchange import plan_request
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.faulty import faulty
+from tests.faulty import Connection, Request, faulty
 from tests.running import running
+from tests.scripted import reply
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -19,6 +20,7 @@ Json = dict[str, Any]
 LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
 STEPS = 6
 THINKING: Json = {"thinking": {"type": "adaptive"}}
+DONE: list[Json] = [{"type": "text", "text": "Done."}]
 
 
 def read(name: str, arguments: Json) -> str:
@@ -32,9 +34,9 @@ def think(n: int) -> list[Json]:
     ]
 
 
-def answers(count: int) -> list[list[Json]]:
+def answers(count: int) -> list[Any]:
     """Steps of work with an answer behind each six of them."""
-    made: list[list[Json]] = []
+    made: list[Any] = []
     for n in range(count):
         made.append(think(n))
         if n % STEPS == STEPS - 1:
@@ -160,3 +162,42 @@ async def test_reasoning_that_is_dropped_in_silence_is_counted_and_priced(stream
         assert proxy.count("dropped_reasoning_dollars_total") > 0
         rows = await proxy.rows("SELECT note FROM exchanges ORDER BY started_at DESC LIMIT 1")
         assert f"left out {count} pieces of reasoning (prefix_mismatch)" in rows[0][0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_tools_stay_where_rounds_are_limited_since_reasoning_is_bound_to_them(stream: bool) -> None:
+    def ask(n: int) -> list[Json]:
+        call = {"type": "tool_use", "id": f"toolu_own_{n}", "name": "recall", "input": {"id": f"m_{n}"}}
+        return [{"type": "thinking", "thinking": f"I look it up: {n}."}, call]
+
+    model = StrictMessages(*answers(STEPS), ask(1), ask(2), [{"type": "thinking", "thinking": "So."}, *DONE])
+    tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request", "rounds": 1}}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        agent = MessagesAgent(proxy, read, stream=stream, more=THINKING)
+        await agent.work("Find the fault.")
+        assert await agent.work("Mend it.") == "Done."
+        await agent.work("Test it.")
+        assert {one.header("x-context-fallback") for one in agent.heard} == {None}
+        assert await proxy.rows("SELECT count(*) FROM bindings") == [(len(model.bodies),)]
+    assert model.refusals == []
+    assert {len(body["tools"]) for body in model.bodies} == {2}
+
+
+async def test_a_round_that_fails_leaves_a_conversation_that_goes_on() -> None:
+    """The client's own bytes go out in its place, without the reasoning that is bound to our tools."""
+
+    async def fail(request: Request, there: Connection) -> None:
+        await reply(there, b"500 Oops", b"{}", b"content-type: application/json")
+
+    own = {"type": "tool_use", "id": "toolu_own", "name": "recall", "input": {"id": "m_1"}}
+    steps = answers(STEPS)
+    model = StrictMessages(*steps[:3], [{"type": "thinking", "thinking": "Hm."}, own], fail, *answers(4 * STEPS)[3:])
+    tree: Json = {"policy": "thrifty", "tools": {"offer": "first_request"}}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        agent = MessagesAgent(proxy, read, more=THINKING)
+        await agent.work("Find the fault.")
+        assert "rounds" in [one.header("x-context-fallback") for one in agent.heard]
+        left = count_tokens(model.bodies[-1])
+        await agent.work("Go on.")
+        assert count_tokens(model.bodies[-1]) > left
+    assert model.refusals == []
