@@ -134,6 +134,11 @@ class Metrics:
             "Pieces of reasoning that an upstream left out, behind the `client`'s own prompt or a `changed` one."
             " The reason of those that the proxy itself left out is `left_out`.",
         )
+        self.provider_cleared_total = self._counter(
+            "provider_cleared_total",
+            ("kind",),
+            "Tool `results` that a provider cleared at the proxy's request, and their `tokens`.",
+        )
         self.dropped_reasoning_dollars_total = self._counter(
             "dropped_reasoning_dollars_total", (), "Price of thinking again what was left out, estimated."
         )

@@ -178,7 +178,10 @@ class StrictMessages:
                 prefix.add(_plain(made))
             blocks.append(made)
         reason = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
+        seen, applied = clear_tool_uses(body)
+        more = {"context_management": {"applied_edits": applied}} if "context_management" in body else {}
         return {
+            **more,
             "id": f"msg_{self._count}",
             "type": "message",
             "role": "assistant",
@@ -186,7 +189,7 @@ class StrictMessages:
             "content": blocks,
             "stop_reason": reason,
             "stop_sequence": None,
-            "usage": {**self._read_cache(body), "output_tokens": len(json.dumps(blocks)) // 4},
+            "usage": {**self._read_cache(seen), "output_tokens": len(json.dumps(blocks)) // 4},
         }
 
     def _read_cache(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,6 +262,32 @@ class StrictMessages:
                 raise Refused(f"{path}: {BOUND_TEXT}")
             self.dropped.append(token)
         return body, [{"type": "thinking", "action": "removed", "reason": "prefix_binding_mismatch"} for _ in found]
+
+
+def clear_tool_uses(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Block]]:
+    """(the body as the model sees it, the edits that were applied): the oldest results are cleared, as asked."""
+    edits = (body.get("context_management") or {}).get("edits") or []
+    asked = [one for one in edits if one["type"] == "clear_tool_uses_20250919"]
+    applied = []
+    for edit in asked:
+        every = [block for one in body["messages"] for block in _list_blocks(one["content"])]
+        uses = [block["id"] for block in every if block["type"] == "tool_use"]
+        trigger = edit.get("trigger", {"type": "input_tokens", "value": 100_000})
+        if trigger["type"] == "tool_uses" and len(uses) <= trigger["value"]:
+            continue
+        cleared = uses[: max(len(uses) - edit.get("keep", {"value": 3})["value"], 0)]
+        tokens = 0
+        messages = []
+        for message in body["messages"]:
+            blocks = [dict(block) for block in _list_blocks(message["content"])]
+            for block in blocks:
+                if block["type"] == "tool_result" and block["tool_use_id"] in cleared:
+                    tokens += len(json.dumps(block["content"])) // 4
+                    block["content"] = "[cleared to save context]"
+            messages.append({**message, "content": blocks})
+        body = {**body, "messages": messages}
+        applied.append({"type": edit["type"], "cleared_tool_uses": len(cleared), "cleared_input_tokens": tokens})
+    return body, applied
 
 
 def _list_prompt(body: Mapping[str, Any]) -> Iterator[Block]:
@@ -449,6 +478,7 @@ def events(message: Mapping[str, Any]) -> list[bytes]:
     """A whole stream of this message."""
     usage = message["usage"]
     begun = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    begun.pop("context_management", None)
     out = [event("message_start", message=begun), event("ping")]
     for n, block in enumerate(message["content"]):
         empty = _EMPTY.get(block["type"], {"input": {}} if "input" in block else {})
@@ -456,5 +486,6 @@ def events(message: Mapping[str, Any]) -> list[bytes]:
         out += [event("content_block_delta", index=n, delta=delta) for delta in _deltas(block)]
         out.append(event("content_block_stop", index=n))
     ended = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    out.append(event("message_delta", delta=ended, usage={"output_tokens": usage["output_tokens"]}))
+    more = {"context_management": message["context_management"]} if "context_management" in message else {}
+    out.append(event("message_delta", delta=ended, usage={"output_tokens": usage["output_tokens"]}, **more))
     return [*out, event("message_stop")]

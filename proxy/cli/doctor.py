@@ -202,6 +202,7 @@ def check_edits(name: str, target: UpstreamSettings, policy: Policy, model: Mode
     when = {
         "always": "with every request", "when_it_pays": "when they pay for the cache that they spoil",
         "append_only": "only what was never sent before", "over_budget": "when a prompt is over its budget",
+        "provider": "by the provider, when that pays, or when it pays where the provider cannot",
     }[policy.schedule]  # fmt: skip
     room = f"; a prompt is full at {format_number(int(limit * policy.budget))} tokens" if limit else ""
     if not limit:

@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 from proxy.chat import chain
 from proxy.chat.message import Request
 from proxy.chat.tokens import PER_MESSAGE
-from proxy.context import breakpoints, fit, inserts, operator_edits, page_faults, render, schedule, view
+from proxy.context import (
+    breakpoints,
+    fit,
+    inserts,
+    operator_edits,
+    page_faults,
+    provider_clearing,
+    render,
+    schedule,
+    view,
+)
 from proxy.context.branch_state import BranchState, count_cuts, count_losses
 from proxy.context.fit import add_gap_remarks
 from proxy.context.models import Model, without_cache
@@ -195,6 +205,11 @@ def _decide_edits(seen: View, session: BranchState, policy: Policy, *, frozen: b
         return _update_references(
             seen, schedule.apply(seen, schedule.collect(seen, _at_once(policy)), seen.edits, literal=False)
         )
+    if policy.schedule == "provider":
+        edits = schedule.apply(seen, schedule.collect(seen, _at_once(policy)), seen.edits, literal=False)
+        if session.may_edit or force:
+            edits = provider_clearing.clear_results(seen, policy, edits)
+        return _update_references(seen, edits)
     low = _find_low_mark(seen, policy, force)
     chosen = _choose(seen, policy, force, low, for_money=session.may_edit or bool(force))
     edits = schedule.apply(seen, chosen, seen.edits, literal=policy.literal)

@@ -14,7 +14,7 @@ from proxy.context.models import Model
 from proxy.context.stage import Injection, Stage, apply_settings, make_injection, make_stage
 from proxy.errors import ConfigError
 
-ScheduleName = Literal["always", "over_budget", "when_it_pays", "append_only"]
+ScheduleName = Literal["always", "over_budget", "when_it_pays", "append_only", "provider"]
 Mode = Literal["rewrite", "observe", "passthrough"]
 AskWhen = Literal["always", "when_needed", "never"]
 StatePlace = Literal["system", "tail"]

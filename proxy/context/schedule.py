@@ -123,6 +123,30 @@ def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float) ->
     return [offered.proposal for offered in offers[best:]]
 
 
+def is_batch_paid(
+    view: View,
+    proposals: Sequence[Proposal],
+    rent: float = 1.0,
+    payback: float = 0.0,
+    fault_cost: Callable[[Proposal], float] = _free,
+) -> bool:
+    """True if the rent of all these proposals together has reached their price, as in `when_it_pays`. proposals: in
+    order, at least one."""
+    w, r = view.model.w, view.model.r
+    now, cached = view.request_counts[-1], view.count_served_tokens()[proposals[0].index]
+    gained = saving = paid = 0.0
+    for proposal in proposals:
+        gain = count_saved_tokens(view, proposal)
+        saved = r * gain - fault_cost(proposal)
+        gained += gain
+        saving += saved
+        paid += saved * (now - view.request_counts[proposal.since])
+    price = w * (view.tool_tokens + view.cached_tokens - gained - cached) + r * (cached - view.cached_tokens)
+    if gained <= 0 or saving <= 0 or rent * paid < price:
+        return False
+    return payback == 0 or payback * now * saving >= price
+
+
 def count_saved_tokens(view: View, proposal: Proposal) -> int:
     """Tokens by which a proposal shortens the prompt as it would go out now."""
     return max(0, view.tokens[proposal.index] - proposal.after)

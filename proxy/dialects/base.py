@@ -82,6 +82,16 @@ class ClientMarks:
 
 
 NO_MARKS = ClientMarks()
+
+
+@dataclass(frozen=True, slots=True)
+class ClearedResults:
+    """Tool results that a provider says it has cleared from a prompt."""
+
+    tool_uses: int
+    tokens: int
+
+
 LONG_LIFETIME = "1h"
 """The longer lifetime of an entry in Anthropic's cache. The other one is five minutes."""
 

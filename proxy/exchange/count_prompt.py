@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from proxy.errors import NotManaged, StoreUnavailable, UpstreamBroken, UpstreamTimeout
 from proxy.exchange import chains
+from proxy.exchange.ask_provider import add_beta
 from proxy.exchange.fallback import FallbackReason, forward_original
 from proxy.exchange.handler import is_off, may_take_over, repair_compaction
 from proxy.exchange.plan_request import prepare_request
@@ -88,7 +89,8 @@ async def handle_count(services: Services, incoming: Incoming, out: ResponseWrit
         await forward_original(services, incoming, out, FallbackReason(reason))
         return
     came, body, target = incoming, planned[0].prompt.outgoing, planned[1]
-    reply = await services.client.send(target, came.method, came.path, came.query, came.headers, body)
+    headers = add_beta(planned[0], came.headers, body)
+    reply = await services.client.send(target, came.method, came.path, came.query, headers, body)
     if reply.status == 400 and body != came.body:
         await reply.close()
         reply = await services.client.send(target, came.method, came.path, came.query, came.headers, came.body)

@@ -14,6 +14,8 @@ from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Message, Request
 from proxy.context.plan import Plan
+from proxy.context.provider_clearing import STAGE as CLEARING
+from proxy.context.provider_clearing import count_cleared
 from proxy.dialects.base import (
     NO_MARKS,
     Binding,
@@ -31,6 +33,7 @@ from proxy.dialects.gemini import request as gemini_request
 from proxy.dialects.gemini import rules as gemini_rules
 from proxy.dialects.gemini import stream as gemini_stream
 from proxy.dialects.messages import breakpoints as messages_breakpoints
+from proxy.dialects.messages import context_management
 from proxy.dialects.messages import rules as messages_rules
 from proxy.dialects.messages import stream as messages_stream
 from proxy.dialects.messages.request import find_session_names as find_messages_session_names
@@ -47,6 +50,7 @@ from proxy.stream import gemini_body, messages_body, nonstreaming, responses_bod
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import remove_blocks
 from proxy.stream.gemini_relay import GeminiRelay
+from proxy.stream.messages_patch import remove_told
 from proxy.stream.messages_relay import MessagesRelay
 from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.relay import Relay
@@ -133,6 +137,10 @@ class Dialect:
     repair_answers: Callable[[bytes], bytes] = lambda body: body
     """A body in which answers can be sent again after parts of them were withheld from the client
     (`WireRequest.is_cut`)."""
+    may_clear: Callable[[bytes], bool] | None = None
+    """True if the provider may be asked to clear old tool results of this body."""
+    clear_results: Callable[[bytes, int], bytes] | None = None
+    """A body that asks the provider to clear all but so many of the newest tool results."""
     add_breakpoints: Callable[[bytes, Breakpoints], bytes] | None = None
     """A body with breakpoints of the proxy for the provider's cache."""
     read_client_marks: Callable[[bytes], ClientMarks] = lambda _: NO_MARKS
@@ -181,6 +189,17 @@ def _find_changed_instructions(original: bytes, sent: bytes) -> dict[str, bytes]
     return {} if json_spans.read_value(sent, "instructions") == own else {"instructions": own or b"null"}
 
 
+def _find_clearing(original: bytes, sent: bytes) -> dict[str, bytes]:
+    """The member of an answer that tells what was cleared, where the client did not ask for anything of the kind."""
+    field = context_management.FIELD.encode()
+    asked = json_spans.read_value(original, context_management.FIELD) if field in original else None
+    return {"hidden_member": field} if field in sent and asked is None else {}
+
+
+def _hide_clearing(body: bytes, _: frozenset[str], hidden_member: bytes = b"") -> bytes:
+    return remove_told(body, hidden_member.decode())
+
+
 MESSAGES = Dialect(
     name="messages",
     make_relay=MessagesRelay,
@@ -199,6 +218,10 @@ MESSAGES = Dialect(
     trace_prompt=messages_rules.trace_prompt,
     trace_answer=messages_rules.trace_answer,
     repair_answers=messages_rules.fill_empty_answers,
+    find_echo=_find_clearing,
+    restore_echo=_hide_clearing,
+    may_clear=context_management.may_clear,
+    clear_results=context_management.clear_results,
     add_breakpoints=messages_breakpoints.add_breakpoints,
     read_client_marks=messages_breakpoints.read_client_marks,
     strip_bound=messages_rules.strip_bound,
@@ -311,3 +334,26 @@ def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[O
     if plan.messages is None:
         return [(n, m.raw) for n, m in zip(indices, spliced.request.messages, strict=True)]
     return [(indices[n] if n < len(indices) else None, raw) for n, raw in zip(plan.sources, plan.messages, strict=True)]
+
+
+def list_uncleared(
+    spliced: SplicedRequest, plan: Plan, messages: Sequence[OutgoingMessage]
+) -> tuple[list[OutgoingMessage], int | None]:
+    """(the messages to send, with results that the provider clears as they came; the number of results that it keeps,
+    or None where it clears none).
+
+    Results that the provider cannot clear alone go out with our text in their place.
+    """
+    if not any(edit.stage == CLEARING for edit in plan.edits.values()):
+        return list(messages), None
+    cleared = count_cleared(spliced.request.messages, spliced.keys, plan.edits)
+    if not cleared:
+        return list(messages), None
+    own = {}
+    for place, raw in zip(plan.sources, plan.messages or (), strict=bool(plan.messages)):
+        edit = plan.edits.get(spliced.keys[place]) if place < len(spliced.keys) else None
+        if edit is not None and edit.stage == CLEARING:
+            own[raw] = spliced.request.messages[place].raw
+    made = [(source, own.get(raw, raw)) for source, raw in messages]
+    results = sum(raw.startswith(b'{"role":"tool"') for _, raw in made)
+    return made, results - cleared

@@ -23,6 +23,7 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.exchange import (
+    ask_provider,
     bound_reasoning,
     cache_breakpoints,
     chains,
@@ -176,9 +177,8 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
 
     async def ask(body: bytes) -> Reply:
         body = chains.drop_refused(services, incoming, body)
-        return await services.client.send(
-            target, incoming.method, incoming.path, incoming.query, incoming.headers, body
-        )
+        headers = ask_provider.add_beta(turn, incoming.headers, body)
+        return await services.client.send(target, incoming.method, incoming.path, incoming.query, headers, body)
 
     reply = await ask(turn.prompt.outgoing)
     record_sent(services, turn)
@@ -225,6 +225,7 @@ async def _answer_refusal(
             cache_breakpoints.remember_support(services, turn, is_supported=False)
             return cache_breakpoints.without_breakpoints(turn), reply
         if reply.status < 400:
+            ask_provider.remember_refusal(services, turn)
             turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT).with_prompt(outgoing=original)
             _leave_out(services, turn, left_out)
             record_outcome.stop_rewriting(services, turn, "upstream_reject")
@@ -441,7 +442,7 @@ async def _relay_body(
     if readable and turn.prompt.outgoing != turn.original:
         visible = _restore_echo(turn, visible)
     changed = visible != body
-    answer = turn.dialect.read_answer(visible) if readable else None
+    answer = _read_answer(turn, body, visible) if readable else None
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
     status: ExchangeStatus = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
     rows = record_outcome.record_outcome(
@@ -465,6 +466,14 @@ async def _relay_body(
         headers.append((b"x-context-persist", b"deferred"))
     await out.start(reply.status, headers)
     await out.end(visible)
+
+
+def _read_answer(turn: Turn, body: bytes, visible: bytes) -> AssembledAnswer:
+    """The answer that the client gets, with the report of cleared results that was taken out of it."""
+    answer = turn.dialect.read_answer(visible)
+    if visible != body:
+        answer.cleared_results = turn.dialect.read_answer(body).cleared_results
+    return answer
 
 
 def _restore_echo(turn: Turn, body: bytes) -> bytes:

@@ -25,6 +25,7 @@ from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, ClientMarks, WireReques
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import (
+    ask_provider,
     bound_reasoning,
     cache_breakpoints,
     cost,
@@ -173,6 +174,8 @@ async def _enrich(
     arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
     if arm == "control":
         policy = services.policies[CONTROL_POLICY]
+    policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
+    turn = replace(turn, warnings=(*turn.warnings, warning)) if warning else turn
     policy = choose_bound_policy(services, turn, policy)
     if turn.dialect.returns_rows:
         policy = choose_row_policy(services, policy)
@@ -218,7 +221,7 @@ def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Polic
 
     A literal policy changes old messages with every request. `thrifty` takes its place.
     """
-    if policy.mode != "rewrite" or not turn.is_bound:
+    if policy.mode != "rewrite" or not turn.is_bound or policy.schedule == "provider":
         return policy
     if policy.literal:
         thrifty = services.policies.get("thrifty", replace(policy, stages=(), injections=()))

@@ -21,7 +21,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import NotManaged
 from proxy.events import bus
-from proxy.exchange import bound_reasoning, chains, cost, exchange_rows, prefix_bindings
+from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange_rows, prefix_bindings
 from proxy.exchange.cost import Meter
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
@@ -157,7 +157,8 @@ def _make_note(
     if turn.over_budget:
         over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.prompt.plan.limit}")
     own_note, dropped = more.get("note"), bound_reasoning.describe_dropped(turn, answer)
-    found = [str(own_note) if own_note else _describe_rounds(turn, usage), dropped, *over]
+    cleared = ask_provider.describe_cleared(answer.cleared_results if answer is not None else None)
+    found = [str(own_note) if own_note else _describe_rounds(turn, usage), dropped, cleared, *over]
     return "; ".join(one for one in found if one) or None
 
 
@@ -284,6 +285,7 @@ def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter
     usage = answer.usage if answer is not None else None
     if answer is not None:
         bound_reasoning.count_dropped(services, turn, answer)
+        ask_provider.count_cleared_results(services, answer.cleared_results)
     if usage is None or meter is None:
         return
     labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)

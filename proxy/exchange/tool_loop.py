@@ -20,7 +20,15 @@ from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.exchange import bound_reasoning, cache_breakpoints, chains, fallback, prefix_bindings, record_outcome
+from proxy.exchange import (
+    ask_provider,
+    bound_reasoning,
+    cache_breakpoints,
+    chains,
+    fallback,
+    prefix_bindings,
+    record_outcome,
+)
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
@@ -274,7 +282,8 @@ class ToolLoop:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
         came = self._incoming
         body = chains.drop_refused(self._services, came, body)
-        reply = await self._services.client.send(self._target, came.method, came.path, came.query, came.headers, body)
+        headers = ask_provider.add_beta(self.turn, came.headers, body)
+        reply = await self._services.client.send(self._target, came.method, came.path, came.query, headers, body)
         streams = reply.content_type.startswith("text/event-stream")
         if reply.status == 200 and not reply.encoding and streams == self.turn.request.stream:
             return reply

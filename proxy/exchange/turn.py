@@ -17,7 +17,7 @@ from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, ClientMarks, WireRequest
 from proxy.dialects.usage import Usage
-from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound
+from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound, list_uncleared
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
 from proxy.sessions.locate import Located
@@ -207,7 +207,11 @@ class Turn:
             *find_sources(self.enriched.spliced, self.request, self.prompt.plan),
             *((None, raw) for raw in more),
         ]
-        return self.wire.write(messages, tools=self.enriched.spliced.added_tools if with_tools else b"")
+        kept: int | None = None
+        if self.dialect.clear_results is not None:
+            messages, kept = list_uncleared(self.enriched.spliced, self.prompt.plan, messages)
+        body = self.wire.write(messages, tools=self.enriched.spliced.added_tools if with_tools else b"")
+        return body if kept is None or self.dialect.clear_results is None else self.dialect.clear_results(body, kept)
 
     def find_group_ids(self) -> Callable[[int], str]:
         """A function that gives the id of the group that the request's n-th message belongs to. Groups that an earlier

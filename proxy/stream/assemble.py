@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from proxy.chat.message import Call
+from proxy.dialects.base import ClearedResults
 from proxy.dialects.completions.stream import (
     Choice,
     Chunk,
@@ -84,6 +85,7 @@ class AssembledAnswer:
     __slots__ = (
         "_room",
         "_turns",
+        "cleared_results",
         "dropped_reasoning",
         "error",
         "finish_reasons",
@@ -105,6 +107,7 @@ class AssembledAnswer:
         self.is_capped = False
         self.unparsed = 0
         self.dropped_reasoning: tuple[str, ...] = ()
+        self.cleared_results: ClearedResults | None = None
         self._turns: dict[int, _GrowingMessage] = {}
         self._room = CaptureLimit(limit)
 

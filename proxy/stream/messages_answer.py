@@ -14,6 +14,7 @@ from proxy.chat.message import Call
 from proxy.dialects.base import read_dropped_reasoning
 from proxy.dialects.completions.stream import read_json, repair_surrogates
 from proxy.dialects.messages.blocks import convert_answer
+from proxy.dialects.messages.context_management import FIELD, read_cleared
 from proxy.dialects.messages.stream import (
     BlockBuilder,
     MessagesEvent,
@@ -65,6 +66,7 @@ class MessagesAnswer(AssembledAnswer):
             if isinstance(block, dict):
                 answer.begin_block(n, block)
         answer.add_tail(value, value.get("usage"))
+        answer.add_cleared(value)
         answer.is_done = True
         return answer
 
@@ -86,6 +88,7 @@ class MessagesAnswer(AssembledAnswer):
             self.add_head(event.message or {})
         elif event.type == "message_delta":
             self.add_tail(event.delta or {}, event.usage)
+            self.add_cleared({FIELD: event.context_management})
         elif event.type == "message_stop":
             self.is_done = True
         elif event.type == "error":
@@ -106,6 +109,10 @@ class MessagesAnswer(AssembledAnswer):
             self.stop_reason = reason
             self.finish_reasons[0] = read_finish_reason(reason)
         self._set_usage(usage)
+
+    def add_cleared(self, message: Mapping[str, Any]) -> None:
+        """Add what the answer says that the provider has cleared from the prompt."""
+        self.cleared_results = read_cleared(message) or self.cleared_results
 
     def _set_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):

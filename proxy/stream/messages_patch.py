@@ -38,6 +38,13 @@ def patch_tail(data: bytes, stop_reason: str | None, usage: Mapping[str, Any] | 
     return data
 
 
+def remove_told(data: bytes, member: str) -> bytes:
+    """Return the object without a member that answers a request of the proxy's; "": as it is."""
+    if not member or json_spans.find_member(data, member) is None:
+        return data
+    return json_spans.remove_member(data, member)
+
+
 def _set(data: bytes, path: tuple[str, ...], value: bytes) -> bytes:
     """Return the object with one member replaced, which may stand in an object in it."""
     try:

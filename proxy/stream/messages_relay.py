@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from proxy.dialects.messages.context_management import FIELD
 from proxy.dialects.messages.stream import (
     CUT_REASONS,
     RUNNABLE_REASONS,
@@ -23,7 +24,7 @@ from proxy.dialects.usage import Usage
 from proxy.notes import state_block
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call
-from proxy.stream.messages_patch import patch_index, patch_tail, patch_text
+from proxy.stream.messages_patch import patch_index, patch_tail, patch_text, remove_told
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
 
@@ -87,9 +88,33 @@ class MessagesRelay:
     """
 
     __slots__ = (
-        "_by_index", "_closed", "_earlier", "_ending", "_filters", "_given", "_hidden", "_hidden_places", "_hold",
-        "_limit", "_next", "_parser", "_previous", "_queue", "_round", "_shown", "_shown_before", "_spent", "_straight",
-        "_tail", "_withheld", "answer", "goes_on", "hidden_calls", "is_unfinished", "terminal",
+        "_by_index",
+        "_closed",
+        "_earlier",
+        "_ending",
+        "_filters",
+        "_given",
+        "_hidden",
+        "_hidden_member",
+        "_hidden_places",
+        "_hold",
+        "_limit",
+        "_next",
+        "_parser",
+        "_previous",
+        "_queue",
+        "_round",
+        "_shown",
+        "_shown_before",
+        "_spent",
+        "_straight",
+        "_tail",
+        "_withheld",
+        "answer",
+        "goes_on",
+        "hidden_calls",
+        "is_unfinished",
+        "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +127,7 @@ class MessagesRelay:
         hidden_tools: frozenset[str] = frozenset(),
         previous: MessagesRelay | None = None,
         hold_text: bool = False,
+        hidden_member: bytes = b"",
     ) -> None:
         self.answer: MessagesAnswer = MessagesAnswer(limit) if previous is None else previous.answer
         self.terminal = b""
@@ -110,7 +136,8 @@ class MessagesRelay:
         """True if the round has ended with hidden calls alone: nothing of its end was sent."""
         self.hidden_calls: list[HiddenCall] = []
         """The hidden calls of this round, when it has ended; none if it did not end well."""
-        self._straight = not (withhold_state or hidden_tools or previous)
+        self._straight = not (withhold_state or hidden_tools or previous or hidden_member)
+        self._hidden_member = hidden_member.decode()
         self._round = None if self._straight else MessagesAnswer(limit)
         self._limit = limit
         self._previous = previous
@@ -282,6 +309,7 @@ class MessagesRelay:
                 self._round.is_capped = True
 
     def _take_tail(self, event: SseEvent, found: MessagesEvent) -> None:
+        self.answer.add_cleared({FIELD: found.context_management})
         if self._round is None:
             self.answer.add(found)
         else:
@@ -457,5 +485,6 @@ class MessagesRelay:
             if found is not None and found.type == "message_delta":
                 is_other = (found.delta or {}).get("stop_reason") != reason
                 data = patch_tail(data, reason if is_changed and is_other else None, usage if self._spent else None)
+                data = remove_told(data, self._hidden_member)
             pieces.append(event.raw if data is event.data or event.data is None else replace_data(event, data))
         self.terminal = b"".join(pieces)

@@ -43,6 +43,7 @@ class MessagesEvent(msgspec.Struct, frozen=True):
     delta: dict[str, Any] | None = None
     message: dict[str, Any] | None = None
     usage: dict[str, Any] | None = None
+    context_management: Any = None
     error: Any = None
 
 
@@ -60,7 +61,8 @@ def read_event(data: bytes) -> MessagesEvent | None:
     found = {
         name: one for name in ("content_block", "delta", "message", "usage") if isinstance(one := value.get(name), dict)
     }
-    return MessagesEvent(type=value["type"], index=read_count(value.get("index")), error=value.get("error"), **found)
+    more = {name: value.get(name) for name in ("context_management", "error")}
+    return MessagesEvent(type=value["type"], index=read_count(value.get("index")), **more, **found)
 
 
 class BlockBuilder:

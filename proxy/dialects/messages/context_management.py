@@ -1,0 +1,69 @@
+"""Anthropic's own editing of a prompt: old tool results are cleared on its side, at the request of the body.
+
+`context_management` has a list of edits, with the beta header `context-management-2025-06-27`. The edit for tool
+results clears the oldest ones and keeps as many tool uses as it names (platform.claude.com/docs, context editing). The
+answer says what was cleared. `clear_thinking_20251015` has to stand in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from proxy.chat import json_spans
+from proxy.dialects import spans
+from proxy.dialects.base import ClearedResults
+from proxy.dialects.usage import read_count
+
+FIELD: Final = "context_management"
+BETA: Final = "context-management-2025-06-27"
+"""Value of the header `anthropic-beta` that allows the field."""
+CLEAR_TOOLS: Final = "clear_tool_uses_20250919"
+_CLEAR_THINKING: Final = "clear_thinking_20251015"
+_SERVER_TOOLS: Final = (b'"server_tool_use"', b'"mcp_tool_use"')
+
+
+def may_clear(body: bytes) -> bool:
+    """True if results of this body can be cleared at our request.
+
+    Not if the client asks for such an edit itself. Not with calls of the provider's own tools either: how these are
+    counted is not documented."""
+    value = json_spans.read_value(body, FIELD)
+    if value not in (None, b"null"):
+        try:
+            edits = spans.read_any(value or b"").get("edits", [])
+            if any(one.get("type") != _CLEAR_THINKING for one in edits):
+                return False
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            return False
+    return not any(name in body for name in _SERVER_TOOLS)
+
+
+def clear_results(body: bytes, kept: int) -> bytes:
+    """The body with a request that all but so many of the newest tool uses are cleared. Raises ValueError if it cannot
+    be read."""
+    edit = {"type": CLEAR_TOOLS, "trigger": {"type": "tool_uses", "value": 1}}
+    made = msgspec.json.encode({**edit, "keep": {"type": "tool_uses", "value": kept}})
+    value = json_spans.read_value(body, FIELD)
+    edits = None if value in (None, b"null") else json_spans.read_value(value or b"", "edits")
+    if edits in (None, b"null", b"[]"):
+        return json_spans.set_member(body, FIELD, b'{"edits":[' + made + b"]}")
+    longer = spans.apply_replacements(edits or b"", [spans.append_element(edits or b"", (0, len(edits or b"")), made)])
+    return json_spans.set_member(body, FIELD, json_spans.set_member(value or b"", "edits", longer))
+
+
+def read_cleared(message: Mapping[str, Any]) -> ClearedResults | None:
+    """The tool results that the provider has cleared, by an answer or the event at its end; None for none."""
+    told = message.get(FIELD)
+    edits = told.get("applied_edits") if isinstance(told, dict) else None
+    found = [
+        one
+        for one in (edits if isinstance(edits, list) else ())
+        if isinstance(one, dict) and one.get("type") == CLEAR_TOOLS
+    ]
+    uses, tokens = (
+        sum(read_count(one.get(name)) or 0 for one in found) for name in ("cleared_tool_uses", "cleared_input_tokens")
+    )
+    return ClearedResults(uses, tokens) if uses or tokens else None
