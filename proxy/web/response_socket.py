@@ -12,11 +12,13 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from proxy.dialects.responses import frames
 from proxy.dialects.responses.frames import AnswerItems, Carried, CreateFrame
 from proxy.errors import ClientGone
+from proxy.stream.response_echo import ResponseEcho
 from proxy.stream.sse import SseParser
 from proxy.upstream.headers import find_header
 from proxy.web.asgi import DISCONNECT_KEY, App, Disconnect, Message, Receive, Scope, Send
@@ -206,7 +208,7 @@ class ResponseSocket:
             await asyncio.Event().wait()  # the connection reports a client that leaves (`Disconnect`)
             raise AssertionError
 
-        answer = _Answer(self._send_event)
+        answer = _Answer(self._send_event, {"previous_response_id": frame.completed} if frame.completed else {})
         await self._app(scope, receive, answer.take)
         if self._has_left:
             return False
@@ -239,13 +241,17 @@ class ResponseSocket:
 class _Answer:
     """The answer to a request over HTTP, sent as frames while it comes. Without `tell` it is kept."""
 
-    def __init__(self, tell: Callable[[bytes], Any] | None = None) -> None:
+    def __init__(
+        self, tell: Callable[[bytes], Any] | None = None, members: Mapping[str, bytes] = MappingProxyType({})
+    ) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.body = bytearray()
         self.is_whole = False
         self.items = AnswerItems()
         self._send_event = tell
+        self._echo = ResponseEcho(members, hides_tokens=False) if members else None
+        """Names the response that the client's frame names: the request over HTTP has its items instead."""
         self._parser: SseParser | None = None
 
     async def take(self, message: Message) -> None:
@@ -279,7 +285,7 @@ class _Answer:
         for event in events:
             self.items.add(event)
             if self._send_event is not None:
-                await self._send_event(event)
+                await self._send_event(event if self._echo is None else self._echo.rewrite_data(event))
 
 
 async def _no_body() -> Message:

@@ -75,6 +75,7 @@ async def test_a_loop_in_which_each_frame_has_only_what_is_new(policy: str, tmp_
         new, before, calls = [HELLO], warm["id"], []
         while True:
             answer = await ask(there, new, previous_response_id=before)
+            assert answer["previous_response_id"] == before, "the client sees what it has asked for"
             whole += answer["output"]
             asked = [item for item in answer["output"] if item["type"] == "function_call"]
             if not asked:
@@ -97,6 +98,41 @@ async def test_a_loop_in_which_each_frame_has_only_what_is_new(policy: str, tmp_
         assert model.received[-1]["input"] == whole[: len(model.received[-1]["input"])]
     else:
         assert len(str(model.received[-1]["input"])) < 0.9 * len(str(whole)), "something is saved"
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+async def test_a_socket_goes_on_from_a_stored_response_that_it_did_not_carry(takeover: bool) -> None:
+    model = StrictResponses("First.", "Second.", "Third.")
+    tree: Json = {"policy": "thrifty", "responses": {"takeover": takeover}}
+    stored: Json = {"store": True, "include": []}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        async with socket(proxy) as one:
+            first = await ask(one, [HELLO], **stored)
+        async with socket(proxy) as other:
+            second = await ask(other, [HELLO], **stored, previous_response_id=first["id"])
+            third = await ask(other, [HELLO], **stored, previous_response_id=second["id"])
+        assert await proxy.rows("SELECT count(*) FROM branches") == [(1,)]
+    assert (second["previous_response_id"], third["previous_response_id"]) == (first["id"], second["id"])
+    assert [one["store"] for one in (first, second, third)] == [True] * 3
+    assert third["output"][0]["content"][0]["text"] == "Third."
+    assert model.refused == []
+    names = [one.get("previous_response_id") for one in model.received]
+    assert names == ([None] * 3 if takeover else [None, first["id"], second["id"]])
+    assert [len(one["input"]) for one in model.received] == ([1, 3, 5] if takeover else [1, 1, 1])
+
+
+@pytest.mark.slow
+async def test_a_thousand_responses_on_one_socket() -> None:
+    model = StrictResponses("Well.", binds=False)
+    async with faulty(model) as upstream, running(upstream.port, policy="observe") as proxy, socket(proxy) as there:
+        answer: Json = {}
+        for n in range(1000):
+            named: Json = {"previous_response_id": answer["id"]} if n % 10 else {}
+            answer = await ask(there, [HELLO], **named)
+        assert await proxy.rows("SELECT count(*) FROM exchanges WHERE status = 'complete'") == [(1000,)]
+        assert proxy.count("internal_errors_total") == 0
+        assert proxy.app._histories.size < 10_000
+    assert model.refused == []
 
 
 async def test_a_response_that_the_connection_did_not_carry_is_asked_for_whole() -> None:

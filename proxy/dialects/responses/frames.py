@@ -55,6 +55,10 @@ class CreateFrame:
     generates: bool
     """False for a warm-up, which asks for no answer."""
     model: str
+    completed: bytes = b""
+    """The name of the response whose items were put in front, as JSON; b"" if none were."""
+    is_whole: bool = True
+    """False if the provider holds items in front of these: a later frame cannot be completed with them."""
 
 
 def read_create(frame: bytes, carried: Carried) -> CreateFrame:
@@ -72,17 +76,21 @@ def read_create(frame: bytes, carried: Carried) -> CreateFrame:
         raise ValueError(f"the frame's type is {str(values.get('type'))[:40]!r}, not 'response.create'")
     items = _read_items(raw.get("input"))
     before = values.get("previous_response_id")
+    completed, is_whole = b"", raw.get("conversation", b"null") == b"null"
     members = [(name, value) for name, value in raw.items() if name not in _OWN_MEMBERS]
     if before is not None and before == carried.response_id:
         items = b",".join(one for one in (carried.items, items) if one)
+        completed = raw["previous_response_id"]
     elif before is not None:
         if values.get("store") is False:
             raise UnknownResponse(str(before))
         members.append(("previous_response_id", raw["previous_response_id"]))  # stored at the provider
+        is_whole = False
     members += [("input", b"[" + items + b"]"), ("stream", b"true")]
     body = b"{" + b",".join(spans.encode_text(name) + b":" + value for name, value in members) + b"}"
     headers = _read_headers(raw.get("client_metadata"))
-    return CreateFrame(body, items, headers, values.get("generate") is not False, str(values.get("model") or ""))
+    generates, model = values.get("generate") is not False, str(values.get("model") or "")
+    return CreateFrame(body, items, headers, generates, model, completed, is_whole)
 
 
 def _read_headers(raw: bytes | None) -> list[tuple[bytes, bytes]]:
@@ -128,9 +136,12 @@ class AnswerItems:
                 self.items = [event[start:end] for start, end in spans.read_elements(event, span)]
 
     def carry(self, frame: CreateFrame) -> Carried | None:
-        """The items of the connection with this response; None if it did not end as it should."""
+        """The items of the connection with this response, none if the provider holds some of them; None if it did not
+        end as it should."""
         if not self.is_complete:
             return None
+        if not frame.is_whole:
+            return Carried()
         return Carried(self.response_id, b",".join(one for one in (frame.items, *self.items) if one))
 
 
