@@ -7,12 +7,12 @@ old sight remains.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call
-from proxy.context.analysis import identifiers, refetch
+from proxy.context.analysis import identifiers, outcome, refetch, shell_commands
 from proxy.context.plan import View
 
 _OLD = ("old_string", "old_str", "old", "old_text", "search", "find", "oldString", "old_lines")
@@ -72,6 +72,31 @@ def _match_wanted_line(line: str, wanted: set[str]) -> str:
         return code
     code = line.split(":", 2)[-1].strip()
     return code if code in wanted else ""
+
+
+def make_outdated_test(view: View) -> Callable[[int], bool]:
+    """Return a function that is true for a result that shows a file which a later call has changed.
+
+    To read such a result again would give the text of before the change.
+    """
+    calls = dict(refetch.pair_results(view.messages))
+    changed: dict[str, int] = {}
+    for n, call in calls.items():
+        source = refetch.find_source(call)
+        if source.action == "writes" and source.path and not _has_failed(view, n, call):
+            changed[source.path] = n
+
+    def is_outdated(n: int) -> bool:
+        source = refetch.find_source(calls[n]) if n in calls else None
+        if source is None or not source.path or source.action not in ("shows", "writes"):
+            return False
+        return any(at > n and refetch.is_same_file(path, source.path) for path, at in changed.items())
+
+    return is_outdated
+
+
+def _has_failed(view: View, n: int, call: Call) -> bool:
+    return outcome.read_outcome(view.messages[n], shell_commands.parse_call(call)).verdict == "failed"
 
 
 def find_spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:

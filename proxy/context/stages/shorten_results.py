@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -170,6 +170,7 @@ class _Batch:
         self._made: StubWriter | None = None
         self._referred: dict[bytes, list[tuple[int, int]]] = {}
         self._newest: Mapping[int, frozenset[str]] = {}
+        self._is_outdated: Callable[[int], bool] = lambda _: False
 
     def writer(self, n: int, command: ShellCommand, content: ContentKind) -> _Write:
         """Return the callable that writes the stub of messages[n]."""
@@ -181,6 +182,7 @@ class _Batch:
             self._made = StubWriter(identifiers.PromptIndex(self._view), self._keep)
             self._referred = find_referred_lines(self._view)
             self._newest = file_views.find_newest_lines(self._view, gone)
+            self._is_outdated = file_views.make_outdated_test(self._view)
         view = self._view
         message = view.messages[n]
         name = public_id(view.keys[n])
@@ -189,7 +191,10 @@ class _Batch:
             wanted = [*wanted, *file_views.find_spans(message.text, self._newest[n])]
         held = identifiers.hash_message(message, view.find_edit(n))
         shown = name if "recall" in view.offered_tools else ""
-        return self._made.write_stub(message, held, wanted, command, content=content, message_id=shown)
+        outdated = bool(shown) and self._is_outdated(n)
+        return self._made.write_stub(
+            message, held, wanted, command, content=content, message_id=shown, is_outdated=outdated
+        )
 
 
 def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int, int]]]) -> int:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from proxy.chat.message import Call
-from proxy.context.analysis.file_views import find_newest_lines, find_spans, read_edit_lines
+from proxy.context.analysis.file_views import find_newest_lines, find_spans, make_outdated_test, read_edit_lines
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, View
 from tests.conversations import Json, assistant, call, look, result, user
@@ -81,3 +81,19 @@ def test_only_what_differs_counts_and_only_long_lines() -> None:
     assert read_edit_lines(Call("1", "Write", json.dumps({"path": "a", "content": NEW}))) == ((), ())
     assert read_edit_lines(Call("1", "Edit", "no JSON")) == ((), ())
     assert read_edit_lines(Call("1", "Edit", "[1]")) == ((), ())
+
+
+def test_a_view_is_outdated_once_its_file_was_changed() -> None:
+    is_outdated = make_outdated_test(look(history()))
+    # The file at 2; the search at 4 shows no one file, and the echo at 6 is newer than the edit.
+    assert [n for n in range(7) if is_outdated(n)] == [2]
+    again = history(step("edit_file", {"path": "./a.py", "old": NEW, "new": OLD}, OLD))
+    assert [n for n in range(9) if make_outdated_test(look(again))(n)] == [2, 6]
+
+
+def test_a_change_of_another_file_and_one_that_failed_leave_a_view_current() -> None:
+    arguments = {"path": "a.py", "old": "nothing", "new": NEW}
+    values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
+    for name, text in (("b.py", "edited"), ("a.py", "Error: nothing was not found in a.py")):
+        view = look([*values, *step("edit_file", {**arguments, "path": name}, text)])
+        assert not make_outdated_test(view)(2)

@@ -142,6 +142,24 @@ def test_a_sight_that_an_edit_has_made_untrue_does_not_outlive_the_later_one() -
     assert body[40] not in text_of(found[4])
 
 
+def test_no_recall_is_offered_of_a_file_as_it_was_before_an_edit() -> None:
+    body = [f"def function_{n}(argument): return compute({n}, argument)" for n in range(60)]
+    edit = json.dumps({"path": "a.py", "old": body[30], "new": "def function_30(argument): return 999999"})
+    values = [
+        *talk("read_file", 1, "\n".join(body), '{"path": "a.py"}'),
+        *talk("edit_file", 1, "edited a.py", edit)[1:],
+        *talk("read_file", 1, "\n".join(body[::-1]), '{"path": "b.py"}')[1:],
+        *[m for _ in range(20) for m in (assistant(None, "9"), result("9", "ok"))],
+    ]
+    found = shortened(look(values, offered=frozenset({"recall"})))
+    outdated, current = (text_of(found[n]).splitlines() for n in (2, 6))
+    assert "recall" not in outdated[0]
+    assert outdated[-1].startswith('[edited since: read it again; as it was: recall("')
+    assert "recall" in current[0]
+    assert not current[-1].startswith("[edited since")
+    assert not any("[edited since" in text_of(p) for p in shortened(look(values)).values()), "no tool is named"
+
+
 def test_a_look_up_that_was_made_again_stays_whole_for_twenty_steps() -> None:
     rest = [m for _ in range(19) for m in (assistant(None, "9"), result("9", "ok"))]
     values = [*talk("get_user", 1), *talk("get_user", 1)[1:], *rest]

@@ -44,6 +44,18 @@ def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
     assert named != bare
 
 
+def test_a_stub_of_a_file_that_was_changed_since_says_to_read_it_again() -> None:
+    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
+    held = identifiers.hash_message(view.messages[2], None)
+    first, *_, last = (
+        StubWriter(PromptIndex(view), StubLimits())
+        .write_stub(view.messages[2], held, content="view", message_id="abcdefghij", is_outdated=True)
+        .splitlines()
+    )
+    assert re.fullmatch(r"\[shortened: \d+ of \d+ characters\]", first)
+    assert last == '[edited since: read it again; as it was: recall("abcdefghij")]'
+
+
 def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
     text = "\n".join(["found", *FILLER, "see src/one.py and src/two.py:7 there", *FILLER])
     assert stub(text).splitlines()[-1] == "[also there: src/one.py src/two.py:7]"
