@@ -128,6 +128,14 @@ class House:
     files: dict[str, ast.Module]
 
 
+def walk(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """The nodes of a tree, which is walked once for all rules."""
+    known = vars(tree)
+    if "walked" not in known:
+        known["walked"] = tuple(ast.walk(tree))
+    return known["walked"]  # type: ignore[no-any-return]
+
+
 def read(root: Path) -> House:
     """Parse proxy/ and tests/."""
     gc.disable()  # trees have no garbage, and to look for it takes three times as long as to parse
@@ -152,7 +160,7 @@ def _read(root: Path) -> House:
 def imports(module: Module, known: dict[str, Module]) -> Iterator[tuple[str, int]]:
     """Every module that a module imports, in full, with the line."""
     package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -207,7 +215,7 @@ def pure_floors_only_compute(house: House) -> list[str]:
             top = name.split(".")[0]
             if top != PACKAGE and top not in PURE_IMPORTS and name not in PURE_IMPORTS:
                 found.append(f"{module.path}:{line}: pure, and imports {name}")
-        calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+        calls = [node for node in walk(module.tree) if isinstance(node, ast.Call)]
         impure = [node for node in calls if _called(node) in IMPURE_CALLS]
         found += [f"{module.path}:{node.lineno}: pure, and calls {_called(node)}()" for node in impure]
     return found
@@ -241,7 +249,7 @@ def files_are_short(house: House) -> list[str]:
         lines = (house.root / path).read_text("utf-8").count("\n")
         if lines > LINES:
             found.append(f"{path}: {lines} lines")
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > FUNCTION_LINES:
@@ -281,7 +289,7 @@ def no_sentence_of_a_docstring_is_long(house: House) -> list[str]:
 
 def _docstrings(module: Module) -> Iterator[tuple[int, str]]:
     """Each with its line. A text that stands alone is a docstring, also under a field or a name."""
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value.lineno, str(node.value.value)
 
@@ -316,7 +324,7 @@ def _has_code(tree: ast.Module) -> bool:
 
 def _has_tests(tree: ast.Module | None) -> bool:
     functions = ast.FunctionDef | ast.AsyncFunctionDef
-    return tree is not None and any(isinstance(n, functions) and n.name.startswith("test") for n in ast.walk(tree))
+    return tree is not None and any(isinstance(n, functions) and n.name.startswith("test") for n in walk(tree))
 
 
 def names_say_something(house: House) -> list[str]:
@@ -325,7 +333,7 @@ def names_say_something(house: House) -> list[str]:
     for path, tree in house.files.items():
         if any(FOLDER_NAMES.fullmatch(part.removesuffix(".py")) for part in path.split("/")):
             found.append(f"{path}: a name that says nothing")
-        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        classes = [node for node in walk(tree) if isinstance(node, ast.ClassDef)]
         found += [f"{path}:{node.lineno}: class {node.name}" for node in classes if CLASS_NAMES.fullmatch(node.name)]
     return found
 
@@ -360,7 +368,7 @@ def paths_in_docstrings_exist(house: House) -> list[str]:
     for path, tree in house.files.items():
         if path == "tests/test_house.py":
             continue  # its planted trees have files of their own
-        alone = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+        alone = [node.value for node in walk(tree) if isinstance(node, ast.Expr)]
         for text in [str(node.value) for node in alone if isinstance(node, ast.Constant)]:
             gone = [name for name in PATHS.findall(text) if not (house.root / name).exists()]
             gone += [name for name in MODULES.findall(text) if not _is_there(house, name)]
@@ -387,7 +395,7 @@ def the_environment_is_read_in_one_place(house: House) -> list[str]:
     for module in house.modules.values():
         if module.path in ENVIRONMENT:
             continue
-        for node in ast.walk(module.tree):
+        for node in walk(module.tree):
             names: list[str] = []
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
                 names = [node.attr]

@@ -25,7 +25,7 @@ def statements() -> Iterator[tuple[str, str]]:
 ALL = dict(statements())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def database() -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(":memory:")
     for migration in MIGRATIONS:
