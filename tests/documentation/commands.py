@@ -216,6 +216,14 @@ def postgres(words: list[str], place: Place, given: dict[str, str]) -> None:
     assert any(words[0] == shlex.split(line)[0] for line in POSTGRES_LINES if line in shown)
 
 
+def uvx(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """What uv would make and run from the checkout: `tests/cli/test_wheel.py` makes the same wheel, and serves it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert words[1:3] == ["--from", "."]
+    assert words[3] in project["scripts"]
+    ours(words[3:], place, given)
+
+
 def aider(words: list[str], place: Place, given: dict[str, str]) -> None:
     assert words[words.index("--openai-api-base") + 1] == f"http://{ADDRESS}/v1"
 
@@ -246,8 +254,8 @@ def python(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
     "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "helm": helm, "pip": pip,
-    "aider": aider, "claude": claude, "gemini": gemini, "export": export, "python": python, "pg_dump": postgres,
-    "pg_restore": postgres,
+    "uvx": uvx, "aider": aider, "claude": claude, "gemini": gemini, "export": export, "python": python,
+    "pg_dump": postgres, "pg_restore": postgres,
 }  # fmt: skip
 
 
