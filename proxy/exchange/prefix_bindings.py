@@ -26,7 +26,6 @@ from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.store.base import Row
 from proxy.store.bindings import BindingRow
-from proxy.stream.assemble import AssembledAnswer
 
 BOUND: Final = "bound"
 """The reason that is told where reasoning is left out, as `FallbackReason.BOUND`."""
@@ -237,17 +236,16 @@ def record_round(turn: Turn, body: bytes, message: bytes | None) -> Turn:
     return replace(turn, rounds=replace(turn.rounds, bindings={**turn.rounds.bindings, **found}))
 
 
-def record_answer(services: Services, turn: Turn, answer: AssembledAnswer) -> list[Row]:
+def record_answer(services: Services, turn: Turn, message: bytes) -> list[Row]:
     """Return the rows of the bindings of an answer; memory is updated. Answers without bound reasoning cost one
     search."""
-    message = answer.build_message()
-    is_there = message is not None and is_bound_answer(message)
+    is_there = is_bound_answer(message)
     if not _is_kept(turn) or not (is_there or turn.rounds.bindings):
         return []
     try:
         own: Mapping[str, Binding] = {}
         found = turn.rounds.bindings
-        if message is not None and is_there:
+        if is_there:
             own = turn.dialect.trace_answer(trace_body(turn, turn.original), message)
             found = found or turn.dialect.trace_answer(trace_body(turn, turn.prompt.outgoing), message)
     except UNREADABLE:

@@ -172,7 +172,6 @@ def _store_answers(
     """Store each choice's message as the client will send it back; return the key of the first. whole: they are
     complete."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
-    rows += prefix_bindings.record_answer(services, turn, answer)
     first = None
     position = len(chain.find_chained_indices(turn.request))
     group_id = turn.find_group_ids()(len(turn.keys) - 1)
@@ -180,6 +179,7 @@ def _store_answers(
         raw = answer.build_message(index)
         if raw is None:
             continue
+        rows += prefix_bindings.record_answer(services, turn, raw)
         try:
             message = read_message(raw)
         except NotManaged:

@@ -95,6 +95,20 @@ async def test_a_proxy_in_the_middle_of_a_conversation_breaks_nothing(wire: str,
     assert count_tokens(model) == len(model.bodies) - 1
 
 
+@STREAMING
+@pytest.mark.parametrize(("policy", "lost"), [("thrifty", 0), ("rolling", 1)])
+async def test_a_request_may_not_say_that_its_model_thinks(policy: str, lost: int, stream: bool) -> None:
+    """The first answer shows it: a literal policy has planned that prompt, and cannot plan the next in the same way."""
+    model = make("completions")
+    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+        agent = ThinkingAgent(proxy, read, stream=stream, more={"reasoning_effort": "high"})
+        await agent.work("Find the fault.")
+        await agent.work("Mend it.")
+        assert proxy.count("dropped_reasoning_total", reason="left_out") == lost
+    assert model.refusals == []
+    assert count_tokens(model) == len(model.bodies) - 1 - lost
+
+
 @WIRES
 async def test_a_proxy_may_leave_a_conversation_and_come_back(wire: str) -> None:
     model = make(wire)
