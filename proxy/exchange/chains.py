@@ -307,4 +307,5 @@ class ChainWriter:
 def wrap_writer(incoming: Incoming, out: ResponseWriter) -> ResponseWriter:
     """The way back to the client: with the client's own values where the proxy has sent others."""
     chain = incoming.chain
-    return ChainWriter(out, chain) if chain is not None and chain.is_ours else out
+    is_changed = chain is not None and (chain.is_taken_over or chain.adds_encrypted)
+    return ChainWriter(out, chain) if chain is not None and is_changed else out

@@ -100,7 +100,7 @@ class Chain:
     @property
     def is_ours(self) -> bool:
         """True if a later request that names the answer is completed by the proxy, with all that was hidden."""
-        return self.is_taken_over or self.adds_encrypted
+        return self.is_whole
 
     @property
     def word(self) -> str:

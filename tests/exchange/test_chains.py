@@ -269,3 +269,40 @@ async def test_a_count_and_a_compaction_of_a_chain_are_about_its_whole_history()
     for sent in (*model.counted, *model.compacted):
         assert sent.keys() == {"model", "input"}
         assert [read_text(item) for item in sent["input"]] == ["Hello.", "First.", "Go on.", "Second.", "And?"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_of_ours_and_the_state_work_in_a_chain_that_is_taken_over(stream: bool, tmp_path: Path) -> None:
+    note = "\n\n### STATE\nGoal: go on\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
+    model = StrictResponses(
+        "Warm.",
+        [Ask("recall", {"id": "zq"})],
+        [Say("First." + note), Ask("read", {"path": "a.py"})],
+        "Second.",
+        "Third.",
+        binds=False,
+        encrypts=False,  # bound reasoning lets no state be asked for
+    )
+    tree: Json = {"db": str(tmp_path / "a"), "state": {"ask": "always"}, "responses": {"takeover": True}}
+    tree |= {"policy": "rolling", "tools": {"offer": "first_request", "enabled": ["recall"]}}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        await ask(proxy, "Another conversation, from which the proxy learns that nothing is encrypted.")
+        first = await ask(proxy, "Hello.", stream=stream)
+        assert [item["type"] for item in first["output"]] == ["message", "function_call"]
+        new = [{"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "text"}]
+        second = await ask(proxy, new, stream=stream, previous_response_id=first["id"])
+        third = await ask(proxy, "And?", stream=stream, previous_response_id=second["id"])
+        assert {(status, fallback) for status, _, fallback in await proxy.outcomes()} == {("complete", None)}
+        states = [text.decode() for (text,) in await proxy.rows("SELECT text FROM states")]
+    assert [rule for rule, _ in model.refused] == ["R2"]
+    for one in (first, second, third):
+        assert "recall" not in json.dumps(one)
+        assert "STATE" not in json.dumps(one)
+    assert [one["previous_response_id"] for one in (first, second, third)] == [None, first["id"], second["id"]]
+    for sent in model.received[4:]:
+        assert sent["store"] is False
+        calls = [item["name"] for item in sent["input"] if item.get("type") == "function_call"]
+        assert calls == ["recall", "read"]
+        assert [tool["name"] for tool in sent["tools"]] == ["read", "recall"]
+    assert states[0].startswith("Goal: go on")
+    assert "Goal: go on" in json.dumps(model.received[-1])

@@ -43,8 +43,9 @@ def test_a_chain_says_where_its_history_is() -> None:
     assert (held.is_held, held.is_ours, held.word) == (True, False, "provider, unknown")
     known = replace(held, history=replace(NOTHING_KNOWN, is_known=True))
     assert known.word == "provider"
-    taken = replace(known, is_taken_over=True)
+    taken = replace(known, is_taken_over=True, is_whole=True)
     assert (taken.is_held, taken.is_ours, taken.word) == (False, True, "taken over")
     begun = Chain(ChainFacts(), b"")
     assert (begun.is_held, begun.is_ours, begun.word) == (False, False, "")
-    assert replace(begun, adds_encrypted=True).is_ours
+    assert not replace(begun, adds_encrypted=True).is_ours, "items that cannot be written again stay at the provider"
+    assert replace(begun, is_whole=True).is_ours
