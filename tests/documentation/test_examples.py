@@ -32,6 +32,8 @@ from tests.running import running_beside
 
 LANGUAGES = {"sh", "python", "toml", "json", "yaml", "html", "text"}
 WITH_COMMANDS = [page for page in PAGES if any(block.language == "sh" for block in blocks(page))]
+LONG = "agents.md"
+"""A page whose commands start several programs, which takes some seconds."""
 
 
 def of(language: str, *, title: bool | None = None) -> list[Block]:
@@ -81,7 +83,10 @@ def test_no_code_is_indented_in_place_of_fenced(page: Path) -> None:
             before = one
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=name(page), marks=[pytest.mark.slow] * (page.name == LONG)) for page in WITH_COMMANDS],
+)
 def test_commands_of_a_page_run_one_after_the_other(page: Path, place: Place) -> None:
     if not shutil.which("curl"):
         pytest.skip("curl is not there")
