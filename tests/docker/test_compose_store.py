@@ -16,6 +16,7 @@ from proxy.cli.key import write_keys
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("store", "has_postgres", "told"),
     [
