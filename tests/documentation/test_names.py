@@ -192,7 +192,8 @@ def test_former_names_lead_to_what_is_there() -> None:
 
 
 def test_stages_and_injections_that_pages_speak_of_exist() -> None:
-    known = {*BUILT_IN_STAGES, *BUILT_IN_INJECTIONS}
+    modules = {file.stem for file in (ROOT / "proxy").rglob("*.py")}
+    known = {*BUILT_IN_STAGES, *BUILT_IN_INJECTIONS, *modules}
     for page in PAGES:
         for code in ticked(written(page)):
             if re.fullmatch(r"(?:\w+_)?(?:results|levels|window|repeats|ledger|loops|memos|progress)", code):
