@@ -18,10 +18,9 @@ from proxy.helper.queue import MAX_PROMPT_CHARS
 from proxy.settings.load import Settings, WebhookSettings
 from proxy.store.gap_file import FILE_SIZE
 from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
-from proxy.store.long_writes import PIECE_BYTES, PIECE_ROWS
-from proxy.store.negative_cache import MAX_SESSIONS
 from proxy.store.sql import MAX_HELPER_ANSWERS
-from proxy.store.write_queue import HOLD_S
+from proxy.store.sqlite import MAX_SESSIONS
+from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PLACES, SLOW_S
 from proxy.web.server import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE

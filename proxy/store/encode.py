@@ -37,9 +37,6 @@ from proxy.store.texts import sanitize_label, to_bytes
 
 Args = tuple[Any, ...]
 
-ROW_OVERHEAD = 256
-"""Bytes that a row counts in the spool in addition to its bodies: keys, labels, and the objects themselves."""
-
 
 def _session(row: SessionRow) -> Args:
     return (*astuple(row), row.created_at)
@@ -189,23 +186,6 @@ def build_statements(rows: Sequence[Row], tips: BranchTips | None = None) -> lis
         several = list(alike)
         made.extend((text, [arguments(row) for row in several]) for text, arguments in texts)
     return made
-
-
-def count_bytes(rows: Sequence[Row]) -> int:
-    """Bytes that the rows occupy in the spool."""
-    total = ROW_OVERHEAD * len(rows)
-    for row in rows:
-        if isinstance(row, (MessageRow, FormRow, IterationRow, HiddenRoundRow)):
-            total += len(row.body)
-        elif isinstance(row, (EditRow, StateRow, HelperAnswerRow, ScratchpadRow, NoteRow)):
-            total += len(row.text or "")
-        elif isinstance(row, ExchangeRow):
-            total += len(row.forms) + len(row.inserts)
-        elif isinstance(row, EmbeddingRow):
-            total += len(row.vector)
-        elif isinstance(row, MemoRow):
-            total += len(row.content)
-    return total
 
 
 def make_gap(rows: Sequence[Row], byte_count: int, reason: str) -> GapRow | None:

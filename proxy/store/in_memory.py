@@ -18,6 +18,7 @@ from proxy.store.base import Row
 from proxy.store.reads import StoreReads
 from proxy.store.schema import MIGRATIONS
 from proxy.store.sql import for_sqlite
+from proxy.store.write_queue import count_bytes
 
 
 @cache
@@ -68,7 +69,7 @@ class InMemoryStore(StoreReads):
             unavailable.__cause__ = error
             future.set_exception(unavailable)
             future.exception()  # no caller has to await a put
-            gap = encode.make_gap(rows, encode.count_bytes(rows), type(error).__name__)
+            gap = encode.make_gap(rows, count_bytes(rows), type(error).__name__)
             if gap is not None and self._connection is not None:
                 with contextlib.suppress(sqlite3.Error, UnicodeError):
                     self._write([gap])

@@ -49,6 +49,7 @@ from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import ResponseNameRow
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from proxy.store.sql import for_sqlite
+from proxy.store.write_queue import count_bytes
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +240,7 @@ def pack(items: Sequence[Sequence[Row]]) -> bytes | None:
     place: tuple[Any, ...] = ()
     packed: list[list[tuple[Any, ...]]] = []
     for rows in items:
-        if not rows or is_erasing(rows) or encode.count_bytes(rows) > MAX_ITEM_BYTES:
+        if not rows or is_erasing(rows) or count_bytes(rows) > MAX_ITEM_BYTES:
             return None
         made: list[tuple[Any, ...]] = []
         for row in rows:

@@ -17,11 +17,13 @@ import asyncpg
 
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import postgres_index
+from proxy.store.base import GapRow
 from proxy.store.full_text_search import IndexRow, SearchMatch
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
-from proxy.store.queued_store import QueuedStore
+from proxy.store.reads import StoreReads
 from proxy.store.sql import for_postgres
+from proxy.store.write_queue import QueuedStore
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no t
         return ""
 
 
-class PostgresStore(QueuedStore):
+class PostgresStore(QueuedStore, StoreReads):
     """`Store` on a PostgreSQL server (12 or newer). url: `postgresql://user:password@host:port/database`."""
 
     shared = True
@@ -70,6 +72,9 @@ class PostgresStore(QueuedStore):
 
     def _reading(self) -> str:
         return self._read_trouble
+
+    def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
+        """Do nothing: a replica may have no disk, and the gaps are in the log."""
 
     async def _connect(self) -> Any:
         milliseconds = str(int(self._write_s * 1000))

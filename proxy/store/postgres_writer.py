@@ -34,9 +34,8 @@ import asyncpg
 from proxy.store import encode, postgres_index
 from proxy.store.base import Row
 from proxy.store.full_text_search import IndexRow
-from proxy.store.long_writes import WriteItem
 from proxy.store.removal import RemovalStepRow
-from proxy.store.write_queue import WriteQueue
+from proxy.store.write_queue import WriteItem, WriteQueue
 
 log = logging.getLogger(__name__)
 

@@ -7,19 +7,38 @@ writer holds while a disk is full still counts.
 A commit costs more than its rows. So rows that no caller awaits are held back until a caller does, and go into the same
 transaction. For example, a request and its answer are one commit if the answer comes quickly. Rows are held back for
 `HOLD_S` at most, and never behind later rows.
+
+Long puts are handed to the writer in pieces (`LongWrite`): puts of other callers go between two pieces, and do not wait
+for thousands of rows. A short put is one transaction. Of a long put the first messages may be on disk when the process
+is killed before the last. Each message refers only to earlier ones, so the stored rows are the beginning of a
+conversation. No caller was told that they are stored.
+
+Rows that were decided together stay together. A new piece begins with a message or a form, so all edits are written
+with the last of those, and with the branch's position. Later puts for the same session come after all pieces.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import Protocol
 
 from proxy.errors import StoreUnavailable
-from proxy.store import encode
-from proxy.store.base import GapRow, Row
-from proxy.store.long_writes import LongWrite, WriteItem
+from proxy.store import encode, gap_file
+from proxy.store.base import (
+    EditRow,
+    ExchangeRow,
+    FormRow,
+    GapRow,
+    MessageRow,
+    Row,
+    StateRow,
+)
+from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
+from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +51,129 @@ _HOLD_BYTES = 64 << 10
 _MOST_GAPS = 4096
 """Exchanges whose losses are recorded one by one; further losses are added up without a name."""
 
+ROW_OVERHEAD = 256
+"""Bytes that a row counts in the spool in addition to its bodies: keys, labels, and the objects themselves."""
+
+
+def count_bytes(rows: Sequence[Row]) -> int:
+    """Bytes that the rows occupy in the spool."""
+    total = ROW_OVERHEAD * len(rows)
+    for row in rows:
+        if isinstance(row, (MessageRow, FormRow, IterationRow, HiddenRoundRow)):
+            total += len(row.body)
+        elif isinstance(row, (EditRow, StateRow, HelperAnswerRow, ScratchpadRow, NoteRow)):
+            total += len(row.text or "")
+        elif isinstance(row, ExchangeRow):
+            total += len(row.forms) + len(row.inserts)
+        elif isinstance(row, EmbeddingRow):
+            total += len(row.vector)
+        elif isinstance(row, MemoRow):
+            total += len(row.content)
+    return total
+
+
+PIECE_ROWS = 400
+"""Rows in one piece: some 10 ms of the writer's time."""
+PIECE_BYTES = 512 << 10
+"""Bytes in one piece, unless one row alone has more."""
+PIECE_GROWTH = 4
+"""Growth factor: each piece is this many times as long as the one before, while no other caller puts anything. Each
+piece costs a commit."""
+
+
+PIECE_START_TYPES = (MessageRow, FormRow)
+"""Row types with which a piece may begin."""
+
+
+class WriteItem:
+    """One call of `put`: the rows of one transaction, and the future of its caller. whole: the long put that a piece
+    belongs to."""
+
+    __slots__ = ("future", "rows", "size", "whole")
+
+    def __init__(
+        self, rows: Sequence[Row], future: asyncio.Future[None], size: int, whole: WriteItem | None = None
+    ) -> None:
+        self.rows = rows
+        self.future = future
+        self.size = size
+        self.whole = whole
+
+    @property
+    def is_long(self) -> bool:
+        """True if the item is longer than one piece."""
+        return len(self.rows) > PIECE_ROWS or (self.size > PIECE_BYTES and len(self.rows) > 1)
+
+    def collect_sessions(self) -> set[tuple[str, str]]:
+        """(tenant, session) of the item's rows."""
+        return {(row.tenant, row.session) for row in self.rows}
+
+
+class LongWrite:
+    """A long put in progress, and all items that must not overtake it, in order."""
+
+    def __init__(self, item: WriteItem) -> None:
+        self.item = item
+        self.waiting_items: list[WriteItem] = []
+        self._sessions = item.collect_sessions()
+        self._at = 0
+        self._under_way = 0
+        self._share = 1
+        self._alone = False
+
+    def enqueue_if_blocked(self, item: WriteItem) -> bool:
+        """True if an item has to wait; the item is then queued behind the long put. There is one lane, so other long
+        items wait too."""
+        sessions = item.collect_sessions()
+        if not item.is_long and self._sessions.isdisjoint(sessions):
+            self._alone = False
+            return False
+        self._sessions |= sessions
+        self.waiting_items.append(item)
+        return True
+
+    def next_piece(self) -> WriteItem | None:
+        """The next piece, None if all are handed on."""
+        if self._at == len(self.item.rows):
+            return None
+        self._share = self._share * PIECE_GROWTH if self._alone else 1
+        self._alone = True
+        end = self._end(self._at)
+        rows = self.item.rows[self._at : end]
+        self._at = end
+        self._under_way += 1
+        return WriteItem(rows, self.item.future, count_bytes(rows), self.item)
+
+    def _end(self, begin: int) -> int:
+        rows, size = self.item.rows, 0
+        for n in range(begin, len(rows)):
+            more = count_bytes((rows[n],))
+            full = n - begin >= PIECE_ROWS * self._share or size + more > PIECE_BYTES * self._share
+            if n > begin and full and isinstance(rows[n], PIECE_START_TYPES):
+                return n
+            size += more
+        return len(rows)
+
+    def take_rest(self) -> list[WriteItem]:
+        """The remaining pieces and the items queued behind them. The lane is empty afterwards."""
+        found = []
+        while (piece := self.next_piece()) is not None:
+            found.append(piece)
+        found += self.waiting_items
+        self.waiting_items = []
+        return found
+
+    def settle_piece(self, error: Exception | None) -> bool:
+        """Record that a piece is on disk, or can never be. Return True if the long put is thereby complete or
+        failed."""
+        self._under_way -= 1
+        if error is not None:
+            self._at = len(self.item.rows)
+        return error is not None or (self._at == len(self.item.rows) and not self._under_way)
+
 
 class WriteQueue:
-    """Items on their way to the writer. `limit` is in bytes, as `encode.count_bytes` counts them. wake: called when the
+    """Items on their way to the writer. `limit` is in bytes, as `count_bytes` counts them. wake: called when the
     inbox has a new entry."""
 
     def __init__(self, limit: int, wake: Callable[[], None] = lambda: None) -> None:
@@ -72,7 +211,7 @@ class WriteQueue:
         if not rows:
             future.set_result(None)
             return future
-        item = WriteItem(rows, future, encode.count_bytes(rows))
+        item = WriteItem(rows, future, count_bytes(rows))
         if not self._open:
             self._lose(item, "closed", StoreUnavailable("the store is closed."))
         elif self.byte_count and self.byte_count + item.size > self._limit:
@@ -207,7 +346,7 @@ class WriteQueue:
         gaps = tuple(self._gaps.values())
         self._gaps.clear()
         log.warning("storing works again; %d gaps are recorded", len(gaps))
-        self._hold(WriteItem(gaps, asyncio.get_running_loop().create_future(), encode.count_bytes(gaps)))
+        self._hold(WriteItem(gaps, asyncio.get_running_loop().create_future(), count_bytes(gaps)))
         self.flush_deferred()
 
     def close(self) -> None:
@@ -223,3 +362,66 @@ class WriteQueue:
                 self._timer.cancel()
             self.inbox.put(None)
             self._wake()
+
+
+class StoreWriter(Protocol):
+    """A writer: takes the items from the spool's inbox, and settles them."""
+
+    commits: int
+    trouble: str
+    """The writer's fault, "" for none."""
+    queue: WriteQueue
+
+
+class QueuedStore(ABC):
+    """The writing half of a `Store` whose rows go through a queue; a backend adds opening, closing and reading."""
+
+    def __init__(self, writer: StoreWriter) -> None:
+        self._writing = writer
+
+    @abstractmethod
+    def _reading(self) -> str:
+        """The fault of the last read, "" for none."""
+
+    @property
+    def healthy(self) -> bool:
+        return not self.trouble
+
+    @property
+    def trouble(self) -> str:
+        return self._writing.trouble or self._reading()
+
+    @property
+    def queued(self) -> int:
+        return self._writing.queue.item_count
+
+    @property
+    def dropped(self) -> int:
+        return self._writing.queue.dropped
+
+    @property
+    def commits(self) -> int:
+        """Number of transactions so far; far fewer than items under load."""
+        return self._writing.commits
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        return self._writing.queue.put(rows)
+
+    def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        return self._writing.queue.put(rows, waited=False)
+
+    def flush_deferred(self) -> None:
+        self._writing.queue.flush_deferred()
+
+    @abstractmethod
+    def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
+        """Store the gaps outside of the store itself, if the backend can."""
+
+    def _tell_closed(self) -> None:
+        gaps = self._writing.queue.take_unrecorded_gaps()
+        gap_file.log_gaps(gaps)
+        self._keep_gaps(gaps)
+        if self.dropped:
+            log.warning("store closed; %d items were not stored", self.dropped)
+        else:
+            log.info("store closed; 0 items dropped")

@@ -36,9 +36,8 @@ from typing import Literal
 from proxy.store import encode, full_text_search
 from proxy.store.base import GapRow, Row
 from proxy.store.journal import MAX_AGE_S, Journal, execute_rows, is_erasing, pack
-from proxy.store.long_writes import WriteItem
 from proxy.store.sqlite_files import FileIdentity, build_uri, list_wal_files, make_private
-from proxy.store.write_queue import WriteQueue
+from proxy.store.write_queue import WriteItem, WriteQueue, count_bytes
 
 log = logging.getLogger(__name__)
 
@@ -319,7 +318,7 @@ class SqliteWriter:
                 except _BAD_ROW as error:
                     connection.execute("ROLLBACK TO item")
                     log.warning("journaled rows that cannot be stored: %s", type(error).__name__)
-                    lost.append(encode.make_gap(rows, encode.count_bytes(rows), type(error).__name__))
+                    lost.append(encode.make_gap(rows, count_bytes(rows), type(error).__name__))
                 connection.execute("RELEASE item")
             self._journal.mark(connection, erasing=False)
         self._end_records(erased=False)

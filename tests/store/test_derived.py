@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from proxy.store import encode, sql, sqlite_files
+from proxy.store import encode, sql, sqlite_files, write_queue
 from proxy.store.base import Store
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, EmbeddingRow, HelperAnswerRow, SpendingRow
 from proxy.store.migrate import migrate
@@ -32,8 +32,8 @@ def test_their_rows_fill_the_placeholders_of_their_statements() -> None:
     for text, args in encode.build_statements([answer("a"), vector(b"f"), spending(1, 0.5)]):
         assert {len(one) for one in args} == {text.count("$")}
     assert (
-        encode.count_bytes([answer("a", "x" * 30), vector(b"f", b"y" * 40), spending(1, 1)])
-        == 70 + 3 * encode.ROW_OVERHEAD
+        write_queue.count_bytes([answer("a", "x" * 30), vector(b"f", b"y" * 40), spending(1, 1)])
+        == 70 + 3 * write_queue.ROW_OVERHEAD
     )
 
 

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from proxy.store import encode, sql
 from proxy.store.base import GapRow, Store
+from proxy.store.write_queue import ROW_OVERHEAD, count_bytes
 from tests.store.conftest import Make, digest
 
 make = Make()
@@ -45,12 +46,10 @@ def test_a_stranger_is_refused() -> None:
 
 
 def test_size_counts_bodies_and_an_overhead_for_each_row() -> None:
-    assert encode.count_bytes([]) == 0
-    assert encode.count_bytes([make.form(b"x" * 1000)]) == 1000 + encode.ROW_OVERHEAD
-    assert (
-        encode.count_bytes([make.edit(b"k", text="x" * 50), make.edit(b"k", text=None)]) == 50 + 2 * encode.ROW_OVERHEAD
-    )
-    assert encode.count_bytes([make.message(b"k", body=b"x" * 70), make.tip(b"k", 1.0)]) == 70 + 2 * encode.ROW_OVERHEAD
+    assert count_bytes([]) == 0
+    assert count_bytes([make.form(b"x" * 1000)]) == 1000 + ROW_OVERHEAD
+    assert count_bytes([make.edit(b"k", text="x" * 50), make.edit(b"k", text=None)]) == 50 + 2 * ROW_OVERHEAD
+    assert count_bytes([make.message(b"k", body=b"x" * 70), make.tip(b"k", 1.0)]) == 70 + 2 * ROW_OVERHEAD
 
 
 def test_a_gap_says_whose_rows_they_were_and_of_which_exchange() -> None:

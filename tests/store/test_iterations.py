@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from proxy.store import encode
+from proxy.store import encode, write_queue
 from proxy.store.base import Store
 from proxy.store.derived import HelperAnswerRow, IterationRow
 from tests.store.conftest import Make
@@ -19,7 +19,7 @@ def answer(ask: str, text: str, session: str = "s1") -> HelperAnswerRow:
 def test_the_row_fills_the_placeholders_of_its_statement() -> None:
     ((text, args),) = encode.build_statements([ROW])
     assert len(args[0]) == text.count("$")
-    assert encode.count_bytes([replace(ROW, body=b"x" * 50)]) == 50 + encode.ROW_OVERHEAD
+    assert write_queue.count_bytes([replace(ROW, body=b"x" * 50)]) == 50 + write_queue.ROW_OVERHEAD
 
 
 async def test_c1_an_iteration_is_stored_once_and_read_in_order(store: Store, make: Make) -> None:

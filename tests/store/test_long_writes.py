@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.errors import StoreUnavailable
-from proxy.store import encode, long_writes
+from proxy.store import write_queue
 from proxy.store.base import BranchRow, BranchTipRow, EditRow, ExchangeRow, FormRow, GapRow, Row, SessionRow
-from proxy.store.long_writes import PIECE_BYTES, PIECE_GROWTH, PIECE_ROWS, LongWrite, WriteItem
-from proxy.store.write_queue import WriteQueue
+from proxy.store.write_queue import PIECE_BYTES, PIECE_GROWTH, PIECE_ROWS, LongWrite, WriteItem, WriteQueue
 from tests.store.conftest import Make
 from tests.store.test_write_queue import take
 
@@ -27,7 +26,7 @@ def rows(session: str, count: int) -> list[Row]:
 
 
 def item(these: Sequence[Row]) -> WriteItem:
-    return WriteItem(these, asyncio.get_running_loop().create_future(), encode.count_bytes(these))
+    return WriteItem(these, asyncio.get_running_loop().create_future(), write_queue.count_bytes(these))
 
 
 def drained(lane: LongWrite) -> list[WriteItem]:
@@ -46,7 +45,7 @@ async def test_a_long_item_is_cut_by_rows_and_by_bytes_and_loses_none() -> None:
         assert [row for piece in found for row in piece.rows] == these
         assert len(found) == count
         assert all(not piece.is_long for piece in found)
-        assert sum(piece.size for piece in found) == encode.count_bytes(these)
+        assert sum(piece.size for piece in found) == write_queue.count_bytes(these)
     assert not item(rows("a", PIECE_ROWS)).is_long
     assert not item([form("a", b"x" * 10 * PIECE_BYTES)]).is_long, "one row is one piece"
 
@@ -178,5 +177,5 @@ def test_every_session_is_written_in_its_order_whatever_is_long(
         assert (spool.item_count, spool.byte_count) == (0, 0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_writes, "PIECE_ROWS", 3)
+        patch.setattr(write_queue, "PIECE_ROWS", 3)
         asyncio.run(run())

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.store import negative_cache as module
-from proxy.store.negative_cache import NegativeCache
+from proxy.store import sqlite as module
 from proxy.store.reads import StoreReads
 from proxy.store.removal import RemovalStepRow
 from proxy.store.session_notes import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
-from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite import NegativeCache, SqliteStore
 from tests.store.conftest import Make
 
 

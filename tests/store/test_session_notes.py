@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from proxy.store import encode, texts
+from proxy.store import encode, texts, write_queue
 from proxy.store.base import Row, Store
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from tests.store.conftest import Make, digest
@@ -38,7 +38,7 @@ def test_their_rows_fill_the_placeholders_of_their_statements_and_count_in_the_s
     ]
     for text, args in encode.build_statements(rows):
         assert {len(one) for one in args} == {text.count("$")}
-    assert encode.count_bytes(rows) == 100 + len(rows) * encode.ROW_OVERHEAD
+    assert write_queue.count_bytes(rows) == 100 + len(rows) * write_queue.ROW_OVERHEAD
 
 
 async def test_the_first_round_of_an_answer_stands(store: Store) -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from proxy.errors import StoreUnavailable
 from proxy.store import write_queue as module
 from proxy.store.base import GapRow
-from proxy.store.long_writes import WriteItem
-from proxy.store.write_queue import WriteQueue
+from proxy.store.write_queue import WriteItem, WriteQueue
 from tests.store.conftest import Make
 
 make = Make()

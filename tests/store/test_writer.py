@@ -14,9 +14,9 @@ from proxy.errors import StoreUnavailable
 from proxy.store import sqlite_files
 from proxy.store import writer as module
 from proxy.store.journal import MAX_ITEM_BYTES
-from proxy.store.long_writes import WriteItem
 from proxy.store.migrate import migrate
 from proxy.store.removal import RemovalStepRow
+from proxy.store.write_queue import WriteItem
 from proxy.store.writer import SqliteWriter
 from tests.snapshot import snapshot
 from tests.store.conftest import Make
