@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from proxy.chat.json_spans import decode_embedded
-from proxy.chat.message import Call, Message, Request
+from proxy.chat.message import Call, Message
 
 DIGEST_BYTES = 16
 """Bytes of a digest, a chain key and a form. With 128 bits, neither chance nor search finds a collision."""
@@ -92,11 +92,6 @@ def compute_keys(tenant: str, messages: Sequence[Message], known: Sequence[bytes
             at = derive_next_key(at, message.digest)
         keys.append(at)
     return keys
-
-
-def find_chained_indices(request: Request) -> list[int]:
-    """The indices of the messages that have a key of their own."""
-    return request.find_indices("in chain", lambda message: not message.is_system)
 
 
 def public_id(key: bytes) -> str:

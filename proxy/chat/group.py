@@ -8,8 +8,10 @@ reused within recorded runs. So results are paired by position, never by looking
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message, Request
@@ -94,6 +96,15 @@ def split_request_groups(
     )
 
 
+def list_group_ids(
+    request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None = None, begin: int = 0
+) -> list[str]:
+    """The id of the group that each of the request's messages belongs to, from index `begin` on."""
+    groups = split_request_groups(request, keys, observation)
+    at = bisect_right(groups, begin, key=attrgetter("start")) - 1
+    return [one.id for one in groups[max(at, 0) :] for _ in range(max(one.start, begin), one.end)]
+
+
 def split_groups(
     messages: Sequence[Message],
     keys: Sequence[bytes],
@@ -128,7 +139,8 @@ def split_groups(
         prompt_end = first
         while prompt_end < end and (messages[prompt_end].role == "user" or messages[prompt_end].is_system):
             prompt_end += 1
-        found.append(Group(public_id(keys[first]), start, prompt_end, end))
+        same = known and start == known[-1].start and first < known[-1].end
+        found.append(Group(known[-1].id if same else public_id(keys[first]), start, prompt_end, end))
     return found
 
 
@@ -151,16 +163,23 @@ def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str
         return False
     if patterns is not None and patterns.search(message.text):
         return True
-    likeness = message.derive(_begins)
+    likeness = _read_likeness(message)
     if not likeness:
         return False
     for at in range(n - 1, -1, -1):
         before = messages[at]
         if before.role == "assistant":
             return not before.calls and before.derive(_acts) + likeness > 2
-        if before.role == "user" and not before.derive(_begins):
+        if before.role == "user" and not _read_likeness(before):
             return False
     return False
+
+
+def _read_likeness(message: Message) -> int:
+    found: int | None = message.derived_values.get(_begins)
+    if found is None:
+        found = message.derived_values[_begins] = _begins(message)
+    return found
 
 
 def _begins(message: Message) -> int:

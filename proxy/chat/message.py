@@ -62,7 +62,9 @@ class Message:
     """True for system and developer messages: instructions, not part of the chain."""
     is_result: bool = field(init=False)
     """True for the result of a tool call (or of a function call of the old kind)."""
-    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    derived_values: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    """Facts derived from the message so far, by key (see `derive`). Code that asks for a fact of each message of a
+    prompt looks here first."""
 
     def __post_init__(self) -> None:
         # Fields rather than properties: both are read several times per message and request.
@@ -77,15 +79,11 @@ class Message:
         """
         name = compute if key is None else key
         try:
-            found: T = self._derived[name]
+            found: T = self.derived_values[name]
         except KeyError:
             checkpoint()
-            found = self._derived[name] = compute(self)
+            found = self.derived_values[name] = compute(self)
         return found
-
-    def has_derived(self, key: Hashable) -> bool:
-        """True if the fact is stored already, so that asking for it is free."""
-        return key in self._derived
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +152,10 @@ class Request:
             lambda begin, known: [*(known or ()), *(n for n in range(begin, len(messages)) if predicate(messages[n]))],
         )
 
+    def find_chained_indices(self) -> list[int]:
+        """The indices of the messages that have a chain key of their own: all but system messages."""
+        return self.find_indices("in chain", _is_chained)
+
 
 @dataclass(slots=True, eq=False)
 class PrefixCache:
@@ -177,6 +179,10 @@ class PrefixCache:
     keys: tuple[bytes, ...] = ()
     separator: bytes | None = None
     """The bytes between any two messages, None if unknown."""
+
+
+def _is_chained(message: Message) -> bool:
+    return not message.is_system
 
 
 @contextmanager

@@ -6,7 +6,7 @@ comparison are counted alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from proxy.chat.message import Message
@@ -80,15 +80,20 @@ def estimate_text_tokens(text: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class TokenCounter:
-    """Tokens of a message under one counter. Use one instance per counter: the instance is the key of the messages'
-    memo."""
+    """Tokens of a message under one counter. Use one instance per counter: the instance is the key of the count
+    in a message's derived values."""
 
     count_text: TextCounter
     _heads: dict[bytes, int] = field(default_factory=dict, repr=False)
 
     def __call__(self, message: Message) -> int:
         """Tokens of the message as received."""
-        return message.derive(self._weigh)
+        found: int | None = message.derived_values.get(self)
+        return message.derive(self._weigh, self) if found is None else found
+
+    def count_each(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of each message as received."""
+        return [self(message) for message in messages]
 
     def _weigh(self, message: Message) -> int:
         total = PER_MESSAGE + self.count_text(message.text) + PER_MEDIUM * message.media_count
@@ -104,11 +109,15 @@ class TokenCounter:
 
     def has_count(self, message: Message) -> bool:
         """True if the message has been counted before, so that asking is free."""
-        return message.has_derived(self._weigh)
+        return self in message.derived_values
+
+    def find_uncounted(self, messages: Sequence[Message], begin: int = 0) -> list[int]:
+        """The indices, from `begin` on, of the messages that have not been counted before."""
+        return [n for n in range(begin, len(messages)) if self not in messages[n].derived_values]
 
     def remember_count(self, message: Message, tokens: int) -> None:
         """Store the token count of a message that was counted before, in another object of the same bytes."""
-        message.derive(lambda _: tokens, self._weigh)
+        message.derived_values.setdefault(self, tokens)
 
     def count_tools(self, tools: bytes | None) -> int:
         """Tokens of the tools array. Most requests of an agent carry it unchanged, so up to 256 arrays are

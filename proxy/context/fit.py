@@ -33,8 +33,9 @@ MIN_TEXT_TOKENS = 60
 
 def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:
     """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.insert_tokens`."""
-    tool_tokens = seen.tool_tokens if count_cuts(edits) else 0
-    return seen.prefix_tokens + tool_tokens + seen.insert_tokens + sum(schedule.count_message_tokens(seen, edits))
+    tool_tokens = seen.tool_tokens if seen.tool_tokens and count_cuts(edits) else 0
+    sizes = seen.tokens if edits is seen.edits else schedule.count_message_tokens(seen, edits)
+    return seen.prefix_tokens + tool_tokens + seen.insert_tokens + sum(sizes)
 
 
 def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:

@@ -30,8 +30,9 @@ def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: 
     asked = may_ask(view.request) and is_state_wanted(policy, session, lossy_edits)
     asked = asked and (always or lossy_edits > count_losses(session.edits) or _is_worth_asking(view))
     if (
-        (lossy_edits or session.is_state_external or always)
+        session.states
         and session.state
+        and (lossy_edits or session.is_state_external or always)
         and not _is_state_in_prompt(view, session.state)
     ):
         note = "\n\n" + state_block.render_recap(session.state)

@@ -32,6 +32,7 @@ from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
 from proxy.context.stage import Stage
 from proxy.context.stages.refer_repeats import find_dangling_edits, mark_broken_references
+from proxy.dialects.base import NO_BREAKPOINTS
 from proxy.errors import RuleBroken
 
 MAX_FIT_PASSES = 3
@@ -54,10 +55,11 @@ def rewrite(
         strategies=inputs.strategies or [inputs.strategy] * len(keys),
         times=inputs.times or [now] * len(keys),
     )
-    policy = apply_model_settings(policy, model)
+    if model.own:
+        policy = apply_model_settings(policy, model)
     if session.stopped is not None:
         session, policy = _for_stopped(session, policy)
-    if session.is_never_cached:
+    if session.cache_miss_streak and session.is_never_cached:
         model = without_cache(model)
     if session.decisions is not None:
         policy = operator_edits.apply_to_policy(policy, session.decisions)
@@ -179,8 +181,9 @@ def _draft_with_inserts(seen: View, edits: Mapping[bytes, Edit], wanted: Sequenc
     by_index, after, edits = _place_inserts(seen, wanted, edits)
     added = sum(seen.weigh.count_text(i.text) for found in by_index.values() for i in found)
     added += PER_MESSAGE + seen.weigh.count_text(join_inserts(after)) if after else 0
-    tokens = fit.count_total_tokens(seen, edits) - seen.insert_tokens + added
-    extra = tokens - (fit.count_total_tokens(seen, before) - seen.insert_tokens)
+    bare = fit.count_total_tokens(seen, before) - seen.insert_tokens
+    tokens = added + (bare if edits is before else fit.count_total_tokens(seen, edits) - seen.insert_tokens)
+    extra = tokens - bare
     return _Draft(before, edits, wanted, by_index, after, asked, tokens, extra)
 
 
@@ -213,7 +216,9 @@ def _decide_edits(seen: View, session: BranchState, policy: Policy, *, frozen: b
     low = _find_low_mark(seen, policy, force)
     chosen = _choose(seen, policy, force, low, for_money=session.may_edit or bool(force))
     edits = schedule.apply(seen, chosen, seen.edits, literal=policy.literal)
-    return _update_references(seen, _fitted(seen, policy, add_gap_remarks(seen, edits, seen.edits, policy.remark), low))
+    if edits is not seen.edits:
+        edits = add_gap_remarks(seen, edits, seen.edits, policy.remark)
+    return _update_references(seen, _fitted(seen, policy, edits, low))
 
 
 def _update_references(seen: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
@@ -293,7 +298,7 @@ def _choose(
     for_money: True if edits may be made because they pay, and not for the budget alone.
     """
     at_once = schedule.collect(seen, _at_once(policy))
-    open_ = schedule.collect(seen, (stage for stage in policy.stages if stage.when == "schedule"))
+    open_ = schedule.collect(seen, [stage for stage in policy.stages if stage.when == "schedule"])
     taken = {p.index for p in at_once}
     open_ = [p for p in open_ if p.index not in taken]
     if policy.schedule == "always" or force == "compress":
@@ -377,12 +382,18 @@ def _plan(
     placed = [(n, i) for n, found in sorted(drawn.by_index.items()) for i in found] + [(-1, i) for i in drawn.after]
     same = edits is seen.edits and not policy.literal  # then all of them are the session's
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
-    notes += inserts.make_quote_notes(drawn.wanted, placed, edits)
+    if drawn.wanted:
+        notes += inserts.make_quote_notes(drawn.wanted, placed, edits)
     notes += inserts.collect_stage_notes(policy.stages, seen, edits, new)
     limit = fit.find_budget_limit(seen, policy)
     notes += fit.make_over_budget_notes(limit, drawn.tokens)
-    boundary = b"" if policy.literal else breakpoints.find_boundary(seen, session, new)
-    wanted = breakpoints.choose_breakpoints(seen, session, made, new, boundary, drawn.tokens)
+    boundary = session.boundary if not policy.literal else b""
+    if new and not policy.literal:
+        boundary = breakpoints.find_boundary(seen, session, new)
+    wanted, positions = NO_BREAKPOINTS, frozenset[int]()
+    if seen.model.cache == "breakpoint":
+        wanted = breakpoints.choose_breakpoints(seen, session, made, new, boundary, drawn.tokens)
+        positions = breakpoints.find_positions(made, wanted)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
         new_edits=new,
@@ -408,7 +419,7 @@ def _plan(
         refetched=seen.refetched,
         exposed=page_faults.count_exposed_results(seen) if edits else seen.exposed,
         breakpoints=wanted,
-        breakpoint_positions=breakpoints.find_positions(made, wanted),
+        breakpoint_positions=positions,
         boundary=boundary,
     )
 

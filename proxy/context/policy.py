@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
 from proxy.context.models import Model
@@ -70,6 +70,19 @@ class Policy:
 
     stands_for: str = ""
     """Name of the policy in whose place this one is run; "" for itself."""
+    literal: bool = field(init=False)
+    """True if edits are made again with every request, and withdrawn, as the source designs do."""
+    own_budget: int | None = field(init=False)
+    """Tokens that a stage of the policy allows for the whole prompt (`total`), whatever the model's window."""
+    idle_ages: tuple[int, ...] = field(init=False)
+    """Ages in seconds, in order, at which a stage of the policy wants an idle conversation to be compressed."""
+
+    def __post_init__(self) -> None:
+        # Fields rather than properties: each request reads them several times.
+        totals = [total for stage in self.stages if isinstance(total := getattr(stage, "total", None), int)]
+        object.__setattr__(self, "literal", self.schedule == "always")
+        object.__setattr__(self, "own_budget", min(totals, default=None))
+        object.__setattr__(self, "idle_ages", tuple(sorted({age for stage in self.stages for age in stage.ages})))
 
     def find_window(self, model: Model, learned_window: int | None = None) -> int | None:
         """The model's window in tokens as this policy sees it, None if it is unknown.
@@ -82,27 +95,10 @@ class Policy:
             return min(own, learned_window or own)
         return learned_window or model.window or self.window or None
 
-    @property
-    def own_budget(self) -> int | None:
-        """Tokens that a stage of the policy allows for the whole prompt (`total`), whatever the model's window."""
-        return min(
-            (total for stage in self.stages if isinstance(total := getattr(stage, "total", None), int)), default=None
-        )
-
-    @property
-    def idle_ages(self) -> list[int]:
-        """Ages in seconds, in order, at which a stage of the policy wants an idle conversation to be compressed."""
-        return sorted({age for stage in self.stages for age in stage.ages}) if self.stages else []
-
     def find_limit(self, model: Model, learned_window: int | None = None) -> int | None:
         """Tokens at which a prompt of this policy is full: its own budget, or the window if that is less."""
         found = [tokens for tokens in (self.own_budget, self.find_window(model, learned_window)) if tokens]
         return min(found, default=None)
-
-    @property
-    def literal(self) -> bool:
-        """True if edits are made again with every request, and withdrawn, as the source designs do."""
-        return self.schedule == "always"
 
 
 SHARED_SETTINGS = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "reflect_batch", "low_stakes")
@@ -128,7 +124,10 @@ def read_policy(
     source: str = "",
 ) -> Policy:
     """The policy in a parsed TOML file. Raises ConfigError with the key, the value and the allowed values."""
-    known = {f.name for f in fields(Policy)} - {"offer", "stands_for"}  # the table `tools`, and the exchange, set them
+    known = {f.name for f in fields(Policy) if f.init} - {
+        "offer",
+        "stands_for",
+    }  # the table `tools`, and the exchange, set them
     values: dict[str, Any] = {}
     for key, given in table.items():
         value = given

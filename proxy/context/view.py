@@ -31,8 +31,8 @@ def build_view(
     messages = request.messages
     known = build_history(request, keys, weigh, policy.observation)
     applied = apply_edits(known, _NONE if policy.literal else session.edits)
-    front = make_system_texts(request, session, policy)
-    head = weigh.count_tools(request.tools)
+    front = make_system_texts(request, session, policy) if policy.state_place == "system" else []
+    head = weigh.count_tools(request.tools) if request.tools else 0
     room = compute_token_budget(request, policy, model, session.learned_window)
     warm = _count_cached_tokens(known, applied, head, session, model, front)
     return View(
@@ -258,7 +258,7 @@ def _extend_history(
         keys=keys,
         weigh=weigh,
         observation=observation,
-        original_tokens=[*(known.original_tokens if known else ()), *map(weigh, new)],
+        original_tokens=[*(known.original_tokens if known else ()), *weigh.count_each(new)],
         request_counts=requests,
         is_result=[*(known.is_result if known else ()), *results],
         assistant_indexes=answers,

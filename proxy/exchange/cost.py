@@ -93,10 +93,11 @@ def count_cached_without_proxy(turn: Turn) -> int:
 
     def add_up(begin: int, known: list[int] | None) -> list[int]:
         ends = known or [0]
-        return [*ends, *(ends[-1] + more for more in accumulate(map(weigh, messages[begin:])))]
+        return [*ends, *(ends[-1] + more for more in accumulate(weigh.count_each(messages[begin:])))]
 
     ends = turn.request.memo("ends", add_up, id(weigh))
-    return weigh.count_tools(turn.request.tools) + ends[turn.located.known_until + 1]
+    tools = weigh.count_tools(turn.request.tools) if turn.request.tools else 0
+    return tools + ends[turn.located.known_until + 1]
 
 
 def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
@@ -131,7 +132,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         else [],
         outputs=outputs if earlier else [],
         dollars=dollars if len(dollars) == len(rounds) else [],
-        rate=model.find_rate(turn.started_at),
+        rate=model.find_rate(turn.started_at) if model.peak_hours else 1.0,
         writes_nothing=only_ours,
     )
 

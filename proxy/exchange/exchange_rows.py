@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from proxy.chat import chain, json_spans
+from proxy.chat.group import list_group_ids
 from proxy.chat.message import Message
 from proxy.context.plan import Edit
 from proxy.dialects.completions.request import erase_content, read_message
@@ -225,8 +226,8 @@ def _add_message_rows(
     messages, keys = turn.request.messages, turn.keys
     system, other, parent, position, reached = known or _Ingested([], {}, chain.derive_root_key(turn.tenant), 0, False)
     system, other = list(system), dict(other)
-    find_group_id = turn.find_group_ids()
-    for n in range(begin, len(messages)):
+    group_ids = list_group_ids(turn.request, keys, turn.enriched.policy.observation, begin)
+    for n, group_id in enumerate(group_ids, begin):
         message = messages[n]
         if message.is_system:
             system.append((n, _add_form(turn, message.form, message.raw)))
@@ -236,11 +237,11 @@ def _add_message_rows(
         given = turn.dialect.returns_rows and (reached or message.role == "assistant")
         reached = reached or given
         if node is None:
-            group_id = find_group_id(n)
-            turn.pending.rows.append(
-                make_message_row(turn, message, keys[n], parent, position, group_id, now, answer=given, reached=reached)
+            row = make_message_row(
+                turn, message, keys[n], parent, position, group_id, now, answer=given, reached=reached
             )
-            live_sessions.add_node(live_session, keys[n], make_node(turn, message, now, reached=reached))
+            turn.pending.rows.append(row)
+            live_sessions.add_node(live_session, keys[n], make_node(turn, row))
         else:
             reached = reached or node.reached
             if node.form != message.form:
@@ -250,12 +251,12 @@ def _add_message_rows(
     return _Ingested(system, other, parent, position, reached)
 
 
-def make_node(turn: Turn, message: Message, now: float, *, reached: bool) -> Node:
+def make_node(turn: Turn, row: MessageRow) -> Node:
     """Return the memory node of a message that is stored now."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     live_session.token_counter = live_session.token_counter or turn.weigh
-    tokens = turn.weigh(message) if live_session.token_counter is turn.weigh else 0
-    return Node(message.form, branch.name, reached, turn.strategy, now, tokens)
+    tokens = row.tokens if live_session.token_counter is turn.weigh else 0
+    return Node(row.form, branch.name, row.reached, turn.strategy, row.created_at, tokens)
 
 
 def make_message_row(

@@ -69,8 +69,9 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
     if incoming.unmanaged_reason:
         await fallback.forward_original(services, incoming, out, FallbackReason(incoming.unmanaged_reason))
         return
-    incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming))
-    out = chains.wrap_writer(incoming, out)
+    if incoming.dialect == chains.DIALECT:
+        incoming = await chains.follow(services, incoming, takes=may_take_over(services, incoming))
+        out = chains.wrap_writer(incoming, out)
     if is_off(incoming):
         await _forward(services, incoming, out, FallbackReason.OFF)
         return
@@ -176,13 +177,16 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
     answered with one resend of the original."""
 
     async def ask(body: bytes) -> Reply:
-        body = chains.drop_refused(services, incoming, body)
-        headers = ask_provider.add_beta(turn, incoming.headers, body)
+        if incoming.chain is not None:
+            body = chains.drop_refused(services, incoming, body)
+        headers = incoming.headers
+        if turn.wire is not None:
+            headers = ask_provider.add_beta(turn, headers, body)
         return await services.client.send(target, incoming.method, incoming.path, incoming.query, headers, body)
 
     reply = await ask(turn.prompt.outgoing)
     record_sent(services, turn)
-    if await chains.learn_refusal(services, incoming, reply):
+    if incoming.chain is not None and await chains.learn_refusal(services, incoming, reply):
         await reply.close()
         reply = await ask(turn.prompt.outgoing)
     if (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from proxy.exchange.plan_request import find_current_state, make_plan
@@ -50,7 +51,7 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
         services.metrics.idle_compressions_total.labels(outcome="dropped").inc()
 
 
-async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int]) -> None:
+async def _wait(services: Services, turn: Turn, headers: Headers, ages: Sequence[int]) -> None:
     name, task = turn.located.branch.id, asyncio.current_task()
     began = asyncio.get_running_loop().time()
     try:

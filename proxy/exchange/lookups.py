@@ -18,7 +18,6 @@ from typing import TypedDict, get_args
 
 import msgspec
 
-from proxy.chat import chain
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.chat.group import is_observation
 from proxy.chat.message import Message
@@ -75,14 +74,17 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
     if hidden or keys[-1] not in live_session.nodes:
         return look(0, None)
     times, strategies = turn.request.memo("origins", look, live_session.serial)
-    spoken = chain.find_chained_indices(turn.request)
-    lead = spoken[0] if spoken else 0
+    lead = next((n for n, message in enumerate(turn.request.messages) if not message.is_system), 0)
     # The messages before the chain were made for this request, however often they came before.
     return [turn.started_at] * lead + times[lead:], [turn.strategy] * lead + strategies[lead:]
 
 
-def find_task(turn: Turn) -> tuple[int, Message] | None:
-    """The last user message that is no tool output, as (index, message)."""
+Task = tuple[int, Message]
+"""The last user message that is no tool output, with its index."""
+
+
+def find_task(turn: Turn) -> Task | None:
+    """The task of a turn; None if no user has said anything."""
     messages, observed = turn.request.messages, turn.enriched.policy.observation
 
     def look(begin: int, known: int | None) -> int:
@@ -95,10 +97,9 @@ def find_task(turn: Turn) -> tuple[int, Message] | None:
     return (found, messages[found]) if found >= 0 else None
 
 
-def pin_task(turn: Turn) -> None:
+def pin_task(turn: Turn, found: Task | None) -> None:
     """`x-context-pin: true` pins the last user message: no policy edits it from now on (FEATURES.md E7)."""
-    found = find_task(turn) if turn.options.get("pin", "").lower() in _YES else None
-    if found is None:
+    if found is None or turn.options.get("pin", "").lower() not in _YES:
         return
     branch, chain_key = turn.located.branch, turn.keys[found[0]]
     if chain_key not in branch.state.pins:
@@ -106,13 +107,12 @@ def pin_task(turn: Turn) -> None:
         branch.state = replace(branch.state, pins=branch.state.pins | {chain_key})
 
 
-async def search_store(services: Services, turn: Turn) -> None:
+async def search_store(services: Services, turn: Turn, found: Task | None) -> None:
     """Search the store for the subject of a new prompt, once for each prompt, where the policy uses the results.
 
     The search runs only in sessions that the client has named: without a name only the content of the request may be
     used.
     """
-    found = find_task(turn)
     if found is None or not turn.located.explicit or turn.enriched.policy.mode != "rewrite":
         return
     if not any(injection.searches for injection in turn.enriched.policy.injections):
@@ -131,14 +131,15 @@ async def search_store(services: Services, turn: Turn) -> None:
     branch.search_hits = chain_key, tuple(hits)
 
 
-def find_relevance(services: Services, turn: Turn, headers: Headers) -> Mapping[bytes, float]:
+def find_relevance(
+    services: Services, turn: Turn, found: Task | None, headers: Headers
+) -> Mapping[bytes, float] | None:
     """The nearness of messages to the task, by form, for the vectors that are there. Other vectors are requested in the
-    background, for later requests. Empty where embeddings are off: then words decide."""
-    found = find_task(turn)
+    background, for later requests. None where embeddings are off: then words decide."""
     if found is None or not services.settings.embeddings.enabled or turn.enriched.policy.mode != "rewrite":
-        return {}
+        return None
     if not any(stage.ranks for stage in turn.enriched.policy.stages):
-        return {}
+        return None
     branch = turn.located.branch
     if branch.relevance is None or branch.relevance[0] != found[1].form:
         branch.relevance = found[1].form, {}
@@ -224,7 +225,8 @@ def find_wanted_notes(policy: Policy) -> frozenset[str]:
 
 def find_project(settings: Settings, headers: Mapping[str, str]) -> str:
     """The namespace of memos that the client names; "": the tenant's own. headers: names in small letters."""
-    return memo_matching.normalize_project(headers.get(settings.memos.project_header.lower(), ""))
+    named = headers.get(settings.memos.project_header.lower(), "")
+    return memo_matching.normalize_project(named) if named else ""
 
 
 def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None:
@@ -234,10 +236,9 @@ def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None
         branch.loaded_notes = None
 
 
-async def load_notes(services: Services, turn: Turn, project: str) -> None:
+async def load_notes(services: Services, turn: Turn, found: Task | None, project: str) -> None:
     """Load the notes of the turn's prompt into its branch, where they are not known yet. Side calls get none."""
-    found, names = find_task(turn), find_wanted_notes(turn.enriched.policy)
-    branch = turn.located.branch
+    names, branch = find_wanted_notes(turn.enriched.policy), turn.located.branch
     if found is None or not names or branch.kind == "side":
         return
     # After a call of the proxy's own tools the store may hold other notes.
@@ -246,7 +247,8 @@ async def load_notes(services: Services, turn: Turn, project: str) -> None:
     if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
         return
     pad, fitting = known.scratchpad if known is not None else "", known.memos if known is not None else ()
-    fits = "memos" in names and memo_matching.may_use_memos(turn.located.explicit, services.settings.memos.scope)
+    has_memos = turn.located.explicit or services.settings.memos.scope == "tenant"  # as `may_use_memos`
+    fits = "memos" in names and has_memos
     if fits or not turn.located.is_new:  # a session that has no name yet cannot have been written to
         try:
             async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
@@ -450,7 +452,7 @@ def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
     found = read_overflow(body)
     if found is None:
         return False
-    sent = max(1, turn.sent_tokens)
+    sent = max(1, turn.prompt.sent_tokens)
     now, place = services.now(), (turn.upstream, turn.request.model)
     if found.window_tokens is None:
         known = find_window(services, *place)

@@ -21,7 +21,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.view import compute_token_budget, compute_unmarked_form
-from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, ClientMarks, WireRequest
+from proxy.dialects.base import LONG_LIFETIME, NO_BREAKPOINTS, NO_MARKS, ClientMarks, WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import (
@@ -80,12 +80,13 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     try:
         cached = cost.count_cached_without_proxy(turn)  # before the branch moves on to this request
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)
-        turn = await _enrich(services, turn, incoming, headers, is_new_branch=is_new_branch)
-        turn = await plan_request(services, turn.with_lookups(cached_without_proxy=cached))
+        turn = await _enrich(services, turn, incoming, headers, cached, is_new_branch=is_new_branch)
+        turn = await plan_request(services, turn)
         turn = await _ask_helper(services, turn, incoming.headers)
         turn.pending.rows += lookups.clear_one_time_settings(turn)
         turn = await _commit(services, turn, forms)
-        lookups.record_plan_metrics(services.metrics, turn.prompt.plan)
+        if turn.prompt.plan.notes:
+            lookups.record_plan_metrics(services.metrics, turn.prompt.plan)
     except BaseException:
         # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
         services.live_sessions.forget_session(turn.located.branch.live_session)
@@ -163,30 +164,38 @@ def _has_long_cache(turn: Turn) -> bool:
 
 
 async def _enrich(
-    services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], *, is_new_branch: bool
+    services: Services, turn: Turn, incoming: Incoming, headers: Mapping[str, str], cached: int, *, is_new_branch: bool
 ) -> Turn:
-    """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes."""
+    """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes.
+    cached: tokens that the provider's cache would hold without the proxy."""
     decisions = await lookups.refresh(services, turn.located.branch.live_session)
-    erase_resent(turn, decisions.removed)
+    if decisions.removed:
+        erase_resent(turn, decisions.removed)
     policy = lookups.choose_policy(services, turn.enriched.policy, decisions, headers.get("x-context-policy", ""))
     if turn.chain is not None and turn.chain.is_held:
         policy = services.policies[CONTROL_POLICY]  # nothing can be changed in what the provider holds
-    arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
+    arm = ""
+    if services.settings.experiment.control:
+        arm = find_arm(services, turn, policy, headers.get("x-context-policy", ""))
     if arm == "control":
         policy = services.policies[CONTROL_POLICY]
-    policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
-    turn = replace(turn, warnings=(*turn.warnings, warning)) if warning else turn
+    if policy.schedule == "provider":
+        policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
+        turn = replace(turn, warnings=(*turn.warnings, warning)) if warning else turn
     policy = choose_bound_policy(services, turn, policy)
     if turn.dialect.returns_rows:
         policy = choose_row_policy(services, policy)
-    turn = turn.with_lookups(policy=policy, arm=arm)
+    turn = turn.with_lookups(policy=policy, arm=arm, cached_without_proxy=cached)
     await inherit_state(services, turn, decisions.dropped, is_new_branch=is_new_branch)
-    lookups.pin_task(turn)
-    await lookups.search_store(services, turn)
-    turn = turn.with_lookups(relevance=lookups.find_relevance(services, turn, incoming.headers))
+    task = lookups.find_task(turn)
+    lookups.pin_task(turn, task)
+    await lookups.search_store(services, turn, task)
+    relevance = lookups.find_relevance(services, turn, task, incoming.headers)
+    if relevance is not None:
+        turn = turn.with_lookups(relevance=relevance)
     is_first = is_new_branch and turn.located.relation == "main"
     turn = await splice_rounds.add_rounds_and_tools(services, turn, first=is_first)
-    await lookups.load_notes(services, turn, lookups.find_project(services.settings, headers))
+    await lookups.load_notes(services, turn, task, lookups.find_project(services.settings, headers))
     return turn
 
 
@@ -260,7 +269,7 @@ async def _count_tokens(
     """Count the tokens of every message, in a worker thread where there is much to count, or a vocabulary to be read
     first. A count that the session has is reused, even if the messages were dropped from the cache meanwhile."""
     begin, _ = request.read_memo("counted", id(weigh))
-    new = [n for n in range(begin, len(keys)) if not weigh.has_count(request.messages[n])]
+    new = weigh.find_uncounted(request.messages, begin)
     live_session = (
         locate.find_live_session(services.live_sessions, tenant, named_session, request, keys) if new else None
     )
@@ -268,9 +277,10 @@ async def _count_tokens(
         new = [n for n in new if not live_session.restore_token_count(keys[n], request.messages[n], weigh)]
     uncounted = [request.messages[n] for n in new]
     if uncounted and (id(weigh) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > UNCOUNTED):
-        await asyncio.to_thread(lambda: [weigh(m) for m in uncounted])
+        await asyncio.to_thread(lambda: weigh.count_each(uncounted))
         services.warm_counters.add(id(weigh))
-    request.memo("counted", lambda *_: True, id(weigh))  # now, since others begin with the same messages meanwhile
+    # Noted now, since others begin with the same messages meanwhile.
+    request.memo_values["counted"] = request.messages, id(weigh), True
 
 
 def find_policy(
@@ -302,7 +312,9 @@ async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) 
     if judged.broken and prefix_bindings.costs_less_without_edits(turn, judged):
         turn = await _plan_once(services, prefix_bindings.withdraw_edits(services, turn), frozen=frozen)
         judged = await prefix_bindings.judge_prompt(services, turn)
-    return cache_breakpoints.mark_prompt(services, prefix_bindings.leave_out_broken(services, turn, judged))
+    if judged.broken:
+        turn = prefix_bindings.leave_out_broken(services, turn, judged)
+    return turn if turn.prompt.plan.breakpoints == NO_BREAKPOINTS else cache_breakpoints.mark_prompt(services, turn)
 
 
 async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
@@ -348,7 +360,8 @@ def _repair_wire(turn: Turn) -> Turn:
     outgoing = turn.prompt.outgoing
     if turn.wire is not None and turn.wire.is_cut and turn.enriched.policy.mode == "rewrite":
         outgoing = repair_cut_answers(turn.dialect, outgoing)
-    outgoing = bound_reasoning.leave_out_refused(turn, outgoing)
+    if turn.located.branch.refused_reasoning:
+        outgoing = bound_reasoning.leave_out_refused(turn, outgoing)
     return turn if outgoing is turn.prompt.outgoing else turn.with_prompt(outgoing=outgoing)
 
 
@@ -359,7 +372,8 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         fallback = f"rule {plan.refusal}"
         services.metrics.refusals_total.labels(rule=plan.refusal).inc()
         turn = splice_rounds.strip_tools(turn)
-    turn = splice_rounds.offer_pending_tools(services, turn, plan)
+    if plan.edits:
+        turn = splice_rounds.offer_pending_tools(services, turn, plan)
     usage_added = turn.request.stream and not (turn.request.usage_wanted or is_stopped)
     try:
         body = write_request(turn.enriched.spliced.request, plan.messages, request_usage=usage_added)
@@ -386,8 +400,9 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
     branch = turn.located.branch
     state = find_simulated_state(branch) if turn.enriched.policy.mode == "observe" else branch.state
     state = state.for_policy(literal=turn.enriched.policy.literal).rewind(turn.tip_key)
-    if branch.live_session.stored_decisions is not None and state.stopped is None:
-        state = branch.live_session.stored_decisions.apply_to(state, side=branch.kind == "side")
+    decisions = branch.live_session.stored_decisions
+    if decisions is not None and not decisions.is_empty and state.stopped is None:
+        state = decisions.apply_to(state, side=branch.kind == "side")
     if (limit := lookups.find_window(services, turn.upstream, turn.request.model)) is not None:
         state = replace(state, learned_window=limit)
     return add_unseen_context(turn, state) if turn.dialect.returns_rows else state
@@ -429,8 +444,9 @@ async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:
 async def make_plan(services: Services, turn: Turn, state: BranchState, *, frozen: bool) -> Plan:
     """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
     spliced = turn.enriched.spliced
-    coming = turn.enriched.pending_tool_offer or turn.enriched.tool_offer
-    tool_tokens = turn.weigh.count_tools(coming.definitions) if turn.enriched.pending_tool_offer else 0
+    pending = turn.enriched.pending_tool_offer
+    coming = pending or turn.enriched.tool_offer
+    tool_tokens = turn.weigh.count_tools(coming.definitions) if pending is not None and pending.names else 0
     (times, strategies), found = lookups.find_origins(turn), turn.located.branch.search_hits
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
@@ -439,7 +455,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     inputs = RewriteInputs(
         weigh=turn.weigh, keys=spliced.keys, strategy=turn.strategy, strategies=strategies, times=times, frozen=frozen,
         offered_tools=frozenset(coming.names), tool_tokens=tool_tokens, sent_count=_count_sent(turn),
-        guarded_keys=splice_rounds.find_guarded_results(turn),
+        guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
         tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state), **notes,
     )  # fmt: skip
@@ -515,7 +531,7 @@ def _takes_long(turn: Turn) -> bool:
 
 def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:
     """Return the plan of `passthrough`: nothing changes, all sizes are known."""
-    sizes = tuple(turn.weigh(m) for m in turn.request.messages)
+    sizes = tuple(turn.weigh.count_each(turn.request.messages))
     total = turn.weigh.count_tools(turn.request.tools) + sum(sizes)
     marks = tuple(map(compute_unmarked_form, turn.request.messages))
     return replace(UNPLANNED, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from proxy.chat import chain
 from proxy.chat.chain import public_id
+from proxy.chat.group import list_group_ids
 from proxy.context.injections.reflect import ASK_SOURCE
 from proxy.context.plan_events import make_events
 from proxy.dialects.completions.request import read_message
@@ -58,12 +59,12 @@ def make_context_headers(turn: Turn) -> Headers:
     plan = turn.prompt.plan
     headers: Headers = [
         (b"x-context-session", turn.located.branch.session.encode("utf-8", "replace")),
-        (b"x-context-tokens", b"%d, %d" % (plan.before, turn.sent_tokens)),
+        (b"x-context-tokens", b"%d, %d" % (plan.before, turn.prompt.sent_tokens)),
     ]
     if turn.enriched.arm:
         headers.append((b"x-context-arm", turn.enriched.arm.encode()))
-    if turn.over_budget:
-        headers.append((b"x-context-over-budget", b"%d" % turn.over_budget))
+    if turn.prompt.over_budget:
+        headers.append((b"x-context-over-budget", b"%d" % turn.prompt.over_budget))
     if turn.warnings:
         headers.append((b"x-context-warning", "; ".join(turn.warnings).encode("ascii", "replace")))
     if turn.enriched.policy.stands_for:
@@ -154,10 +155,13 @@ def _make_note(
     """The note of the exchange: its end, the parts that upstream left out, and the reason for a prompt over its
     budget."""
     over = [note.text for note in turn.prompt.plan.notes if note.kind in ("over_level", "inserts_left_out")]
-    if turn.over_budget:
-        over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.prompt.plan.limit}")
-    own_note, dropped = more.get("note"), bound_reasoning.describe_dropped(turn, answer)
-    cleared = ask_provider.describe_cleared(answer.cleared_results if answer is not None else None)
+    if turn.prompt.over_budget:
+        over.insert(0, f"{turn.prompt.over_budget} tokens over the budget of {turn.prompt.plan.limit}")
+    own_note, dropped, cleared = more.get("note"), None, None
+    if turn.prompt.left_out or (answer is not None and answer.dropped_reasoning):
+        dropped = bound_reasoning.describe_dropped(turn, answer)
+    if answer is not None and answer.cleared_results is not None:
+        cleared = ask_provider.describe_cleared(answer.cleared_results)
     found = [str(own_note) if own_note else _describe_rounds(turn, usage), dropped, cleared, *over]
     return "; ".join(one for one in found if one) or None
 
@@ -173,8 +177,8 @@ def _store_answers(
     complete."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     first = None
-    position = len(chain.find_chained_indices(turn.request))
-    group_id = turn.find_group_ids()(len(turn.keys) - 1)
+    position = len(turn.request.find_chained_indices())
+    (group_id,) = list_group_ids(turn.request, turn.keys, turn.enriched.policy.observation, len(turn.keys) - 1)
     for index in sorted(answer.finish_reasons) or [0]:
         raw = answer.build_message(index)
         if raw is None:
@@ -191,20 +195,18 @@ def _store_answers(
             rows += locate.mark_working(branch)
         chain_key = chain.derive_next_key(turn.tip_key, message.digest)
         if chain_key not in live_session.nodes:
-            rows.append(
-                exchange_rows.make_message_row(
-                    turn, message, chain_key, turn.tip_key, position, group_id, now, answer=True, reached=True
-                )
+            row = exchange_rows.make_message_row(
+                turn, message, chain_key, turn.tip_key, position, group_id, now, answer=True, reached=True
             )
-            services.live_sessions.add_node(
-                live_session, chain_key, exchange_rows.make_node(turn, message, now, reached=True)
-            )
+            rows.append(row)
+            services.live_sessions.add_node(live_session, chain_key, exchange_rows.make_node(turn, row))
         if first is None:
             first = chain_key
             if branch.tip_key == turn.tip_key:
                 branch.answer_key = chain_key
                 branch.answer_call_ids = frozenset(call.id for call in message.calls if call.id)
-    rows += chains.record_names(services, turn, answer, first, is_complete=whole)
+    if turn.chain is not None:
+        rows += chains.record_names(services, turn, answer, first, is_complete=whole)
     return first
 
 
@@ -279,18 +281,19 @@ def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter
         trace.record_usage(usages, [*answer.finish_reasons.values()] if answer is not None else [])
     metrics = services.metrics
     metrics.tokens_before.observe(turn.prompt.plan.before)
-    metrics.tokens_after.observe(turn.sent_tokens)
-    if turn.over_budget:
+    metrics.tokens_after.observe(turn.prompt.sent_tokens)
+    if turn.prompt.over_budget:
         metrics.over_budget_total.labels(kind="prompt").inc()
     usage = answer.usage if answer is not None else None
-    if answer is not None:
+    if answer is not None and answer.dropped_reasoning:
         bound_reasoning.count_dropped(services, turn, answer)
+    if answer is not None and answer.cleared_results is not None:
         ask_provider.count_cleared_results(services, answer.cleared_results)
     if usage is None or meter is None:
         return
     labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)
     metrics.context_tokens_total.labels(**labels, kind="before").inc(turn.prompt.plan.before)
-    metrics.context_tokens_total.labels(**labels, kind="sent").inc(turn.sent_tokens)
+    metrics.context_tokens_total.labels(**labels, kind="sent").inc(turn.prompt.sent_tokens)
     metrics.prompt_tokens_total.labels(**labels).inc(meter.prompt)
     metrics.completion_tokens_total.labels(**labels).inc(usage.completion or 0)
     if usage.cached is not None:

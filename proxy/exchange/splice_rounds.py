@@ -38,7 +38,7 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
         return turn
     if turn.dialect.returns_rows:
         return turn
-    if branch.tool_offer is None:
+    if branch.tool_offer is None and turn.request.tools is not None:  # else no tool of ours can stand there
         turn = _decide_offer(services, turn, first=first)
     if branch.tool_offer is None or not branch.tool_offer.names:
         return turn
@@ -134,8 +134,6 @@ def strip_tools(turn: Turn) -> Turn:
 def find_guarded_results(turn: Turn) -> frozenset[bytes]:
     """Keys of results that our tools have brought since the last prompt: they would be fetched again if they were
     shortened."""
-    if not turn.enriched.spliced.hidden_at:
-        return frozenset()
     task = lookups.find_task(turn)
     since = turn.enriched.spliced.keys.index(turn.keys[task[0]]) if task is not None else 0
     messages, hidden = turn.enriched.spliced.request.messages, turn.enriched.spliced.hidden_at

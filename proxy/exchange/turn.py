@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from asyncio import Future
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any
 
-from proxy.chat import group
 from proxy.chat.message import PrefixCache, Request
 from proxy.chat.tokens import TokenCounter
 from proxy.context.models import Model
@@ -72,6 +69,17 @@ class Prompt:
     """Pieces of reasoning that were left out of it because they are bound to another prompt."""
     is_simulated: bool = False
     """True if the request was planned in full and goes out without the plan (`observe`)."""
+    sent_tokens: int = field(init=False)
+    """Tokens of the prompt that goes out, by our own count."""
+    over_budget: int = field(init=False)
+    """Tokens by which the prompt that goes out is over its budget; 0 where it is not, or no budget is known."""
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        as_it_came = self.observed or plan.messages is None or self.fallback in ORIGINAL_FALLBACKS
+        sent = plan.before if as_it_came else plan.after
+        object.__setattr__(self, "sent_tokens", sent)
+        object.__setattr__(self, "over_budget", max(0, sent - plan.limit) if plan.limit is not None else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +149,11 @@ class Turn:
     them."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
+    tip_key: bytes = field(init=False)
+    """The chain key of the request's end."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tip_key", self.keys[-1])
 
     def with_lookups(self, **lookups: Any) -> Turn:
         """The turn with other values in `enriched`."""
@@ -154,14 +167,6 @@ class Turn:
     def is_as_it_came(self) -> bool:
         """True if the client's own bytes go out, or nothing but a part of the plan."""
         return self.prompt.observed or self.prompt.fallback is not None
-
-    @property
-    def sent_tokens(self) -> int:
-        """Tokens of the prompt that went out, by our own count."""
-        as_it_came = (
-            self.prompt.observed or self.prompt.plan.messages is None or self.prompt.fallback in ORIGINAL_FALLBACKS
-        )
-        return self.prompt.plan.before if as_it_came else self.prompt.plan.after
 
     @property
     def original(self) -> bytes:
@@ -188,16 +193,6 @@ class Turn:
             return True
         return bool(self.request.find_indices("bound", is_bound))
 
-    @property
-    def over_budget(self) -> int:
-        """Tokens by which the prompt that went out is over its budget; 0 where it is not, or no budget is known."""
-        return max(0, self.sent_tokens - self.prompt.plan.limit) if self.prompt.plan.limit is not None else 0
-
-    @property
-    def tip_key(self) -> bytes:
-        """The chain key of the request's end."""
-        return self.keys[-1]
-
     def write_wire(self, more: Sequence[bytes] = (), *, with_tools: bool = True) -> bytes:
         """The bytes for upstream, with more chat messages at the end. with_tools: our tools are in them. Raises
         ValueError for a change that the dialect does not allow."""
@@ -212,9 +207,3 @@ class Turn:
             messages, kept = list_uncleared(self.enriched.spliced, self.prompt.plan, messages)
         body = self.wire.write(messages, tools=self.enriched.spliced.added_tools if with_tools else b"")
         return body if kept is None or self.dialect.clear_results is None else self.dialect.clear_results(body, kept)
-
-    def find_group_ids(self) -> Callable[[int], str]:
-        """A function that gives the id of the group that the request's n-th message belongs to. Groups that an earlier
-        request of the same history has found for its prefix are reused."""
-        found = group.split_request_groups(self.request, self.keys, self.enriched.policy.observation)
-        return lambda n: found[bisect_right(found, n, key=attrgetter("start")) - 1].id

@@ -82,11 +82,12 @@ async def preview_prompt(
         enriched=Enriched(lookups.choose_policy(services, usual, decisions), SplicedRequest(request, keys)),
     )
     if count >= find_session.OFF_LOOP_MESSAGES or any(not turn.weigh.has_count(m) for m in request.messages):
-        await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
-    await lookups.search_store(services, turn)
+        await asyncio.to_thread(lambda: turn.weigh.count_each(request.messages))
+    task = lookups.find_task(turn)
+    await lookups.search_store(services, turn, task)
     if branch.tool_offer is not None:
         turn = await splice_rounds.add_rounds_and_tools(services, turn, first=False)
-    await lookups.load_notes(services, turn, "")
+    await lookups.load_notes(services, turn, task, "")
     turn = await plan_request.plan_request(services, turn)
     return Preview(turn, len(raws))
 

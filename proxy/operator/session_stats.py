@@ -199,7 +199,7 @@ def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums:
         last_compression=sums.last_compression,
         levels={name: int(tokens) for name, tokens in levels.items()},
         level_budgets={name: int(tokens) for name, tokens in budgets.items()},
-        over_budget=turn.over_budget,
+        over_budget=turn.prompt.over_budget,
         retrieved=sum(int(note.figures.get("items", 0)) for note in plan.notes if note.kind == "retrieve"),
         refetched=dict(sums.refetched),
     )

@@ -231,8 +231,8 @@ class Branch:
     def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""
         self.positions.append((tip, answer, now))
-        place = (self.tenant, self.session, self.name)
-        return BranchTipRow(*place, tip, answer, now, self.state.stopped, self.state.last_state_request.serialize())
+        place, asked = (self.tenant, self.session, self.name), self.state.last_state_request
+        return BranchTipRow(*place, tip, answer, now, self.state.stopped, asked.serialize() if asked.tip else None)
 
     def is_at(self, position: BranchPosition) -> bool:
         """True if no other process has moved the branch, or if memory is ahead of the store."""
@@ -366,6 +366,12 @@ class StoredDecisions:
     notes: tuple[OperatorNote, ...] = ()
     versions: Mapping[bytes, int] = field(default_factory=dict)
     """The version of the newest row of each message."""
+    is_empty: bool = field(init=False)
+    """True if nothing was ever decided."""
+
+    def __post_init__(self) -> None:
+        nothing = not (self.versions or self.notes) and self.settings == SessionSettings()
+        object.__setattr__(self, "is_empty", nothing)
 
     @property
     def planning_decisions(self) -> OperatorDecisions:
@@ -382,11 +388,6 @@ class StoredDecisions:
             forced_action=settings.force,
             ask_for_state=settings.ask,
         )
-
-    @property
-    def is_empty(self) -> bool:
-        """True if nothing was ever decided."""
-        return not (self.versions or self.notes) and self.settings == SessionSettings()
 
     def find_pins(self, client_pins: frozenset[bytes]) -> frozenset[bytes]:
         """Return the messages that no policy edits. client_pins: the messages that the branch's client has pinned

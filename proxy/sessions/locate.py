@@ -17,6 +17,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from proxy.chat import chain, json_spans
@@ -140,14 +141,15 @@ async def locate_request(
     retry: the client says that it sends the same request again. known_session: the session of a response that the
     request names, which counts where the client names no session.
     """
-    messages, nodes = request.messages, chain.find_chained_indices(request)
+    messages, nodes = request.messages, request.find_chained_indices()
     names = _Names(named_session, known_session)
     live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, nodes)
     if live_session is not None and branch is None and (at >= 0 or await live_sessions.is_gone(live_session)):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
         live_sessions.forget_session(live_session)
         live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, nodes)
-    system = chain.digest_system_messages([messages[n] for n in request.find_indices("system", lambda m: m.is_system)])
+    instructions = request.find_indices("system", attrgetter("is_system"))
+    system = chain.digest_system_messages([messages[n] for n in instructions])
     if live_session is None:
         live_session = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
         if named_session is None:
@@ -217,7 +219,7 @@ def find_live_session(
     """Return the session that holds the most of a request, as far as this process knows without the store."""
     if named_session is not None:
         return live_sessions.find_session(tenant, named_session)
-    found = _find_in_memory(live_sessions, tenant, keys, chain.find_chained_indices(request))
+    found = _find_in_memory(live_sessions, tenant, keys, request.find_chained_indices())
     return found[0] if found is not None else None
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from proxy.chat import chain
+from proxy.chat.group import list_group_ids
 from proxy.exchange.turn import UNPLANNED, Enriched, Turn
 from proxy.sessions.hidden_rounds import SplicedRequest
 from tests.conversations import assistant, request, user
@@ -19,6 +20,10 @@ def turn(*messages: Any, tenant: str = "t") -> Turn:
     return Turn("x", "t", unused, came, keys, unused, "u", "openai", unused, 1.0, enriched)
 
 
+def ids(turn: Turn, begin: int = 0) -> list[str]:
+    return list_group_ids(turn.request, turn.keys, turn.enriched.policy.observation, begin)
+
+
 def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
     found = turn(user("Hi"), assistant("Yes."), user("And?"))
     assert found.prompt.plan is UNPLANNED
@@ -28,23 +33,25 @@ def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
 
 def test_each_message_has_the_group_of_the_prompt_that_caused_it() -> None:
     found = turn(user("Hi"), assistant("Yes."), user("And?"), assistant("So."))
-    names = [found.find_group_ids()(n) for n in range(4)]
+    names = ids(found)
     assert names[0] == names[1]
     assert names[2] == names[3]
     assert names[0] != names[2]
+    assert len(names) == 4
+    assert [ids(found, n) for n in range(4)] == [names[n:] for n in range(4)]
 
 
 def test_what_is_known_of_a_front_gives_the_same_groups_and_only_to_whom_it_belongs() -> None:
     talk = [user("Hi"), assistant("Yes."), user("And?"), assistant("So."), user("Well"), user("Then")]
     fresh = turn(*talk)
-    expected = [fresh.find_group_ids()(n) for n in range(6)]
+    expected = ids(fresh)
     for tenant in ("t", "u"):
         before, after = turn(*talk[:3]), turn(*talk, tenant=tenant)
-        assert before.find_group_ids()(2)
+        assert ids(before, 2)
         front = before.request.messages
         messages = (*front, *after.request.messages[3:])
         request = replace(after.request, messages=messages, memo_values=dict(before.request.memo_values))
         after = replace(after, request=request)
-        found = [after.find_group_ids()(n) for n in range(6)]
+        found = ids(after)
         assert (found == expected) is (tenant == "t")
         assert len(set(found)) == 3

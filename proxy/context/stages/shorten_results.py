@@ -79,6 +79,8 @@ class ShortenResults(Stage):
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield a proposal for each stale result, and riders for results that are no longer new."""
+        if True not in view.is_result:
+            return
         share = self.recalled_share if "recall" in view.offered_tools else self.share
         batch = _Batch(view, StubLimits(self.errors, self.chars, share))
         now = view.request_counts[-1]

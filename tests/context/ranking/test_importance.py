@@ -90,7 +90,7 @@ def test_d1_weights_and_words_are_settings() -> None:
 def test_a_message_is_looked_at_once() -> None:
     told = messages(*EXAMPLE)
     score_messages(told)
-    assert all(m.has_derived(make_scorer(ImportanceWeights())) for m in told)
+    assert all(make_scorer(ImportanceWeights()) in m.derived_values for m in told)
     assert make_scorer(ImportanceWeights()) is make_scorer(DEFAULT_WEIGHTS)
 
 
