@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.entered_files import EnteredFiles
+
 PACKAGE = "proxy"
 
 FLOORS = (
@@ -74,6 +76,11 @@ ENVIRONMENT = {"proxy/settings/load.py"}
 
 LINES = 600
 FUNCTION_LINES = 60
+
+ENTERED_FILES = 55
+SWITCHES = 330
+"""Files that one plain request of 42 messages enters at most, when its conversation is known, and how often it goes
+from one file to another: whoever follows a request reads these files, and turns that often."""
 
 FOLDER_NAMES = re.compile(r"(utils?|helpers|common|misc)\b|.*_(utils?|helpers?|common|misc)\b")
 """Names that say nothing. `helper` alone is no such name: it is the second, cheaper model."""
@@ -424,6 +431,16 @@ def nothing_else_lies_at_the_top(house: House) -> list[str]:
         ignored |= {line.strip().strip("/") for line in (house.root / ".gitignore").read_text("utf-8").splitlines()}
     here = {entry.name for entry in house.root.iterdir()}
     return [f"{name}: not a part of the house" for name in sorted(here - TOP_LEVEL - ignored)]
+
+
+def a_request_enters_few_files(entered: EnteredFiles) -> list[str]:
+    """A plain request is followed through at most 55 files, with at most 330 switches between them."""
+    found = []
+    if len(entered.calls) > ENTERED_FILES:
+        found.append(f"{len(entered.calls)} files are entered: {', '.join(sorted(entered.calls))}")
+    if entered.switches > SWITCHES:
+        found.append(f"{entered.switches} switches between files")
+    return found
 
 
 RULES: tuple[Callable[[House], list[str]], ...] = (

@@ -6,11 +6,13 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import house as rules
+from tests.entered_files import entered_files, follow_warm_request
 from tests.house import RULES, House, read
 from tests.mutants import misfits
 
@@ -25,6 +27,12 @@ def project() -> House:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_project_keeps(project: House, rule: Callable[[House], list[str]]) -> None:
     assert rule(project) == [], rule.__doc__
+
+
+async def test_a_warm_request_enters_few_files(tmp_path: Path) -> None:
+    entered = await follow_warm_request(tmp_path / "store.sqlite3")
+    assert rules.a_request_enters_few_files(entered) == []
+    assert {"web/app.py", "exchange/handler.py", "context/pipeline.py", "store/sqlite.py"} < entered.calls.keys()
 
 
 def test_every_exception_has_its_reason_and_is_still_needed(project: House) -> None:
@@ -170,6 +178,32 @@ def test_a_long_file_and_a_long_function_are_seen_in_tests_too(tmp_path: Path) -
 def test_a_module_that_says_nothing_is_seen(tmp_path: Path) -> None:
     house = plant(tmp_path, {"proxy/chat/chain.py": "X = 1\n", "proxy/chat/__init__.py": ""})
     assert len(rules.modules_say_what_they_are_for(house)) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "turns", "breaches"),
+    [
+        (rules.ENTERED_FILES, 1, 0),
+        (rules.ENTERED_FILES + 1, 1, 1),
+        (2, rules.SWITCHES // 2, 0),
+        (2, rules.SWITCHES // 2 + 1, 1),
+        (rules.ENTERED_FILES + 1, 10, 2),
+    ],
+)
+def test_a_request_that_enters_many_files_or_often_another_one_is_seen(
+    tmp_path: Path, files: int, turns: int, breaches: int
+) -> None:
+    names = [f"step_{n}" for n in range(files)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"{DOC}def {name}():\n    return 1\n")
+    steps = []
+    for name in names:
+        space: dict[str, Any] = {}
+        exec(compile((tmp_path / f"{name}.py").read_text(), str(tmp_path / f"{name}.py"), "exec"), space)
+        steps.append(space[name])
+    with entered_files(tmp_path) as entered:
+        assert sum(step() for _ in range(turns) for step in steps) == files * turns
+    assert len(rules.a_request_enters_few_files(entered)) == breaches
 
 
 @pytest.mark.parametrize("word", ["What", "Whether", "How", "Who", "Where", "When", "Which"])
