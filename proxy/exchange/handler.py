@@ -37,13 +37,14 @@ from proxy.exchange import (
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.plan_request import find_policy, find_simulated_state, prepare_request, replan_refused
+from proxy.exchange.plan_request import find_policy, prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block as grammar
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
+from proxy.sessions.branch import find_simulated_state
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
 from proxy.upstream.client import Reply, Target

@@ -46,7 +46,7 @@ from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import LARGE, Headers, Incoming, Services
 from proxy.exchange.turn import UNPLANNED, Enriched, Prompt, Turn
 from proxy.sessions import locate
-from proxy.sessions.branch import Branch, adopt_stored_edits
+from proxy.sessions.branch import adopt_stored_edits, find_simulated_state
 from proxy.sessions.hidden_rounds import SplicedRequest
 from proxy.telemetry import CURRENT
 from proxy.upstream.client import Target
@@ -194,7 +194,8 @@ async def _enrich(
     if relevance is not None:
         turn = turn.with_lookups(relevance=relevance)
     is_first = is_new_branch and turn.located.relation == "main"
-    turn = await splice_rounds.add_rounds_and_tools(services, turn, first=is_first)
+    if turn.request.tools is not None or turn.located.branch.tool_offer is not None:
+        turn = await splice_rounds.add_rounds_and_tools(services, turn, first=is_first)
     await lookups.load_notes(services, turn, task, lookups.find_project(services.settings, headers))
     return turn
 
@@ -406,21 +407,6 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
     if (limit := lookups.find_window(services, turn.upstream, turn.request.model)) is not None:
         state = replace(state, learned_window=limit)
     return add_unseen_context(turn, state) if turn.dialect.returns_rows else state
-
-
-def find_simulated_state(branch: Branch) -> BranchState:
-    """A branch's state as it would be if the prompts that were only planned had gone out."""
-    state, played = branch.state, branch.simulated_state
-    if played is None or state.stopped is not None:
-        return state
-    return replace(
-        played,
-        pins=state.pins,
-        states=state.states,
-        helper_answers=state.helper_answers,
-        cache_miss_streak=state.cache_miss_streak,
-        cache_hit_seen=state.cache_hit_seen,
-    )
 
 
 async def _ask_helper(services: Services, turn: Turn, headers: Headers) -> Turn:

@@ -38,7 +38,7 @@ async def add_rounds_and_tools(services: Services, turn: Turn, *, first: bool) -
         return turn
     if turn.dialect.returns_rows:
         return turn
-    if branch.tool_offer is None and turn.request.tools is not None:  # else no tool of ours can stand there
+    if branch.tool_offer is None:
         turn = _decide_offer(services, turn, first=first)
     if branch.tool_offer is None or not branch.tool_offer.names:
         return turn

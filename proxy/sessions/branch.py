@@ -241,6 +241,21 @@ class Branch:
         return not position.tip or (position.tip, position.answer, position.last_at) in self.positions
 
 
+def find_simulated_state(branch: Branch) -> BranchState:
+    """A branch's state as it would be if the prompts that were only planned had gone out."""
+    state, played = branch.state, branch.simulated_state
+    if played is None or state.stopped is not None:
+        return state
+    return replace(
+        played,
+        pins=state.pins,
+        states=state.states,
+        helper_answers=state.helper_answers,
+        cache_miss_streak=state.cache_miss_streak,
+        cache_hit_seen=state.cache_hit_seen,
+    )
+
+
 def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_edits: Mapping[bytes, Edit]) -> bool:
     """Put the stored edits, with their numbers, into the branch. True if an edit that this process has made (by chain
     key) is stored as another process made it, or not at all."""
