@@ -255,7 +255,8 @@ async def test_a_migration_touches_no_row_of_a_large_index(path: Path) -> None:
     await migrate(path, MIGRATIONS[:10])
     assert 0 < log.stat().st_size < 100_000 < path.stat().st_size / 5
     await migrate(path)
-    assert log.stat().st_size < 100_000 + MAX_SLOTS * 4200, "and the slots of the journal, which are there once"
+    of_schema = log.stat().st_size - MAX_SLOTS * 4200  # without the slots of the journal, which are there once
+    assert of_schema < 150_000 < path.stat().st_size / 5, "each later migration adds a few pages"
     holder.close()
 
 
