@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 from tests.benchmarks.closed_loop import (
     BEGIN,
     END,
     PAGE,
+    SHOWN,
     describe_run,
+    keep_picture,
     keep_table,
     list_policies,
     make_table,
@@ -45,10 +48,20 @@ def test_the_table_is_kept_between_its_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"Front.\n\n{BEGIN}\nold\n{END}\n\nEnd.\n")
     keep_table("| new |", page)
-    assert page.read_text() == f"Front.\n\n{BEGIN}\n\n| new |\n\n{END}\n\nEnd.\n"
+    assert page.read_text() == f"Front.\n\n{BEGIN}\n\n{SHOWN}\n\n| new |\n\n{END}\n\nEnd.\n"
 
 
 def test_the_page_has_every_policy_that_rewrites() -> None:
     table = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
     for policy in list_policies():
         assert f"| `{policy}` |" in table
+
+
+def test_the_picture_has_a_dot_for_each_agent_and_says_how_many_tasks_failed(tmp_path: Path) -> None:
+    rows = [row("direct", 1), row("thrifty", 1, dollars=0.5, requests=11, wrong=1, lost=1)]
+    keep_picture(rows, tmp_path / "picture.svg")
+    picture = ET.fromstring((tmp_path / "picture.svg").read_text())
+    texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"thrifty", "1.100", "2 of 5"} <= set(texts)
+    legend, dot = picture.iter("{http://www.w3.org/2000/svg}circle")
+    assert legend.get("fill") == dot.get("fill")

@@ -1,11 +1,12 @@
-"""The closed loop of ../shared on every policy, and its table in the documentation.
+"""The closed loop of ../shared on every policy, and its table and picture in the documentation.
 
     python tests/benchmarks/closed_loop.py [--policies thrifty,rolling] [--seeds 1,2] [--keep]
     python tests/benchmarks/closed_loop.py --from FILE... --keep
 
 An agent that is a program works in small worlds through the proxy: what the proxy leaves out or shortens changes what
-the agent does. `--keep` writes the table into docs/development/closed-loop.md. The exit status is that of the loop: 1
-for a leak, an invalid prompt, an error, or a run without the proxy that is not perfect.
+the agent does. The worlds are those of ../shared and our own, `fleet`. `--keep` writes the table into
+docs/development/closed-loop.md, and the picture beside the other plots. The exit status is that of the loop: 1 for a
+leak, an invalid prompt, an error, or a run without the proxy that is not perfect.
 """
 
 from __future__ import annotations
@@ -17,14 +18,26 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # the script is run by its path
+
+from proxy.replay.plot import Axis, make_ratio_axis  # noqa: E402
+from tests.benchmarks.plots import COLOURS, TOP, frame, soft  # noqa: E402
+
 LOOP = ROOT.parent / "shared" / "replay" / "closed_loop" / "run.py"
+MARKS = ROOT / "tests" / "recorded" / "marks.json"
+"""The wording of our marks, for the scripted reader."""
+OWN_WORLD = ROOT / "tests" / "recorded" / "worlds" / "fleet.py"
 PAGE = ROOT / "docs" / "development" / "closed-loop.md"
+PICTURE = PAGE.parent / "plots" / "closed-loop.svg"
 BEGIN, END = "<!-- closed-loop -->", "<!-- /closed-loop -->"
+SHOWN = f"![Cost and harm of each policy in the closed loop]({PICTURE.relative_to(PAGE.parent)})"
 DIRECT = "direct"
+ROW_HEIGHT = 34
 Row = Mapping[str, Any]
 
 
@@ -40,20 +53,67 @@ def make_table(rows: Sequence[Row]) -> str:
     return "\n".join(_lines(rows))
 
 
-def _lines(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| Policy | Agent | Dollars | Requests | Recalls | Misled | Wrong | Lost | Of tasks | Endless |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+def _group(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[Row], list[Row]]]:
+    """Yield (policy, temperament, its episodes, the same episodes without the proxy)."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["arm"], row["temperament"]), []).append(row)
     for (arm, temperament), found in groups.items():
-        if arm == DIRECT:
-            continue
-        places = {(row["world"], row["seed"]) for row in found}
-        beside = [row for row in groups[DIRECT, temperament] if (row["world"], row["seed"]) in places]
+        if arm != DIRECT:
+            places = {(row["world"], row["seed"]) for row in found}
+            beside = [row for row in groups[DIRECT, temperament] if (row["world"], row["seed"]) in places]
+            yield arm, temperament, found, beside
+
+
+def _lines(rows: Sequence[Row]) -> Iterator[str]:
+    yield "| Policy | Agent | Dollars | Requests | Recalls | Misled | Wrong | Lost | Of tasks | Endless |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for arm, temperament, found, beside in _group(rows):
         ratios = " | ".join(f"{_sum(found, name) / _sum(beside, name):.3f}" for name in ("dollars", "requests"))
         counts = " | ".join(str(_sum(found, n)) for n in ("recalls", "misled", "wrong", "lost", "tasks", "endless"))
         yield f"| `{arm}` | {temperament} | {ratios} | {counts} |"
+
+
+def draw_picture(rows: Sequence[Row]) -> str:
+    """A row a policy: the dollars of each temperament as dots, the requests of all, and the share of tasks that went
+    wrong."""
+    policies: dict[str, list[tuple[str, list[Row], list[Row]]]] = {}
+    for arm, temperament, episodes, beside in _group(rows):
+        policies.setdefault(arm, []).append((temperament, episodes, beside))
+    agents = list(dict.fromkeys(name for found in policies.values() for name, *_ in found))
+    colours = dict(zip(agents, COLOURS, strict=False))
+    bottom = TOP + 24 + ROW_HEIGHT * len(policies)
+    dollars = [_sum(a, "dollars") / _sum(b, "dollars") for found in policies.values() for _, a, b in found]
+    x = make_ratio_axis([1.0, *dollars], 130, 500)
+    legend = [
+        f'<circle cx="{140 + 95 * n}" cy="{TOP - 4}" r="5" fill="{colours[name]}"/>'
+        f'<text x="{150 + 95 * n}" y="{TOP}">{escape(name)}</text>'
+        for n, name in enumerate(agents)
+    ]
+    heads = [soft(570, TOP, "requests", "middle"), soft(690, TOP, "tasks that failed", "middle")]
+    body = [*legend, *heads, *_grid(x, bottom)]
+    for n, (arm, found) in enumerate(policies.items()):
+        y = TOP + 30 + ROW_HEIGHT * n
+        body.append(f'<text x="120" y="{y + 4}" text-anchor="end">{escape(arm)}</text>')
+        body += [
+            f'<circle cx="{x.find_pixel(_sum(a, "dollars") / _sum(b, "dollars")):.1f}" cy="{y}" r="5"'
+            f' fill="{colours[name]}" fill-opacity="0.8"><title>{escape(name)}</title></circle>'
+            for name, a, b in found
+        ]
+        played = [row for _, episodes, _ in found for row in episodes]
+        direct = [row for _, _, beside in found for row in beside]
+        body.append(soft(570, y + 4, f"{_sum(played, 'requests') / _sum(direct, 'requests'):.3f}", "middle"))
+        failed = _sum(played, "wrong") + _sum(played, "lost")
+        body.append(soft(690, y + 4, f"{failed} of {_sum(played, 'tasks')}", "middle"))
+    body.append(soft(130, bottom + 40, "dollars in relation to the same episodes without the proxy"))
+    return frame("Closed loop: cost and harm by policy", bottom + 56, body)
+
+
+def _grid(x: Axis, bottom: float) -> Iterator[str]:
+    for tick in x.ticks:
+        at, kind = x.find_pixel(tick), "least" if tick == 1 else "grid"
+        yield f'<line class="{kind}" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP + 12}" y2="{bottom}"/>'
+        yield soft(at, bottom + 18, f"{tick:g}", "middle")
 
 
 def describe_run(rows: Sequence[Row]) -> str:
@@ -74,10 +134,15 @@ def read_rows(files: Iterable[Path]) -> list[Row]:
 
 
 def keep_table(table: str, page: Path = PAGE) -> None:
-    """Write the table between its markers."""
+    """Write the picture's place and the table between the markers."""
     front, _, rest = page.read_text().partition(BEGIN)
     _, _, end = rest.partition(END)
-    page.write_text(f"{front}{BEGIN}\n\n{table}\n\n{END}{end}")
+    page.write_text(f"{front}{BEGIN}\n\n{SHOWN}\n\n{table}\n\n{END}{end}")
+
+
+def keep_picture(rows: Sequence[Row], file: Path = PICTURE) -> None:
+    """Write the picture."""
+    file.write_text(draw_picture(rows))
 
 
 def main() -> int:
@@ -97,12 +162,14 @@ def main() -> int:
         files[0].parent.mkdir(exist_ok=True)
         command = [sys.executable, str(LOOP), "--start", str(Path(sys.executable).with_name("context-proxy"))]
         command += ["--policies", asked.policies, "--seeds", asked.seeds, "--json", str(files[0])]
+        command += ["--marks", str(MARKS), "--world-path", str(OWN_WORLD)]
         status = subprocess.run(command, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, check=False).returncode
     rows = read_rows(files)
     table = f"{make_table(rows)}\n\n{describe_run(rows)}"
     print(table)
     if asked.keep:
         keep_table(table)
+        keep_picture(rows)
     return status
 
 
