@@ -21,12 +21,13 @@ MODEL = "claude-opus-4-5"
 class Titled(StrictMessages):
     """A model that also names the conversation: opencode asks for a title, without tools, beside its first request.
 
-    It does not think, since opencode does not ask this model for it.
+    opencode does not ask this model to think. A model that does so unasked is known by its first answer alone, and a
+    literal policy has then changed the prompt behind that answer.
     """
 
-    def __init__(self, model: StrictMessages) -> None:
+    def __init__(self, model: StrictMessages, *, thinks: bool) -> None:
         answers = [one for one in model.answers if isinstance(one, list)]
-        super().__init__(*[[block for block in one if block["type"] != "thinking"] for one in answers])
+        super().__init__(*[[block for block in one if thinks or block["type"] != "thinking"] for one in answers])
         self._titles = StrictMessages("A title.")
         self._titles.refusals = self.refusals
 
@@ -70,7 +71,8 @@ async def test_it_works_as_without_the_proxy(policy: str, tmp_path: Path) -> Non
     if not program.exists():
         pytest.skip("opencode's package is for Linux on x64")
     client = partial(run_opencode, program=program, folder=tmp_path)
-    await check_client(
-        client, lambda: Titled(make_messages_model("bash", make_command)), policy, tmp_path, stream=True,
-        is_repeatable=False,
-    )  # fmt: skip
+
+    def make_model() -> Titled:
+        return Titled(make_messages_model("bash", make_command), thinks=policy != "rolling")
+
+    await check_client(client, make_model, policy, tmp_path, stream=True, is_repeatable=False)
