@@ -165,7 +165,7 @@ class DocumentedField:
 
 
 def read_fields(kind: type) -> list[DocumentedField]:
-    """Return the fields of a dataclass or of a pydantic model, in the order of the source.
+    """Return the fields of a dataclass that can be given, or of a pydantic model, in the order of the source.
 
     The source is read with ast, since docstrings of fields are not kept at run time.
     """
@@ -189,7 +189,7 @@ def _defaults(kind: type) -> dict[str, object]:
             for name, field in kind.model_fields.items()
         }
     if is_dataclass(kind):
-        return {f.name: f.default for f in dataclass_fields(kind)}
+        return {f.name: f.default for f in dataclass_fields(kind) if f.init}
     return {}
 
 

@@ -263,7 +263,9 @@ GEMINI = Dialect(
     has_comments=False,
     find_added_violations=gemini_rules.find_added_violations,
 )
-COMPRESS = replace(COMPLETIONS, name="compress", read_request=read_compress_request, returns_rows=True)
+COMPRESS = replace(
+    COMPLETIONS, name="compress", read_request=read_compress_request, returns_rows=True, is_thinking=lambda _: False
+)
 DIALECTS: Mapping[str, Dialect] = {one.name: one for one in (COMPLETIONS, MESSAGES, RESPONSES, GEMINI, COMPRESS)}
 DIALECT_PATHS: Mapping[str, str] = {
     f"{prefix}{path}": name
