@@ -77,10 +77,7 @@ RESPONSE_HEADERS = (
     ),
     (
         "x-context-unmanaged: PATH",
-        (
-            "The path carries conversations in a format that passes unmanaged, such as "
-            "`/v1/messages` and `/v1/responses`."
-        ),
+        ("The path carries conversations in a format that passes unmanaged, such as `/v1/completions`."),
     ),
     ("x-context-persist: deferred", "The answer was not yet on disk when it was sent."),
     ("x-should-retry: false", "On an error of the proxy that a second try would meet again. The SDKs obey it."),

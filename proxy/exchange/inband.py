@@ -1,4 +1,4 @@
-"""Commands in the conversation itself: taken out of the request, and answered by the proxy in the client's wire format.
+"""Commands in a chat-completions conversation itself: taken out of the request, and answered by the proxy.
 
 The client resends commands with its history, so every request is checked for them. A command and its reply are removed
 before anything is identified, stored or planned. To the conversation they do not exist.
@@ -48,8 +48,8 @@ class ExtractedCommand:
 
 async def extract_command(services: Services, incoming: Incoming) -> ExtractedCommand:
     """Return the request without its commands and their replies; the request itself where it has none, or cannot be
-    read."""
-    if not any(head in incoming.body for head in _HEADS):
+    read, or speaks another format than chat completions."""
+    if incoming.dialect != "completions" or not any(head in incoming.body for head in _HEADS):
         return ExtractedCommand(incoming)
     try:
         if len(incoming.body) < LARGE_BYTES:

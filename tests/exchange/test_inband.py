@@ -90,6 +90,16 @@ async def test_off_by_default_they_are_the_users_words() -> None:
         assert "/undo" in await talk.ask("/undo")
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+async def test_in_another_format_they_go_to_the_model(path: str) -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, commands=ON, policy="thrifty") as proxy:
+        said = {"role": "user", "content": "/context show"}
+        await proxy.post({"model": "m", "max_tokens": 50, "messages": [said], "input": [said]}, path=path)
+        assert [(one.line.split()[1].decode(), b"/context show" in one.body) for one in upstream.requests] == [
+            (path, True)
+        ]
+
+
 async def test_what_the_model_answered_before_they_were_switched_on_stays() -> None:
     model = Scripted("A command of yours?", "Yes.")
     async with faulty(model) as upstream, running(upstream.port, commands=ON) as proxy:
