@@ -45,7 +45,8 @@ from proxy.web.app import make_policies
 DEFAULT_MODEL = "replay"
 DEFAULT_PRICE_PAIRS = ("1/0.5", "1/0.25", "1/0.1")
 """Price pairs that are reported in addition to the model's own pair."""
-SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+SCHEDULES = tuple(name for name in get_args(ScheduleName) if name != "provider")
+"""A replay has no provider that could clear results itself."""
 
 Files = Annotated[
     list[str] | None,
