@@ -20,11 +20,6 @@ CACHE_MISS_LIMIT = 3
 """Exchanges in a row with fewer than half of the predicted cached tokens reported, after which new edits stop."""
 
 
-def count_cuts(edits: Mapping[bytes, Edit]) -> int:
-    """Number of edits that take something out of the prompt. A note of the model's that was put back does not count."""
-    return sum(edit.action != "append" for edit in edits.values())
-
-
 def count_losses(edits: Mapping[bytes, Edit]) -> int:
     """Number of edits that take out something that stands nowhere else in the prompt. A note has to make up for
     these."""

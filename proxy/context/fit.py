@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from proxy.chat.chain import public_id
 from proxy.context import schedule, view
-from proxy.context.branch_state import count_cuts
+from proxy.context.branch_state import count_losses
 from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import has_pin_mark, is_pinned
 from proxy.context.plan import Edit, Note, Proposal, View
@@ -33,7 +33,7 @@ MIN_TEXT_TOKENS = 60
 
 def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:
     """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.insert_tokens`."""
-    tool_tokens = seen.tool_tokens if seen.tool_tokens and count_cuts(edits) else 0
+    tool_tokens = seen.tool_tokens if seen.tool_tokens and count_losses(edits) else 0
     sizes = seen.tokens if edits is seen.edits else schedule.count_message_tokens(seen, edits)
     return seen.prefix_tokens + tool_tokens + seen.insert_tokens + sum(sizes)
 

@@ -24,7 +24,7 @@ from proxy.context import (
     schedule,
     view,
 )
-from proxy.context.branch_state import BranchState, count_cuts, count_losses
+from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.fit import add_gap_remarks
 from proxy.context.models import Model, without_cache
 from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
@@ -410,7 +410,7 @@ def _plan(
         before=seen.prefix_tokens + sum(seen.original_tokens),
         after=drawn.tokens,
         predicted=render.predict_cached_tokens(
-            seen, session, made, now, tools_added=bool(seen.tool_tokens and count_cuts(edits))
+            seen, session, made, now, tools_added=bool(seen.tool_tokens and count_losses(edits))
         ),
         asks_for_state=drawn.asked and any(i.source == "ask" for _, i in placed),
         deferred_inserts=_find_deferred_inserts(drawn.wanted, placed),

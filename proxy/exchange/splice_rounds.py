@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from proxy.context.branch_state import count_cuts
+from proxy.context.branch_state import count_losses
 from proxy.context.plan import Plan
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import exchange_rows, lookups
@@ -75,7 +75,7 @@ def _decide_offer(services: Services, turn: Turn, *, first: bool) -> Turn:
     elif when == "first_request":
         is_elsewhere = bool(turn.request.find_indices("bound", is_bound))  # reasoning of a prompt without these tools
         exchange_rows.add_offer_row(turn, found if first and not is_elsewhere else offers.NO_TOOLS)
-    elif when == "first_edit" and (turn.is_bound or count_cuts(turn.located.branch.state.edits)):
+    elif when == "first_edit" and (turn.is_bound or count_losses(turn.located.branch.state.edits)):
         exchange_rows.add_offer_row(turn, offers.NO_TOOLS)  # too late: an edited or bound prompt keeps its tools
     elif when == "first_edit":
         return turn.with_lookups(pending_tool_offer=found)
@@ -107,8 +107,9 @@ def _find_conversation_kind(turn: Turn) -> tuple[str, tuple[str, ...]]:
 
 
 def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
-    """Add the tools that come with the first edit, once the plan has an edit; the branch keeps them."""
-    if plan.refusal or not count_cuts(plan.edits):
+    """Add the tools that come with the first edit, once an edit takes out something that stands nowhere else in the
+    prompt; the branch keeps them."""
+    if plan.refusal or not count_losses(plan.edits):
         return turn
     services.conversations_with_edits[_find_conversation_kind(turn)] = None
     if len(services.conversations_with_edits) > MAX_CONVERSATION_KINDS:

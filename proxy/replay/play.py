@@ -15,7 +15,7 @@ from typing import NamedTuple
 from proxy.chat import chain
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
-from proxy.context.branch_state import BranchState, count_cuts
+from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.models import Model
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, RewriteInputs
@@ -116,7 +116,7 @@ def play_conversation(conversation: RecordedConversation, settings: ReplaySettin
         for n in needed
         if players[n].offered.offered_names
     }
-    edited = frozenset(n for n in early if count_cuts(players[n].session.edits))
+    edited = frozenset(n for n in early if count_losses(players[n].session.edits))
     seen, pairs = table.build_bound_inputs(settings.contenders), len(settings.prices)
     bounds = {
         name: compute_bound(table.wanted, ruler, settings.model, seen[name], price_pairs=pairs) for name in BOUNDS
@@ -253,7 +253,7 @@ class _Player:
         for step in table.wanted.requests:
             now = table.times[step.position - 1]
             plan, prompt = self._plan(step.position, now, judge.totals)
-            if self.late and plan and count_cuts(plan.edits):
+            if self.late and plan and count_losses(plan.edits):
                 self.late = False
                 cache.change_tools(table.tool_tokens + self.offered.tool_tokens)
             if self.edit_points is not None and plan and plan.new_edits and prompt is not None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from proxy.context.branch_state import CACHE_MISS_LIMIT, BranchState, StateRequest, count_cuts, count_losses
+from proxy.context.branch_state import CACHE_MISS_LIMIT, BranchState, StateRequest, count_losses
 from proxy.context.plan import Edit, Plan
 
 ONE = Edit(b"1" * 16, "text", "short", "s", "r", 100, 9)
@@ -53,7 +53,7 @@ def test_a_request_that_comes_again_finds_the_session_as_it_was() -> None:
 
 def test_what_loses_nothing_is_nothing_to_ask_about() -> None:
     edits = {**PLAN.edits, NOTE.key: NOTE, AGAIN.key: AGAIN}
-    assert (count_cuts(edits), count_losses(edits)) == (3, 2)
+    assert count_losses(edits) == 2
     sent = BranchState().after_sending(replace(PLAN, asks_for_state=True, edits=edits), 5.0)
     assert (
         sent.after_answer(predicted=0, cached=None, state=None, answered_tip=b"head").last_state_request.lossy_edits

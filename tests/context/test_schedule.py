@@ -111,6 +111,16 @@ def test_tools_that_come_with_the_first_edit_are_part_of_its_price() -> None:
     assert when_it_pays(seen(talk(3, 2000), tool_tokens=166), [proposal]) == []
 
 
+def test_references_need_no_tools_and_do_not_pay_for_them() -> None:
+    stub = shorten(2, 4)
+    reference = replace(shorten(6, 4, 6), stage="refer_repeats")
+    view = seen(talk(3, 2000), tool_tokens=2000)
+    # The newest result was never sent, so its reference costs no cached token. The stub would bring the tools along.
+    assert when_it_pays(view, [stub, reference]) == [reference]
+    assert when_it_pays(view, [stub]) == []
+    assert when_it_pays(view, [stub, replace(reference, needs_index=2)]) == [], "it would bring the stub along"
+
+
 def test_a_cold_cache_makes_every_edit_free() -> None:
     found = [shorten(2, 100), shorten(4, 99)]
     assert when_it_pays(seen(talk(3), warm=False), found) == found
