@@ -103,6 +103,9 @@ class Proposal:
     against it."""
     lossless: bool = False
     """True if the edit loses no information."""
+    refers_to_view: bool = False
+    """True if the edit only takes out lines of a file view that stand elsewhere in the prompt. A model that wants them
+    again reads the file, so it needs no tool of the proxy."""
 
 
 @dataclass(frozen=True, slots=True)

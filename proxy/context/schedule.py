@@ -18,7 +18,7 @@ from proxy.chat.message import checkpoint
 from proxy.context import repair, view
 from proxy.context.injections.activity_record import find_newest_record
 from proxy.context.pins import is_pinned
-from proxy.context.plan import ACTION_STRENGTH, REFERENCE_STAGES, Edit, Proposal, View
+from proxy.context.plan import ACTION_STRENGTH, Edit, Proposal, View
 from proxy.context.stage import Stage
 
 
@@ -58,8 +58,8 @@ def when_it_pays(
 
     payback: the time within which the savings have to repay the price, as a share of the requests so far; 0: no such
     test. Tool definitions that come with the first edit are part of its price, and so is the prefix that they move.
-    Where that is too dear, references alone are looked at, without the tools: their text stands elsewhere in the
-    prompt, so no tool has to bring it back. Riders go along behind the first edit of a batch and do not count.
+    Where that is too dear, references to file views alone are looked at, without the tools, since no tool has to bring
+    those lines back. Riders go along behind the first edit of a batch and do not count.
 
     fault_cost: the expected cost of page faults in one request after the edit. A proposal that saves no more than its
     loss is left out.
@@ -71,7 +71,7 @@ def when_it_pays(
     chosen = _batch(view, offers, rent, payback)
     if not chosen and view.tool_tokens:
         view = replace(view, tool_tokens=0)
-        offers = [one for one in offers if one.proposal.stage in REFERENCE_STAGES and one.proposal.needs_index is None]
+        offers = [one for one in offers if one.proposal.refers_to_view]
         chosen = _batch(view, offers, rent, payback)
     if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
         as_ever = {p.index for p in _batch(replace(view, cached_tokens=view.warm_tokens), offers, rent, payback)}

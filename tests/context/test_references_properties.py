@@ -154,12 +154,20 @@ def repeats(window: int | None) -> Story:
     return Story(values, stops, replace(PLAIN, window=window), [1.0], [False])
 
 
+def repeat_of_what_has_left() -> Story:
+    """A file is read again when a reference to its first sight says that this has left."""
+    first, other = (shown(file, 0, 50, numbered=False, tool="bash") for file in (0, 1))
+    values = [user("a"), *first, *first, *other, *first, assistant("Done.")]
+    return Story(values, [1, 3, 5, 7, 9], replace(PLAIN, window=9_000), [1.0], [False])
+
+
 @pytest.mark.slow
 @EACH
 @SOME
 @given(story=readers(9_000) | readers(4_000) | readers(None), window=st.sampled_from([None, None, 1, 2]))
 @example(repeats(12_000), None)
 @example(repeats(None), 1)
+@example(repeat_of_what_has_left(), None)
 def test_no_reference_names_what_is_not_whole_in_the_same_prompt(policy: str, story: Story, window: int | None) -> None:
     operator_decisions = None if window is None else OperatorDecisions(window=window)
     for turn in story.play(load(policy), operator_decisions):

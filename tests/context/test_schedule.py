@@ -113,12 +113,12 @@ def test_tools_that_come_with_the_first_edit_are_part_of_its_price() -> None:
 
 def test_references_need_no_tools_and_do_not_pay_for_them() -> None:
     stub = shorten(2, 4)
-    reference = replace(shorten(6, 4, 6), stage="refer_repeats")
+    reference = replace(shorten(6, 4, 6), refers_to_view=True)
     view = seen(talk(3, 2000), tool_tokens=2000)
     # The newest result was never sent, so its reference costs no cached token. The stub would bring the tools along.
     assert when_it_pays(view, [stub, reference]) == [reference]
     assert when_it_pays(view, [stub]) == []
-    assert when_it_pays(view, [stub, replace(reference, needs_index=2)]) == [], "it would bring the stub along"
+    assert when_it_pays(view, [stub, replace(reference, refers_to_view=False)]) == [], "a record is looked up again"
 
 
 def test_a_cold_cache_makes_every_edit_free() -> None:

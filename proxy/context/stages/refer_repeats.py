@@ -93,14 +93,15 @@ class ReferRepeats(Stage):
         if text is not None:
             write = _Write(self, view, n, tuple(earlier), text)
             after = PER_MESSAGE + view.weigh.count_text(text)
-            return Proposal(n, "text", "refer_repeats", "stands in an earlier result", after, text, n, write)
+            reason, is_view = "stands in an earlier result", lines.is_listing
+            return Proposal(n, "text", "refer_repeats", reason, after, text, n, write, refers_to_view=is_view)
         if not self.thin or not lines.is_listing:
             return None
         text = "\n".join(line_numbers.thin_numbers(lines, 0, len(lines.whole)))
         if len(view.messages[n].text) - len(text) < self.save // 4:
             return None
         after = PER_MESSAGE + view.weigh.count_text(text)
-        return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, lossless=True)
+        return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, lossless=True, refers_to_view=True)
 
     def rewrite_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
         """Return the text of a proposal, made without the messages that are cut in the same batch. None if that saves
@@ -290,7 +291,13 @@ def _stands_whole(view: View, n: int) -> bool:
     if not view.is_result[n] or not view.messages[n].text or _is_recall(view, n):
         return False
     edit = view.find_edit(n)
-    return edit is None or (edit.stage == "refer_repeats" and not _REFERENCE.search(edit.text or ""))
+    return edit is None or _is_thinned(edit)
+
+
+def _is_thinned(edit: Edit) -> bool:
+    """True if the edit takes out line numbers alone: its text has no reference, also none to what has left."""
+    text = edit.text or ""
+    return edit.stage == "refer_repeats" and not _REFERENCE.search(text) and not _LEFT.search(text)
 
 
 def _is_recall(view: View, n: int) -> bool:
@@ -495,5 +502,5 @@ def _are_sent(view: View, at: int, edit: Edit | None, kind: str, first: int, las
 
 def _takes_out(edit: Edit) -> bool:
     """True if the edit takes out a part of the message's text or calls."""
-    thinned = edit.stage == "refer_repeats" and not _REFERENCE.search(edit.text or "")
+    thinned = _is_thinned(edit)
     return edit.action != "append" and not thinned
