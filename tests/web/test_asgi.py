@@ -312,10 +312,12 @@ async def test_a_client_that_takes_nothing_is_given_up() -> None:
 
 async def test_a_client_that_takes_its_time_is_waited_for() -> None:
     heard: list[str] = []
+    began = asyncio.Event()
 
     async def slow(message: Message) -> None:
         for _ in range(3):
             await asyncio.sleep(0.01)
+        began.set()
         try:
             await asyncio.sleep(message["s"])
         except asyncio.CancelledError:
@@ -328,8 +330,9 @@ async def test_a_client_that_takes_its_time_is_waited_for() -> None:
     await with_write_timeout(slow, 5)({"s": 0})
     with pytest.raises(ValueError, match="its own"):
         await with_write_timeout(slow, 5)({"s": 0.001})
+    began.clear()
     task = asyncio.ensure_future(with_write_timeout(slow, 5)({"s": 5}))
-    await asyncio.sleep(0.1)
+    await began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
