@@ -4,6 +4,7 @@
 #   make test    the tests of one Python, several at once; none of them depends on time or load     (WORKERS=4)
 #   make test-all                every test, on this Python; what may differ on each other one   (PYTEST_ARGS="-k sse ...")
 #   make system                  Debian's packages, and Helm, that some tests use (as root); without them those are left out
+#   make fuzz    the property tests, with examples that no run has drawn before
 #   make test-wheel              the wheel in a clean environment of each supported Python that is there
 #   make mutants faults of the hot path, planted one at a time in copies: the tests that guard it have to turn red
 #   make docs    the documentation as a site, in build/docs; ends with an error where a link leads nowhere
@@ -20,7 +21,8 @@ $(error Python 3.11, 3.12, 3.13 or 3.14 is needed and none was found; name one w
 endif
 
 # --no-deps: the locks name everything, and leave out what a client package asks for and no test of ours imports.
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
+# --no-compile: of 15,000 modules most are never imported, and to compile them all takes a minute. An import compiles.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
@@ -29,7 +31,7 @@ ARGS ?=
 # takes longer than to collect all tests.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run system helm test test-all test-slow test-alone test-others test-wheel lint format types house mutants replay replay-figures closed-loop bench bench-peers bench-keep docs lock clean
+.PHONY: run system helm test test-all test-slow test-alone test-others test-wheel fuzz audit lint format types house mutants replay replay-figures closed-loop bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -59,7 +61,7 @@ UNPACK_HELM := import glob, io, tarfile, zipfile; \
 
 # Twice as many as there are processors: most tests wait for a socket or a disk more than they compute.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
-SEVERAL = -n $(WORKERS) --dist loadfile
+SEVERAL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # One plugin takes half a second of each process, and no test needs it that is not slow.
 PLAIN := -p no:schemathesis -m "not long and not slow and not timed and not faults"
 
@@ -75,6 +77,10 @@ test-slow: .venv/.test
 # One after the other: broken disks, stores, connections and processes, and promised times.
 test-alone: .venv/.test
 	$(BIN)/python -m pytest -m "(timed or faults) and not long" $(PYTEST_ARGS)
+
+# Properties with examples that no run has drawn before; every other target draws the same ones each time.
+fuzz: .venv/.test
+	FUZZ=1 $(BIN)/python -m pytest $(SEVERAL) -m "hypothesis and not long" $(PYTEST_ARGS)
 
 # The wheel in a clean environment of each supported Python that is there: installed, served, asked.
 test-wheel: .venv/.test
@@ -102,6 +108,10 @@ test-%:
 	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) $(PLAIN) $(PYTEST_ARGS) $(WHICH) \
 		>.venvs/$*/log 2>&1 || { echo "$$told"; cat .venvs/$*/log; exit 1; }; \
 	echo "$$told"; tail -n 25 .venvs/$*/log
+
+# Of the locks, what a database of known vulnerabilities says, where it can be reached.
+audit: .venv/.test
+	@$(BIN)/python .ci/audit
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -171,11 +181,13 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/.runtime: requirements.lock pyproject.toml | .venv/bin/python
+	@echo "Setting up .venv: pip installs what the proxy needs. This takes about a minute, once."
 	$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements.lock
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable .
 	@touch $@
 
 .venv/.test: tests/requirements.lock .venv/.runtime
+	@echo "Setting up .venv: pip installs what the tests need. This takes some minutes, once."
 	$(BIN)/python $(PIP_INSTALL) --require-hashes -r tests/requirements.lock
 	@touch $@
 

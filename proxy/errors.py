@@ -62,7 +62,8 @@ class ConfigError(ProxyError):
 
     def __init__(self, key: str, value: object, allowed: str, *, line: int | None = None, source: str = "") -> None:
         where = source + (f":{line}" if line is not None else "")
-        super().__init__(f"{where + ': ' if where else ''}{key} = {value!r} is not usable; allowed: {allowed}")
+        wrong = f"{key} is not given; needed" if value is None else f"{key} = {value!r} is not usable; allowed"
+        super().__init__(f"{where + ': ' if where else ''}{wrong}: {allowed}")
         self.key = key
         self.value = value
         self.allowed = allowed

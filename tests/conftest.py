@@ -13,13 +13,18 @@ from hypothesis import HealthCheck, settings
 
 from tests.faults.promises import Writer
 from tests.postgres import drop_database, new_database, shared_url
-from tests.selection import FAULTS, can_select, check_marks
+from tests.selection import FAULTS, can_select, check_marks, sort_longest_first
 
 if TYPE_CHECKING:
     from tests.faults.nursery import Nursery
 
 SHARED = Path(__file__).parents[2] / "shared"
 """Recorded agent traffic. It is there only where the project is built, never in a checkout of somebody else."""
+
+
+GC_THRESHOLDS = (20_000, 10, 10)
+"""Thresholds of the garbage collector. Tests make a lot of objects and few cycles: with Python's own thresholds a tenth
+of all processor time goes into looking for them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,19 +37,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # On a busy machine an example takes as long as it takes: no property depends on that.
-    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    gc.set_threshold(*GC_THRESHOLDS)
+    # On a busy machine an example takes as long as it takes: no property depends on that. Examples are the same in
+    # every run, so that a red test tells of the change that was made; `make fuzz` draws others.
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="FUZZ" not in os.environ
+    )
     settings.load_profile("patient")
     if config.getoption("--promises"):
         config.pluginmanager.register(Writer(Path(config.getoption("--promises"))))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of the folder `faults` is marked as such."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every test of the folder `faults` is marked as such. A worker beside others has the longest files first."""
     for item in items:
         if FAULTS in item.path.parents:
             item.add_marker(pytest.mark.faults)
     check_marks(items)
+    if hasattr(config, "workerinput"):
+        sort_longest_first(items)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -18,7 +18,7 @@ from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.plan import RewriteInputs, View
 from proxy.context.policy import Policy
-from proxy.dialects.completions.request import read_message, read_request
+from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
 from proxy.notes.memo_matching import Memo
 
 Json = dict[str, Any]
@@ -67,6 +67,12 @@ def messages(*values: Json) -> tuple[Message, ...]:
 
 def request(values: Sequence[Json], **more: Any) -> Request:
     return read_request(dump({"model": "m", "messages": list(values), **more}))
+
+
+def request_after(before: Request | None, values: Sequence[Json], **more: Any) -> Request:
+    """The request that goes on from another. As in the running proxy, only what follows that one is read anew."""
+    prefix = None if before is None else build_prefix_cache(before)
+    return read_request(dump({"model": "m", "messages": list(values), **more}), prefix=prefix)
 
 
 def look(

@@ -64,10 +64,14 @@ IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "breakpoint", "now", "
 ONLY_IN = {
     "aiohttp": {"proxy/upstream/http1.py", "proxy/upstream/transport.py"},
     "aiosqlite": {"proxy/store/migrate.py", "proxy/store/sqlite.py"},
-    "asyncpg": {"proxy/store/postgres.py", "proxy/store/postgres_writer.py"},
+    "asyncpg": {
+        *("proxy/store/postgres.py", "proxy/store/postgres_writer.py"),
+        *("proxy/store/postgres_batch.py", "proxy/store/postgres_partitions.py"),
+    },
+    "pyarrow": {"proxy/cli/exchange_files.py"},
     "opentelemetry": {"proxy/telemetry.py"},
     "prometheus_client": {"proxy/metrics.py"},
-    "tiktoken": {"proxy/tokenizers.py"},
+    "toktok": {"proxy/tokenizers.py"},
 }
 """Libraries that few files may import, so that they can be exchanged."""
 

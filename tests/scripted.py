@@ -34,15 +34,20 @@ class Scripted:
 
     @property
     def chats(self) -> list[dict[str, Any]]:
-        return [json.loads(r.body) for r in self.received if b"/chat/completions" in r.line]
+        return [json.loads(body) for body in self._chat_bodies]
 
     @property
     def last(self) -> dict[str, Any]:
-        return self.chats[-1]
+        body: dict[str, Any] = json.loads(self._chat_bodies[-1])
+        return body
 
     def texts(self, at: int = -1) -> list[str]:
         """The content of each message of one chat request, as it arrived."""
-        return [m.get("content") for m in self.chats[at]["messages"]]
+        return [m.get("content") for m in json.loads(self._chat_bodies[at])["messages"]]
+
+    @property
+    def _chat_bodies(self) -> list[bytes]:
+        return [r.body for r in self.received if b"/chat/completions" in r.line]
 
     async def __call__(self, request: Request, there: Connection) -> None:
         self.received.append(request)

@@ -1,4 +1,4 @@
-"""Leaves files uncollected in which `-m` selects no test.
+"""Leaves files uncollected in which `-m` selects no test, and puts those first that take longest.
 
 To collect a file costs its import and the imports of its subject, in each worker. The marks of a file's tests are found
 in its text: `pytestmark` on one line has those of all its tests, the rest of it and the `conftest.py` of its folders
@@ -8,6 +8,7 @@ have those of some. A mark that a test has from elsewhere is an error of the run
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from itertools import chain, combinations
@@ -18,6 +19,14 @@ import pytest
 TESTS = Path(__file__).parent
 FAULTS = TESTS / "faults"
 OURS = frozenset(("slow", "timed", "long", "faults", "clients", "full_replay", "again"))
+LONGEST = (
+    "recorded/test_closed_loop.py",
+    "test_benchmarks.py",
+    "recorded/test_recovering.py",
+    "recorded/test_shared.py",
+    "recorded/test_own.py",
+)
+"""Files by the time that they take, from the longest on, where the number of their tests does not tell it."""
 NAME = re.compile(r"[A-Za-z_]\w*")
 PLAIN = re.compile(r"[\w\s()]+")
 PYTESTMARK = re.compile(r"^pytestmark = .*$", re.MULTILINE)
@@ -40,7 +49,8 @@ def find_marks(file: Path) -> tuple[frozenset[str], frozenset[str]]:
     folders = [folder for folder in file.parents if TESTS in folder.parents]
     around = "".join(_read(folder / "conftest.py") for folder in folders)
     sure = frozenset(MARK.findall("\n".join(PYTESTMARK.findall(text)))) | ({"faults"} if FAULTS in folders else set())
-    return sure, frozenset(MARK.findall(text + around)) - sure
+    drawn = {"hypothesis"} if "hypothesis" in text else set()  # the library marks each test of a property
+    return sure, frozenset(drawn.union(MARK.findall(text + around))) - sure
 
 
 def check_marks(items: Iterable[pytest.Item]) -> None:
@@ -50,6 +60,14 @@ def check_marks(items: Iterable[pytest.Item]) -> None:
             hidden = {mark.name for mark in item.iter_markers()} - frozenset().union(*find_marks(item.path))
             if wrong := hidden & OURS:
                 raise pytest.UsageError(f"{item.nodeid} has a mark that its file does not name: {', '.join(wrong)}")
+
+
+def sort_longest_first(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first, then those with the most tests. Workers take whole files in this order: a
+    long one that begins last would leave the other workers with nothing to do."""
+    counts = Counter(item.path for item in items)
+    ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (ranks.get(item.path, len(ranks)), -counts[item.path], str(item.path)))
 
 
 @cache

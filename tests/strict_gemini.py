@@ -24,7 +24,9 @@ Answer = str | Sequence[Json] | Script
 """A text, parts (calls get signatures here where `signs`), or a script that speaks for itself."""
 
 SKIP = "skip_thought_signature_validator"
-_PATH = re.compile(rb"POST /v1beta/models/([\w.-]+):(generateContent|streamGenerateContent|countTokens)(?:\?(\S*))? ")
+_PATH = re.compile(
+    rb"POST /v1(?:beta)?/models/([\w.-]+):(generateContent|streamGenerateContent|countTokens)(?:\?(\S*))? "
+)
 _FIELDS = {
     "contents",
     "systemInstruction",
@@ -246,6 +248,8 @@ def _refuse_signatures(contents: Sequence[Json], model: str) -> Iterator[str]:
                 f"work correctly. Additional data, function call `{first['functionCall']['name']}`, position {n}."
             )
         for part in parts:
-            token = part.get("thoughtSignature")
+            # Bytes in JSON: the SDK writes them in the alphabet for URLs.
+            token = str(part.get("thoughtSignature") or "").replace("-", "+")
+            token = token if token == SKIP else token.replace("_", "/")
             if token and token not in (SKIP, sign(model, part)):
                 yield "Corrupted thought signature."

@@ -11,10 +11,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.benchmarks import chapter
+from tests.benchmarks import chapter, dialects
 from tests.benchmarks.overhead import CLIENTS, KINDS
 from tests.benchmarks.run import SUITES
 from tests.benchmarks.starting import BARE, PROXY
+from tests.benchmarks.wire_formats import WIRE_FORMATS
 
 RUN = Path(__file__).parent / "benchmarks" / "run.py"
 NAMED = [name for name, suite in SUITES.items() if not suite.asked_for]
@@ -44,12 +45,14 @@ def test_a_group_comes_out_whole(folder: Path, name: str) -> None:
         assert "failed" not in row
     if name == "overhead":
         assert len(rows) == 2 * len(KINDS) * len(CLIENTS) * len({BARE, PROXY})
+    if name == "dialects":
+        assert len(rows) == len(dialects.KINDS) * len(CLIENTS) * len(WIRE_FORMATS) * len({BARE, PROXY})
 
 
 @pytest.mark.slow
 def test_plots_are_drawn_of_what_was_measured(folder: Path) -> None:
     drawn = {path.stem for path in folder.glob("*.svg")}
-    assert drawn == {*NAMED, "memory", "loop"} - {"memory", "loop"}
+    assert drawn == {*NAMED} - {"memory", "loop", "start", "calls"}
     for path in folder.glob("*.svg"):
         assert ET.parse(path).getroot().tag.endswith("svg")
 

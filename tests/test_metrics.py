@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -45,6 +46,16 @@ def test_two_proxies_in_one_process_do_not_share_counts() -> None:
     one.client_gone_total.inc()
     assert "context_proxy_client_gone_total 1.0" in one.render_text().decode()
     assert "context_proxy_client_gone_total 0.0" in other.render_text().decode()
+
+
+def test_a_series_is_found_by_its_labels_in_any_order() -> None:
+    metrics = Metrics()
+    metrics.requests_total.labels(route="chat", status="200").inc()
+    metrics.requests_total.labels(status="200", route="chat").inc()
+    metrics.requests_total.labels("chat", "200").inc()
+    assert b'requests_total{route="chat",status="200"} 3.0' in metrics.render_text()
+    with pytest.raises(ValueError, match="Incorrect label names"):
+        metrics.requests_total.labels(route="chat")
 
 
 def test_label_values_are_bounded() -> None:

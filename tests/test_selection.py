@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests import selection
-from tests.selection import can_select, check_marks, find_marks
+from tests.selection import can_select, check_marks, find_marks, sort_longest_first
 
 PLAIN = "not long and not slow and not timed and not faults"
 SLOW = "slow and not long and not timed and not faults"
@@ -66,3 +66,17 @@ def test_a_mark_that_the_text_does_not_name_is_an_error(tests: Path) -> None:
     item: Any = SimpleNamespace(path=file, nodeid="test_a", iter_markers=lambda: [pytest.mark.slow.mark])
     with pytest.raises(pytest.UsageError, match="test_a has a mark that its file does not name: slow"):
         check_marks([item])
+
+
+def test_the_longest_files_come_first_then_those_with_the_most_tests(
+    tests: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "LONGEST", ("test_long.py", "test_longish.py"))
+    names = ["one", "many", "longish", "many", "long"]
+    items: list[Any] = [SimpleNamespace(path=tests / f"test_{name}.py", nodeid=n) for n, name in enumerate(names)]
+    sort_longest_first(items)
+    assert [item.nodeid for item in items] == [4, 2, 1, 3, 0]
+
+
+def test_the_longest_files_are_there() -> None:
+    assert [name for name in selection.LONGEST if not (selection.TESTS / name).is_file()] == []

@@ -27,7 +27,7 @@ _SPACE = frozenset(b" \t\r\n")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING = msgspec.json.Decoder(str)
-_QUOTE, _BACKSLASH, _COLON, _COMMA = 0x22, 0x5C, 0x3A, 0x2C
+_COLON, _COMMA = 0x3A, 0x2C
 
 MAX_TOP_LEVEL_KEYS: Final = 1_000
 """Limit of the keys on the outermost level of a body; requests have 5 to 30."""
@@ -45,20 +45,13 @@ MAX_VALUES: Final = 20_000
 decoded in 2 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One key of an object: `at` is the byte offset of the key's quote, `start` and `end` span the value."""
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """One key of an object. `key_start` is the byte offset of the key's quote, `start` and `end` span the value."""
 
     key: str
     key_start: int
     start: int
     end: int
-
-
-def _skip(raw: bytes, at: int) -> int:
-    while raw[at] in _SPACE:
-        at += 1
-    return at
 
 
 def find_members(raw: bytes, max_members: int | None = None) -> list[Member] | None:
@@ -73,27 +66,35 @@ def find_members(raw: bytes, max_members: int | None = None) -> list[Member] | N
         if max_members is not None and len(values) > max_members:
             raise NotManaged("size", f"an object has {len(values)} keys")
         found: list[Member] = []
-        at = _skip(raw, 0) + 1
+        space = _SPACE
+        at = raw.index(b"{") + 1
         for key, value in values.items():
+            while raw[at] in space:
+                at += 1
             if found:
-                at = _skip(raw, at)
                 if raw[at] != _COMMA:
                     return None
                 at += 1
-            at = _skip(raw, at)
-            close = raw.index(b'"', at + 1)
-            if raw[at] != _QUOTE or raw[at + 1 : close] != key.encode():
+                while raw[at] in space:
+                    at += 1
+            written = b'"%b"' % key.encode()
+            if not raw.startswith(written, at):
                 return None
-            start = _skip(raw, close + 1)
+            start = at + len(written)
+            while raw[start] in space:
+                start += 1
             if raw[start] != _COLON:
                 return None
-            start = _skip(raw, start + 1)
-            end = start + memoryview(value).nbytes
-            if raw[start:end] != bytes(value):
+            start += 1
+            while raw[start] in space:
+                start += 1
+            if not raw.startswith(value, start):
                 return None
+            end = start + memoryview(value).nbytes
             found.append(Member(key, at, start, end))
             at = end
-        at = _skip(raw, at)
+        while raw[at] in space:
+            at += 1
         return found if raw[at : at + 1] == b"}" and not raw[at + 1 :].strip(b" \t\r\n") else None
     except (ValueError, RecursionError, IndexError):
         return None  # not an object, or not JSON: the caller passes the bytes on
@@ -107,17 +108,69 @@ def find_elements(raw: bytes, max_elements: int | None = None) -> list[tuple[int
         if max_elements is not None and len(values) > max_elements:
             raise NotManaged("size", f"a list has {len(values)} items")
         found: list[tuple[int, int]] = []
-        at = _skip(raw, 0) + 1
+        space = _SPACE
+        at = raw.index(b"[") + 1
         for value in values:
             if found:
                 at = raw.index(b",", at) + 1
-            at = _skip(raw, at)
+            while raw[at] in space:
+                at += 1
             end = at + memoryview(value).nbytes
             found.append((at, end))
             at = end
         return found
     except (ValueError, RecursionError, IndexError):
         return None
+
+
+def find_rest(
+    body: bytes,
+    begin: int,
+    array: str,
+    spans: dict[str, tuple[int, int]],
+    array_start: int,
+    max_elements: int | None = None,
+    max_members: int | None = None,
+) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]] | None:
+    """Return the spans of all members, and those of the new elements of an array, for a body that is known up to
+    `begin`. That offset stands behind an element of the array. None if the rest does not continue from there. Raises
+    NotManaged as `find_members` and `find_elements` do.
+
+    array: the key of the array. spans: the members in front of it. array_start: its opening bracket. max_elements:
+    limit of the new elements.
+    """
+    rest = body[begin:].lstrip(b" \t\r\n")
+    more = rest[:1] == b","
+    if more:
+        rest = rest[1:]
+    elif rest[:1] != b"]":
+        return None
+    # Everything after the known elements becomes a body of its own. Its spans, moved by `by`, are the wanted spans.
+    own = b'{"' + array.encode() + b'":[' + rest
+    members = find_members(own, max_members)
+    if not members:
+        return None
+    inside = find_elements(own[members[0].start : members[0].end], max_elements)
+    if inside is None or more != bool(inside):
+        return None  # for example a comma with nothing after it
+    by = len(body) - len(own)
+    found = dict(spans)
+    found[array] = (array_start, members[0].end + by)
+    for member in members[1:]:
+        if member.key in found:
+            return None  # a duplicate key: the caller then reads the whole body, and refuses it there
+        found[member.key] = (member.start + by, member.end + by)
+    at = members[0].start + by
+    return found, [(at + start, at + end) for start, end in inside]
+
+
+def find_array_end(body: bytes, span: tuple[int, int]) -> int:
+    """The offset behind the last element of a JSON array, or behind its opening bracket: more elements would follow
+    there. span: of the array."""
+    end = span[1] - 1
+    while body[end - 1] in _SPACE:
+        end -= 1
+    return end
 
 
 def find_member(raw: bytes, key: str) -> Member | None:

@@ -140,9 +140,10 @@ class Request:
         """(number of messages that the stored result covers, the result); (0, None) if there is none for this owner and
         prefix."""
         before, whose, found = self.memo_values.get(name, ((), owner, None))
-        if found is None or whose != owner or self.messages[: len(before)] != before:
+        if found is None or whose != owner:
             return 0, None
-        return len(before), found
+        is_known = before is self.messages or self.messages[: len(before)] == before
+        return (len(before), found) if is_known else (0, None)
 
     def find_indices(self, name: str, predicate: Callable[[Message], bool]) -> list[int]:
         """The indices of the messages for which `fits` is true. name: the memo's key for this question."""

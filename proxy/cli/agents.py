@@ -21,6 +21,7 @@ ANTHROPIC: Final = "https://api.anthropic.com"
 OPENAI: Final = "https://api.openai.com/v1"
 CHATGPT: Final = "https://chatgpt.com/backend-api/codex"
 """The address to which Codex sends requests of a ChatGPT login."""
+GOOGLE: Final = "https://generativelanguage.googleapis.com"
 
 TOOL_SEARCH: Final = "ENABLE_TOOL_SEARCH"
 FIRST_PARTY: Final = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"
@@ -247,11 +248,47 @@ def _read_copilot(here: AgentSurroundings, upstream: str) -> AgentSetup:
     return AgentSetup((AgentUpstream(kind, base or usual),), wanted)
 
 
+def _read_gemini(here: AgentSurroundings, upstream: str) -> AgentSetup:
+    home = here.find_folder("GEMINI_CLI_HOME")
+    # Gemini CLI takes from a file of variables what the environment does not have.
+    known = {**_find_variables(here.folder, home), **here.environment}
+    kind = ""
+    for file in (home / ".gemini/settings.json", here.folder / ".gemini/settings.json"):
+        security = _read_json(file).get("security")
+        auth = security.get("auth") if isinstance(security, dict) else None
+        kind = (str(auth.get("selectedType") or "") if isinstance(auth, dict) else "") or kind
+    if not kind:
+        by_variable = {"GOOGLE_GENAI_USE_GCA": "oauth-personal", "GOOGLE_GENAI_USE_VERTEXAI": "vertex-ai"}
+        kind = next((one for name, one in by_variable.items() if known.get(name) == "true"), "")
+    if kind not in ("", "gemini-api-key", "gateway"):
+        allowed = "gemini-api-key: a login with Google, and Vertex AI, have addresses of their own"
+        raise ConfigError("security.auth.selectedType", kind, allowed)
+    base = upstream or known.get("GOOGLE_GEMINI_BASE_URL", "")
+    if not (kind or base or known.get("GEMINI_API_KEY")):
+        allowed = "a key of yours: a login with Google has an address that cannot be changed"
+        raise ConfigError("GEMINI_API_KEY", None, allowed)
+    return AgentSetup((AgentUpstream("google", base or GOOGLE),), {"GOOGLE_GEMINI_BASE_URL": "{url}"})
+
+
+def _find_variables(folder: Path, home: Path) -> dict[str, str]:
+    """Return the variables of the file that Gemini CLI reads: the nearest one above a folder, else in the home
+    directory."""
+    for place in (folder, *folder.parents, home):
+        for file in (place / ".gemini" / ".env", place / ".env"):
+            try:
+                lines = file.read_text("utf-8").splitlines()
+            except (OSError, UnicodeDecodeError):
+                continue
+            pairs = [line.removeprefix("export ").partition("=") for line in map(str.strip, lines) if line[:1] != "#"]
+            return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}
+    return {}
+
+
 AgentReader = Callable[[AgentSurroundings, str], AgentSetup]
 
 AGENTS: Final[Mapping[str, AgentReader]] = {
     "claude": _read_claude, "codex": _read_codex, "opencode": _read_opencode, "qwen": _read_qwen,
-    "aider": _read_aider, "copilot": _read_copilot,
+    "aider": _read_aider, "copilot": _read_copilot, "gemini": _read_gemini,
 }  # fmt: skip
 """The agents by the names of their programs."""
 
@@ -262,6 +299,7 @@ KEY_VARIABLES: Final[Mapping[str, Sequence[str]]] = {
     "qwen": ("OPENAI_API_KEY",),
     "aider": ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"),
     "copilot": ("COPILOT_PROVIDER_API_KEY",),
+    "gemini": ("GEMINI_API_KEY",),
 }
 """Variables in which an agent looks for its key."""
 

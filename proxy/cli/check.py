@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.settings_toml import render_settings
 from proxy.context.policy import Policy, check_models
 from proxy.settings.load import Settings, load_settings
 from proxy.settings.policy_files import find_own_classes, read_policy_file
@@ -24,6 +23,9 @@ def check(
     policy: PolicyName = None,
 ) -> None:
     """Read the configuration and print the settings in force. If it is wrong, print line and key (exit code 2)."""
+    # It reads the sources of the settings: `serve` and other commands that take these flags need none of it.
+    from proxy.cli.settings_toml import render_settings  # noqa: PLC0415
+
     settings = read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     typer.echo("# The configuration can be used. In force is:\n")
     typer.echo(render_settings(settings), nl=False)

@@ -38,7 +38,9 @@ def find_points(
         raise ConfigError("--policy", ", ".join(one.label for one in contenders), "one policy with --ask")
     points = list(list_points(found, contenders[0], match, model_name))
     if not points:
-        raise ConfigError("FILE", None, f"conversations that {contenders[0].label} edits: there is nothing to ask")
+        raise ConfigError(
+            "FILE", "the recordings", f"conversations that {contenders[0].label} edits: there is nothing to ask"
+        )
     return points
 
 

@@ -19,7 +19,7 @@ from proxy.cli.settings_toml import TABLE_SETTINGS, read_fields, read_summary, r
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.policy import Policy
 from proxy.context.stages import BUILT_IN_STAGES
-from proxy.errors import ProxyError, RequestError, UpstreamError
+from proxy.errors import ConfigError, ProxyError, RequestError, UpstreamError
 from proxy.metrics import Metrics
 from proxy.settings.load import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
 from proxy.web import app as web
@@ -32,7 +32,12 @@ def docs(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 where something drifts.")] = False,
     folder: Annotated[Path, typer.Option(help="The checkout, with docs/ and config/ in it.")] = Path(),
 ) -> None:
-    """Write the tables of docs/ between their markers, and config/default.toml, from the code."""
+    """Write the tables of docs/ between their markers, and config/default.toml, from the code. For those who change
+    the code: it needs a checkout."""
+    if not (folder / "docs").is_dir():
+        raise ConfigError(
+            "folder", str(folder), "a checkout of context-proxy: it has docs/ and config/", source="--folder"
+        )
     pages = [file for file in (folder / "README.md", *sorted((folder / "docs").rglob("*.md"))) if file.is_file()]
     before = {page: page.read_text("utf-8") for page in pages}
     everything = "".join(before.values())

@@ -43,9 +43,11 @@ from proxy.cli.terminal import (
     print_text,
     style_word,
 )
+from proxy.cli.wire_formats import find_plain_model, find_wire_format
 from proxy.cli.wrap import held_store, read_overview
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy
+from proxy.dialects.usage import read_usage
 from proxy.errors import ConfigError, StoreRefused
 from proxy.settings.load import DEMO, Settings, UpstreamSettings, copy_environment
 from proxy.store import maintenance
@@ -112,7 +114,7 @@ def _find_findings(
         facts = find_model(models, asked)
         yield check_upstream(name, target)
         yield check_model(name, asked, facts)
-        yield check_edits(name, target, policies[target.policy or settings.policy], facts)
+        yield check_edits(name, policies[target.policy or settings.policy], facts)
         if send:
             yield send_request(name, target, asked, facts)
     yield check_store(settings)
@@ -120,34 +122,20 @@ def _find_findings(
     yield from check_agents(AgentSurroundings(copy_environment(), Path.cwd()))
 
 
-def find_plain_model(target: UpstreamSettings) -> str:
-    """Return a model of an upstream for a question about it: the first that is named without a pattern, else a usual
-    one."""
-    plain = [name for name in target.models if not set(name) & set("*?[")]
-    if target.base_url == DEMO:
-        return DEMO
-    return plain[0] if plain else "claude-haiku-4-5" if _speaks_messages(target) else "gpt-5-mini"
-
-
-def _speaks_messages(target: UpstreamSettings) -> bool:
-    return target.strategy == "anthropic" or is_anthropic(target.base_url)
-
-
 def _read_key(target: UpstreamSettings) -> tuple[str, str]:
     """Return (the key, the variable that it is in), empty if there is none."""
     if key := target.read_api_key():
         return key.get_secret_value(), target.api_key_env
-    names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN") if _speaks_messages(target) else ("OPENAI_API_KEY",)
+    names = find_wire_format(target).key_variables
     known = copy_environment()
     return next(((known[name], name) for name in names if known.get(name)), ("", ""))
 
 
 def _ask(target: UpstreamSettings, path: str, key: str, body: Any = None) -> httpx2.Response:
     """Send a request past the proxy, by the upstream's own settings. httpx2.HTTPError and OSError pass through."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    if _speaks_messages(target):
-        headers = {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {})
-    base = target.base_url if urlsplit(target.base_url).path else target.base_url + "/v1"
+    wire_format = find_wire_format(target)
+    headers = wire_format.make_headers(key)
+    base = target.base_url if urlsplit(target.base_url).path else target.base_url + wire_format.version
     certificate = (target.client_cert, target.client_key or target.client_cert) if target.client_cert else None
     with httpx2.Client(
         verify=target.ca_bundle or True, cert=certificate, proxy=target.find_outbound_proxy() or None,
@@ -166,7 +154,7 @@ def check_upstream(name: str, target: UpstreamSettings) -> Finding:
         answer = _ask(target, "/models", key)
     except (httpx2.HTTPError, OSError, ValueError) as problem:
         return Finding(about, "fault", f"{target.base_url} cannot be reached: {problem}", "Check base_url and proxy.")
-    if answer.status_code in (401, 403):
+    if answer.status_code in (401, 403) or b"API_KEY_INVALID" in answer.content:  # Google answers with 400
         if key:
             return Finding(about, "fault", f"it refuses the key in {variable}: {answer.status_code}", "Get another.")
         return Finding(about, "good", f"{target.base_url} answers; each client brings a key of its own")
@@ -190,11 +178,9 @@ def check_model(name: str, asked: str, model: Model) -> Finding:
     return Finding(about, "good", f"{asked} has {window}, {price}, and cached tokens at {model.r:g} of that")
 
 
-def check_edits(name: str, target: UpstreamSettings, policy: Policy, model: Model) -> Finding:
+def check_edits(name: str, policy: Policy, model: Model) -> Finding:
     """Look whether prompts can be edited at all."""
     about = f"edits for {name}"
-    if target.strategy in ("gemini", "gemini_gca"):
-        return Finding(about, "fault", f"{target.strategy} passes unmanaged: nothing is ever edited", "")
     if policy.mode != "rewrite":
         remedy = "Choose one that rewrites: thrifty."
         return Finding(about, "fault", f"the policy {policy.name} never edits (mode {policy.mode})", remedy)
@@ -217,10 +203,7 @@ def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) 
     if target.base_url == DEMO:
         return Finding(about, "good", "not sent: the scripted model always answers")
     key, _ = _read_key(target)
-    messages = [{"role": "user", "content": "Say OK."}]
-    body: dict[str, Any] = {"model": asked, "messages": messages}
-    body |= {"max_tokens" if _speaks_messages(target) else "max_completion_tokens": ANSWER_TOKENS}
-    path = "/messages" if _speaks_messages(target) else "/chat/completions"
+    path, body = find_wire_format(target).make_request(asked, "Say OK.", ANSWER_TOKENS)
     began = time.monotonic()
     try:
         answer = _ask(target, path, key, body)
@@ -232,19 +215,13 @@ def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) 
         why = str(error.get("message") if isinstance(error, dict) else decoded)[:200]
         return Finding(about, "fault", f"{asked}: {answer.status_code}: {why}", "Name another with --model, or a key.")
     took = f"{asked} answered in {time.monotonic() - began:.1f} s"
-    usage = decoded.get("usage")
-    if not isinstance(usage, dict):
+    usage = read_usage(decoded.get("usage") or decoded.get("usageMetadata"))
+    if usage is None:
         return Finding(about, "loss", f"{took} without usage: dollars stay unknown", "Have the server report usage.")
-    prompt: int = usage.get("prompt_tokens") or usage.get("input_tokens") or 0
-    written: int = usage.get("completion_tokens") or usage.get("output_tokens") or 0
-    cost = None if model.input is None else (prompt * model.input + written * (model.output or 0)) / 1e6
-    cached = "cached tokens are reported" if _tells_cached(usage) else "cached tokens are not reported"
-    return Finding(about, "good", f"{took}: {prompt} and {written} tokens, {format_dollars(cost)}; {cached}")
-
-
-def _tells_cached(usage: Mapping[str, Any]) -> bool:
-    details = usage.get("prompt_tokens_details")
-    return "cache_read_input_tokens" in usage or (isinstance(details, dict) and "cached_tokens" in details)
+    cost = None if model.input is None else (usage.prompt * model.input + usage.completion * (model.output or 0)) / 1e6
+    cached = "cached tokens are not reported" if usage.cached is None else "cached tokens are reported"
+    told = f"{usage.prompt} and {usage.completion} tokens, {format_dollars(cost)}"
+    return Finding(about, "good", f"{took}: {told}; {cached}")
 
 
 def check_store(settings: Settings) -> Finding:
@@ -273,7 +250,7 @@ def check_store(settings: Settings) -> Finding:
             found = maintenance.read_schema_status(path)
     except StoreRefused as problem:
         if "in use" in problem.message:
-            return Finding("store", "good", f"{path} is in use, as it is while a proxy runs: {problem.message}")
+            return Finding("store", "good", f"{path} is in use, as it is while a proxy runs")
         return Finding("store", "fault", str(problem), "Restore a backup.")
     size = f"{path.stat().st_size / 1e6:,.1f} MB"
     if found.version > found.latest:

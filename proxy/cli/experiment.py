@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -24,7 +24,25 @@ def report(
     )
 
 
+NO_EXPERIMENT: Final = (
+    "No experiment is set, so there are no two groups of sessions to compare. Put these two lines into the file that"
+    " `context-proxy serve --config FILE` reads, and one session in ten runs without the proxy's edits:\n\n"
+    "[experiment]\ncontrol = 0.1\n\n"
+    "What was saved without a comparison: `context-proxy stats`, and the dashboard's overview."
+)
+
+
 def _print_report(found: Any) -> None:
+    sessions = found["control_sessions"] + found["managed_sessions"]
+    if not found["share"] and not sessions:
+        print_text(NO_EXPERIMENT)
+        return
+    if not sessions:
+        print_text(
+            "Not known yet: no session has an arm so far. The control arm gets"
+            f" {found['share']:.0%} of the sessions that begin from now on."
+        )
+        return
     print_text(found["verdict"])
     print_text(
         f"{found['control_sessions']} sessions in the control arm, {found['managed_sessions']} managed"

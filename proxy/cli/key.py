@@ -16,7 +16,6 @@ from typing import Annotated, Final, get_args
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from proxy.cli.settings_toml import render_literal
 from proxy.errors import ConfigError
@@ -48,9 +47,8 @@ def key(
     made = KEY_PREFIX + secrets.token_urlsafe(32)
     typer.echo(render_entry(made, name, tenant, plane))
     # The key goes to stderr, so that `context-proxy key >>config.toml` does not write it to the file.
-    console = Console(stderr=True)
-    console.print("\nThe key, shown only now; clients send it as x-context-key:")
-    console.print(made, soft_wrap=True, highlight=False, markup=False)
+    typer.echo("\nThe key, shown only now; clients send it as x-context-key:", err=True)
+    typer.echo(made, err=True)
 
 
 def write_keys(folder: Path, tenant: str) -> None:

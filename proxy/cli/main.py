@@ -1,54 +1,115 @@
-"""`context-proxy`: the commands, and the exit of a command whose configuration is wrong."""
+"""`context-proxy`: the commands, and the exit of a command whose configuration is wrong.
+
+A command's module is imported when that command is run. All of them are imported for the help, and for the commands of
+operator actions, which are made from their table.
+"""
 
 from __future__ import annotations
 
+import gc
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 
-from proxy.cli import operator_actions, sessions
-from proxy.cli.check import check
-from proxy.cli.docs import docs
-from proxy.cli.doctor import doctor
-from proxy.cli.experiment import report
-from proxy.cli.key import key
-from proxy.cli.mcp import mcp
-from proxy.cli.replay import replay
-from proxy.cli.serve import serve
-from proxy.cli.sessions import stats
-from proxy.cli.shell import shell
-from proxy.cli.tail import tail
-from proxy.cli.transfer import export, import_files
-from proxy.cli.upkeep import backup, migrate, restore, vacuum
-from proxy.cli.wrap import wrap
 from proxy.errors import ConfigError, StoreRefused
 from proxy.version import VERSION
 
-app = typer.Typer(
-    name="context-proxy",
-    help="An OpenAI-compatible proxy that keeps an agent's context small, cheap and truthful.",
-    no_args_is_help=True,
-    # Tracebacks with values of local variables would show keys and messages.
-    pretty_exceptions_enable=False,
+ITSELF, LOOK_ON, STEER, STORED = "The proxy itself", "Look on", "Steer a session", "What is stored"
+"""Titles of the help, above the commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandModule:
+    """A command, and the module that has its function."""
+
+    name: str
+    module: str
+    function: str
+    title: str
+    takes_foreign_options: bool = False
+    """True if options behind the first argument belong to another program."""
+
+
+BEFORE_ACTIONS: Final = (
+    *(CommandModule(name, f"proxy.cli.{name}", name, ITSELF) for name in ("serve", "check", "doctor", "key", "replay")),
+    CommandModule("mcp", "proxy.cli.mcp", "mcp", ITSELF),
+    CommandModule("stats", "proxy.cli.sessions", "stats", LOOK_ON),
+    CommandModule("report", "proxy.cli.experiment", "report", LOOK_ON),
+    *(CommandModule(name, f"proxy.cli.{name}", name, LOOK_ON) for name in ("shell", "tail")),
+    CommandModule("wrap", "proxy.cli.wrap", "wrap", ITSELF, takes_foreign_options=True),
 )
-for command in (serve, check, doctor, key, replay, mcp):
-    app.command(rich_help_panel="The proxy itself")(command)
-for command in (stats, report, shell, tail):
-    app.command(rich_help_panel="Look on")(command)
-# What follows the agent's name is the agent's, options included.
-app.command(rich_help_panel="The proxy itself", context_settings={"allow_interspersed_args": False})(wrap)
-groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": sessions.messages_app}
-app.command(rich_help_panel="Steer a session")(operator_actions.build)
-operator_actions.add_commands(app, groups, "Steer a session")
-for name, several in groups.items():
-    looks = name in ("sessions", "groups", "messages")
-    app.add_typer(several, name=name, rich_help_panel="Look on" if looks else "Steer a session")
-app.command(rich_help_panel="What is stored")(export)
-app.command("import", rich_help_panel="What is stored")(import_files)
-for command in (backup, restore, migrate, vacuum):
-    app.command(rich_help_panel="What is stored")(command)
-app.command(rich_help_panel="The proxy itself")(docs)
+AFTER_ACTIONS: Final = (
+    CommandModule("export", "proxy.cli.transfer", "export", STORED),
+    CommandModule("import", "proxy.cli.transfer", "import_files", STORED),
+    *(CommandModule(name, "proxy.cli.upkeep", name, STORED) for name in ("backup", "restore", "migrate", "vacuum")),
+    CommandModule("docs", "proxy.cli.docs", "docs", ITSELF),
+)
+"""The commands before and after those of the operator actions, in the order of the help."""
+NEEDS_ALL: Final = frozenset({"docs", "shell"})
+"""Commands that read the whole command line."""
+
+
+def make_app(only: str = "") -> typer.Typer:
+    """Return the command line. only: the one command that it has; empty: all of them."""
+    app = _make_empty_app()
+    if only:
+        (found,) = (one for one in (*BEFORE_ACTIONS, *AFTER_ACTIONS) if one.name == only)
+        _add_command(app, found)
+        return app
+    for one in BEFORE_ACTIONS:
+        _add_command(app, one)
+    _add_actions(app)
+    for one in AFTER_ACTIONS:
+        _add_command(app, one)
+    return app
+
+
+def choose_app(word: str) -> typer.Typer:
+    """Return a command line in which a command is as it is in the whole one, with as few others as possible. word: the
+    first argument."""
+    if word in {one.name for one in (*BEFORE_ACTIONS, *AFTER_ACTIONS)} - NEEDS_ALL:
+        return make_app(word)
+    if word and not word.startswith("-") and word not in NEEDS_ALL:
+        app = _make_empty_app()
+        _add_actions(app)
+        commands = {one.name or str(getattr(one.callback, "__name__", "")) for one in app.registered_commands}
+        if word in commands | {group.name for group in app.registered_groups}:
+            return app
+    return make_app()  # also for an unknown word, which may be like a known one
+
+
+def _make_empty_app() -> typer.Typer:
+    app = typer.Typer(
+        name="context-proxy",
+        help="An OpenAI-compatible proxy that keeps an agent's context small, cheap and truthful.",
+        no_args_is_help=True,
+        # Tracebacks with values of local variables would show keys and messages.
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    return app
+
+
+def _add_command(app: typer.Typer, one: CommandModule) -> None:
+    settings = {"allow_interspersed_args": False} if one.takes_foreign_options else None
+    function = getattr(import_module(one.module), one.function)
+    app.command(one.name, rich_help_panel=one.title, context_settings=settings)(function)
+
+
+def _add_actions(app: typer.Typer) -> None:
+    # They import the models of all operator actions, for a third of a second.
+    from proxy.cli import operator_actions, sessions  # noqa: PLC0415
+
+    groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": sessions.messages_app}
+    app.command(rich_help_panel=STEER)(operator_actions.build)
+    operator_actions.add_commands(app, groups, STEER)
+    for name, several in groups.items():
+        looks = name in ("sessions", "groups", "messages")
+        app.add_typer(several, name=name, rich_help_panel=LOOK_ON if looks else STEER)
 
 
 def _version(wanted: bool) -> None:
@@ -57,7 +118,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     show: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
@@ -66,9 +126,29 @@ def options(
     """An OpenAI-compatible proxy that keeps an agent's context small, cheap and truthful."""
 
 
+@cache
+def _make_whole_app() -> typer.Typer:
+    return make_app()
+
+
+def __getattr__(name: str) -> Any:
+    """Return `app`, the whole command line, which imports every command."""
+    if name == "app":
+        return _make_whole_app()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def run() -> None:
     """Entry point of the installed command. Exit code 2: the configuration or the store cannot be used; stderr says
     why."""
+    word = next(iter(sys.argv[1:]), "")
+    # What is imported stays. The garbage collector would visit all of it again and again: a tenth of a start.
+    gc.disable()
+    try:
+        app = choose_app(word)
+        gc.freeze()
+    finally:
+        gc.enable()
     try:
         app()
     except (ConfigError, StoreRefused) as error:

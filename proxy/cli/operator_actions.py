@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.remote import Branch, Limit, RemoteCommand, Session, make_group, quote_id, remote_command
+from proxy.cli.remote import Branch, Limit, RemoteCommand, Session, Yes, make_group, quote_id, remote_command
 from proxy.cli.terminal import (
     TableColumn,
     edit_text,
@@ -50,7 +50,6 @@ GROUPS: Final = {
 DASH_TEXT_SETTINGS: Final = {"ignore_unknown_options": True}
 """Settings of commands whose text may begin with a dash, as lists do."""
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Id = Annotated[str, typer.Argument(help="Its id.", show_default=False)]
 Ids = Annotated[
     list[str], typer.Argument(help="Ids of groups or messages, as lists and prompts have them.", show_default=False)
@@ -144,12 +143,18 @@ def show_prompt(
     request: Annotated[str | None, typer.Option("--request", help="That of a past request, by its id.")] = None,
     branch: Branch = None,
     brief: Annotated[bool, typer.Option("--brief", help="A line a message.")] = False,
+    first: Annotated[int, typer.Option(help="The message to begin with; negative: so many from the end.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, max=1000, help="Messages to show; without it all.")] = None,
     body: Annotated[bool, typer.Option("--body", help="The exact bytes, and nothing else.")] = False,
 ) -> None:
     """Show the exact prompt, with the reason for each message left out or shortened. A long prompt opens in $PAGER."""
     path = command.client.find_session_path(session)
     place = f"/exchanges/{request}/prompt" if request else "/prompt"
-    found = command.client.request("GET", path + place, branch=None if request else branch)
+    if body:
+        first, limit = 0, None
+    found = command.client.request(
+        "GET", path + place, branch=None if request else branch, first=first or None, limit=limit
+    )
     if body:
         typer.echo(found["body"], nl=False)
         return

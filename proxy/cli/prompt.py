@@ -29,6 +29,8 @@ def render_prompt(found: Any) -> Text:
         f"{format_number(found['tokens_before'])} tokens as the client sends it,"
         f" {format_number(found['tokens_after'])} sent\n"
     )
+    if page := _describe_page(found):
+        text.append(f"{page}\n", "bright_black")
     if found.get("refused"):
         text.append(f"the original went out: {escape_controls(found['refused'])}\n", "yellow")
     inserts: dict[int, list[Any]] = {}
@@ -56,10 +58,24 @@ def print_outline(found: Any) -> None:
             f" policy {escape_controls(found['policy'])}"
         )
     )
+    if page := _describe_page(found):
+        out.print(Text(page))
     print_table(found["messages"], OUTLINE_COLUMNS, empty="no message")
     for insert in found["inserts"]:
         put_in = Text(f"+ {escape_controls(insert['source'])}: {join_lines(insert['text'])}", "blue")
         out.print(put_in, overflow="ellipsis", no_wrap=True)
+
+
+def _describe_page(found: Any) -> str:
+    """Return the line that says which messages are shown; empty if all are."""
+    shown, count = found["messages"], found.get("count", len(found["messages"]))
+    if len(shown) == count:
+        return ""
+    if not shown:
+        return f"none of {format_number(count)} messages: --first is behind the last one"
+    first, last = format_number(shown[0]["index"]), format_number(shown[-1]["index"])
+    follow = f"; --first {found['next']} shows those that follow" if found["next"] is not None else ""
+    return f"messages {first} to {last} of {format_number(count)}{follow}"
 
 
 def render_message(message: Any) -> Text:

@@ -23,7 +23,7 @@ import typer
 
 from proxy.cli import terminal
 from proxy.errors import ConfigError, ProxyError
-from proxy.web.api.admin_context import write_address
+from proxy.web.session_address import write_address
 
 USAGE_STATUSES: Final = frozenset({400, 401, 413, 415, 421, 422})
 """Statuses after which the command line, its key or its address has to change. Other statuses refuse the request
@@ -105,10 +105,14 @@ class AdminClient:
         if name != "-":
             # `name` is never an address already, so a name that begins with ~ is written as an address.
             return f"/api/sessions/{quote(write_address(name), safe='~')}"
+        return f"/api/sessions/{quote(self.find_newest_session(), safe='~')}"
+
+    def find_newest_session(self) -> str:
+        """Return the address of the session used last. Raises Refused if there is no session yet."""
         newest = self.request("GET", "/api/sessions", limit=1)["items"]
         if not newest:
             raise RemoteRefused(404, "there is no session yet.", "Send a request through the proxy first.")
-        return f"/api/sessions/{quote(newest[0]['address'], safe='~')}"
+        return str(newest[0]["address"])
 
     @contextmanager
     def _open_answer(
@@ -117,6 +121,8 @@ class AdminClient:
         given = {"tenant": self.tenant or None, **query}
         asked = {name: _format_query_value(value) for name, value in given.items() if value is not None}
         target = path + ("?" + urlencode(asked, doseq=True) if asked else "")
+        if not self.key.isprintable():
+            raise ConfigError("key", "***", "a key as `context-proxy key` makes them", source="--key")
         sent = {"x-context-key": self.key, **headers} if self.key else headers
         connection = _connection(self.url, self.seconds)
         try:
@@ -147,11 +153,20 @@ def _connection(url: str, seconds: float) -> http.client.HTTPConnection:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    if parts.scheme not in ("http", "https") or not host or parts.path.rstrip("/") not in ("", "/v1"):
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or not _is_host(host)
+        or parts.path.rstrip("/") not in ("", "/v1")
+    ):
         raise ConfigError("url", url, "a proxy's address such as http://127.0.0.1:8080", source="--url")
     if parts.scheme == "https":
         return http.client.HTTPSConnection(host, port, timeout=seconds, context=ssl.create_default_context())
     return http.client.HTTPConnection(host, port, timeout=seconds)
+
+
+def _is_host(host: str) -> bool:
+    return host.isprintable() and " " not in host
 
 
 def _format_query_value(value: object) -> str | list[str]:
@@ -202,6 +217,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON
 
 Session = Annotated[str, typer.Argument(help="A session's name; - for the one used last.", show_default=False)]
 Branch = Annotated[str | None, typer.Option("--branch", help="Its branch; without it the one last spoken in.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Lines at most.")]
 
 SHARED_OPTIONS: Final = ("url", "key", "tenant", "json")

@@ -145,7 +145,8 @@ def replay(
         typer.echo("context-proxy: stopped; nothing was written", err=True)
         raise typer.Exit(130) from None
     if not report.requests:
-        raise ConfigError("FILE", None, "conversations with an answer to a user message: nothing could be played")
+        what = ("FILE", ", ".join(files)) if files else ("db", settings.db)
+        raise ConfigError(*what, "conversations with an answer to a user message: nothing could be played")
     if plot is not None:
         plot.write_text(render_svg(report), "utf-8")
     if html is not None:
@@ -210,7 +211,11 @@ def _spooled(files: list[Path]) -> Iterator[list[Path]]:
         if Path("-") in files:
             with copied.open("wb") as target:
                 shutil.copyfileobj(sys.stdin.buffer, target)
-        yield [copied if file == Path("-") else file for file in files]
+        try:
+            yield [copied if file == Path("-") else file for file in files]
+        except ConfigError as problem:  # nobody knows the copy's name
+            value, source = ("stdin" if one == str(copied) else one for one in (problem.value, problem.source))
+            raise ConfigError(problem.key, value, problem.allowed, line=problem.line, source=str(source)) from None
 
 
 def _chained(*parts: Iterator[RecordedConversation]) -> Iterator[RecordedConversation]:

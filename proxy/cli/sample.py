@@ -14,7 +14,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,20 +30,25 @@ STEP_S: Final = 40.0
 """Seconds between two requests of a sample."""
 
 
-@dataclass(slots=True)
 class SampleClock:
-    """The clock of the requests that are played."""
+    """The clock of the requests that are played. Between two requests it is moved on. During one it goes as any other
+    clock, so that each has the time that it took."""
 
-    at: float
+    def __init__(self, at: float) -> None:
+        self._offset = at - time.monotonic()
 
     def __call__(self) -> float:
-        return self.at
+        return self._offset + time.monotonic()
+
+    def move(self, seconds: float) -> None:
+        """Move the clock on."""
+        self._offset += seconds
 
 
 def read_samples() -> list[dict[str, Any]]:
-    """Return the recorded conversations of the package."""
+    """Return the recorded conversations of the package, the longest one last: `-` stands for the session used last."""
     lines = gzip.decompress(find_shipped_file(SAMPLE_FILE).read_bytes()).splitlines()
-    return [json.loads(line) for line in lines]
+    return sorted((json.loads(line) for line in lines), key=lambda one: len(one["messages"]))
 
 
 def check_empty(db: str) -> None:
@@ -53,6 +57,8 @@ def check_empty(db: str) -> None:
         raise ConfigError("db", "***" if "://" in db else db, "a SQLite file that is empty or not there, for --sample")
     if not Path(db).exists() or Path(db).stat().st_size == 0:
         return
+    if not Path(db).is_file():
+        raise ConfigError("db", db, "a SQLite file that is empty or not there, for --sample")
     try:
         with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as there:
             [count] = there.execute("SELECT count(*) FROM sessions").fetchone()
@@ -96,7 +102,7 @@ async def _play(app: ContextProxy, clock: SampleClock, sample: dict[str, Any]) -
     ids: Iterator[str] = iter(())
     for message in sample["messages"]:
         if message["role"] == "assistant":
-            clock.at += STEP_S
+            clock.move(STEP_S)
             body = {"model": DEMO, "messages": history, "tools": sample["tools"]}
             answer = await _ask(app, sample["id"], msgspec.json.encode(body))
             history.append(answer["choices"][0]["message"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import ipaddress
+import json
 import logging
 import os
 import resource
@@ -17,23 +18,19 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 import uvicorn
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from proxy.cli.check import Config, Db, Host, PolicyName, Port, Upstream, read_settings
-from proxy.cli.key import write_plane_keys
 from proxy.cli.logs import set_up_logging
-from proxy.cli.sample import check_empty, fill_store
+from proxy.cli.wire_formats import find_plain_model, find_wire_format
 from proxy.errors import ConfigError
-from proxy.settings.load import DEMO, Settings, mask_password
+from proxy.settings.load import DEMO, Settings, copy_environment, mask_password
 from proxy.web.app import create_app
 from proxy.web.metrics_listener import MetricsServer, create_metrics_app
 from proxy.web.server import make_connection_class
@@ -66,6 +63,9 @@ def serve(
     if not sample:
         _serve(*read_with_keys(config, db=db, **flags))
         return
+    # The scripts of the demo, for this option alone.
+    from proxy.cli.sample import check_empty, fill_store  # noqa: PLC0415
+
     with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
         file = db or str(Path(folder) / "sample.sqlite3")
         check_empty(file)
@@ -79,6 +79,9 @@ def read_with_keys(config: Path | None, **flags: object) -> tuple[Settings, dict
     settings = read_settings(config, **flags)
     if not settings.keys_dir or settings.keys:
         return settings, {}
+    # The C library's crypt and the reader of the settings' sources: for a container's first start alone.
+    from proxy.cli.key import write_plane_keys  # noqa: PLC0415
+
     try:
         Path(settings.keys_dir).mkdir(mode=0o700, exist_ok=True)
         made = write_plane_keys(Path(settings.keys_dir), "default")
@@ -178,9 +181,10 @@ class AnnouncingServer(uvicorn.Server):
             if self._metrics_server is not None:
                 await self._metrics_server.start()
             tune_collector()
+            self._app.lazy_api.on_built = gc.freeze  # it stays as well
             sys.setswitchinterval(THREAD_SWITCH_S)
             if self._announces:
-                print_address(self._settings, make_base_url(*self._address), Console(), self._made_keys)
+                print_address(self._settings, make_base_url(*self._address), sys.stdout, self._made_keys)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop the server. After the notice, event streams end at once. All other answers have time to end, until a
@@ -261,61 +265,66 @@ def make_base_url(host: str, port: int) -> str:
 
 
 def print_address(
-    settings: Settings, url: str, console: Console, made_keys: Mapping[str, str] = MappingProxyType({})
+    settings: Settings, url: str, out: TextIO, made_keys: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Print the settings of the server and examples of requests, in lines that can be copied. made_keys: new keys by
     plane, which are shown this once."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("listening", Text(url, style="cyan"))
-    table.add_row("dashboard", Text(url.removesuffix("/v1") + "/dashboard/", style="cyan"))
+    # Not with rich: for a dozen lines it would take 3 MB of this process for as long as it runs.
+    environment = copy_environment()
+    coloured = out.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+    bold, dim, cyan, plain = ("\x1b[1m", "\x1b[2m", "\x1b[36m", "\x1b[0m") if coloured else ("", "", "", "")
+    rows = list(_list_facts(settings, url))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"\n{bold}agent-context-proxy{plain}"]
+    for name, value in rows:
+        colour = cyan if value.startswith(url.removesuffix("/v1")) else ""
+        lines.append(f"{bold}{name:{width}}{plain}  {colour}{value}{plain if colour else ''}")
+    if made_keys:
+        lines.append(f"\n{dim}the new keys, shown only now: for agents, then for the dashboard and the commands{plain}")
+        for variable, plane in (("CONTEXT_KEY", "data"), ("CONTEXT_PROXY_KEY", "admin")):
+            lines.append(f"export {variable}={made_keys[plane]}")
+    for title, text in make_examples(settings, url):
+        lines += [f"\n{dim}{title}{plain}", text]
+    out.write("\n".join(lines) + "\n\n")
+    out.flush()
+
+
+def _list_facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
+    """Yield what the server is, each with its name."""
+    yield "listening", url
+    yield "dashboard", url.removesuffix("/v1") + "/dashboard/"
     if settings.metrics_port:
         host = settings.metrics_host or settings.host
-        table.add_row("metrics", Text(f"{make_base_url(host, settings.metrics_port).removesuffix('/v1')}/metrics"))
-    table.add_row("policy", Text(settings.policy))
-    table.add_row("store", Text(mask_password(settings.db)))
-    keys = len(settings.keys)
-    table.add_row("keys", Text(str(keys) if keys else "none: only this machine is served"))
+        yield "metrics", f"{make_base_url(host, settings.metrics_port).removesuffix('/v1')}/metrics"
+    yield "policy", settings.policy
+    yield "store", mask_password(settings.db)
+    yield "keys", str(len(settings.keys)) if settings.keys else "none: only this machine is served"
     if settings.keys_dir:
-        table.add_row("", Text(f"made in {settings.keys_dir}: data.key is for agents, admin.key for people"))
+        yield "", f"made in {settings.keys_dir}: data.key is for agents, admin.key for people"
     for name, target in settings.active_upstreams.items():
         where = "the built-in scripted model" if target.base_url == DEMO else target.base_url
-        table.add_row("upstream", Text(f"{name}: {where} ({', '.join(target.models)})"))
-    console.print("\n[bold]agent-context-proxy[/bold]")
-    console.print(table)
-    if made_keys:
-        console.print("\n[dim]the new keys, shown only now: for agents, then for the dashboard and the commands[/dim]")
-        for variable, plane in (("CONTEXT_KEY", "data"), ("CONTEXT_PROXY_KEY", "admin")):
-            console.print(Text(f"export {variable}={made_keys[plane]}"), soft_wrap=True, highlight=False)
-    for title, lines in make_examples(settings, url):
-        console.print(f"\n[dim]{title}[/dim]")
-        # Neither wrapped nor coloured, since people copy these lines.
-        console.print(Text(lines), soft_wrap=True, highlight=False)
-    console.print()
+        yield "upstream", f"{name}: {where} ({', '.join(target.models)})"
 
 
 def make_examples(settings: Settings, url: str) -> list[tuple[str, str]]:
-    """Return (title, text) of a curl line and of a few lines of Python, both of which work as they are."""
+    """Return (title, text) of a curl line and of a client's lines, which work as they are in the upstream's format."""
     first = next(iter(settings.active_upstreams.values()))
-    demo = first.base_url == DEMO
-    plain = [model for model in first.models if not set(model) & set("*?[")]
-    model = DEMO if demo else plain[0] if plain else "gpt-5-mini"
-    keyless = demo or first.read_api_key() is not None
-    key_header = "" if keyless else ' -H "Authorization: Bearer $OPENAI_API_KEY"'
-    key_argument = ', api_key="unused"' if keyless else ""
-    imports = "from openai import OpenAI\n"
+    wire_format = find_wire_format(first)
+    model = find_plain_model(first)
+    keyless = first.base_url == DEMO or first.read_api_key() is not None
+    headers = wire_format.make_headers("" if keyless else f"${wire_format.key_variables[0]}")
+    arguments = ', api_key="unused"' if keyless else ""
+    imports = ""
     if settings.keys:
         # Not CONTEXT_PROXY_KEY: that variable is for the proxy's own commands, in the same environment.
-        key_header += ' -H "x-context-key: $CONTEXT_KEY"'
-        key_argument += ', default_headers={"x-context-key": environ["CONTEXT_KEY"]}'
-        imports = "from os import environ\n" + imports
-    question = f'"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]'
-    curl = f"curl -s {url}/chat/completions -H 'Content-Type: application/json'{key_header} -d '{{{question}}}'"
-    arguments = f'model="{model}", messages=[{{"role": "user", "content": "Hello"}}]'
-    python = (
-        f"{imports}"
-        f'client = OpenAI(base_url="{url}"{key_argument})\n'
-        f"print(client.chat.completions.create({arguments}).choices[0].message.content)"
-    )
-    return [("try it with curl", curl), ("or from Python (pip install openai)", python)]
+        headers["x-context-key"] = "$CONTEXT_KEY"
+        arguments += ', default_headers={"x-context-key": environ["CONTEXT_KEY"]}'
+        imports = "from os import environ\n"
+    root = url.removesuffix("/v1")
+    path, body = wire_format.make_request(model, "Hello", 0)
+    shown = "".join(f' -H "{name}: {value}"' for name, value in headers.items())
+    question = json.dumps(body)
+    curl = f"curl -s {root}{wire_format.version}{path} -H 'Content-Type: application/json'{shown} -d '{question}'"
+    title, _, lines = wire_format.client.partition("\n")
+    client = lines.format(url=root, model=model, arguments=arguments)
+    return [("try it with curl", curl), (title, (imports if "environ" in client else "") + client)]

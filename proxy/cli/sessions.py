@@ -10,8 +10,17 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.operator_actions import Yes
-from proxy.cli.remote import Branch, Limit, RemoteCommand, RemoteRefused, Session, make_group, quote_id, remote_command
+from proxy.cli.remote import (
+    Branch,
+    Limit,
+    RemoteCommand,
+    RemoteRefused,
+    Session,
+    Yes,
+    make_group,
+    quote_id,
+    remote_command,
+)
 from proxy.cli.terminal import (
     ROLE_STYLES,
     TableColumn,
@@ -418,7 +427,10 @@ def _print_details(found: Any) -> None:
     )
     if found["figures"]:
         make_console().print()
-        figures = {
-            n.replace("_", " "): format_number(int(v) if v == int(v) else v) for n, v in found["figures"].items() if v
-        }
+        figures = {n.replace("_", " "): _format_figure(n, v) for n, v in found["figures"].items() if v}
         print_pairs("since it started", figures)
+
+
+def _format_figure(name: str, value: float) -> str:
+    """Return a figure of the proxy. Dollars have more than two places: a request often costs less than a cent."""
+    return format_dollars(value) if "dollars" in name else format_number(int(value) if value == int(value) else value)

@@ -37,7 +37,7 @@ def tail(
 ) -> None:
     """Show events as they happen, until Ctrl-C. With --json: one JSON object per line."""
     if session == "-":
-        session = command.client.request("GET", "/api/sessions", limit=1)["items"][0]["address"]
+        session = command.client.find_newest_session()
     query: dict[str, object] = {"session": session or None, "kind": kind or None}
     left = count
     for event in _follow_events(command, query, after):

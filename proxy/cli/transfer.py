@@ -19,10 +19,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from proxy.cli.check import Config, Db, read_settings
 from proxy.cli.remote import RemoteCommand, RemoteRefused, remote_command
 from proxy.cli.terminal import print_error, print_json, print_text
 from proxy.contrib import std_slop
 from proxy.errors import ConfigError
+from proxy.settings.load import Settings
 
 NDJSON: Final = "application/x-ndjson"
 
@@ -36,10 +38,51 @@ def export(
         str | None, typer.Argument(help="A session's name, - for the one used last; without it all of them.")
     ] = None,
     out: Out = Path("-"),
+    parquet: Annotated[
+        Path | None, typer.Option(help="Write exchanges and their costs instead, as Parquet, read from the store.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="The same as CSV.")] = None,
+    since: Annotated[str, typer.Option(help="Exchanges that began at this time or later: ISO 8601, UTC.")] = "",
+    until: Annotated[str, typer.Option(help="Exchanges that began before it; without it 15 minutes ago.")] = "",
+    config: Config = None,
+    db: Db = None,
 ) -> None:
-    """Write conversations as JSONL, one per line, in the format that `import` and `replay` read."""
+    """Write conversations as JSONL, one per line, in the format that `import` and `replay` read; or a table of
+    exchanges."""
+    if parquet is not None or csv is not None:
+        _export_table(command, session, parquet, csv, since, until, read_settings(config, db=db))
+        return
     path = "/api" if session is None else command.client.find_session_path(session)
     save_lines(command, path + "/export", out, "conversations")
+
+
+def _export_table(
+    command: RemoteCommand,
+    session: str | None,
+    parquet: Path | None,
+    csv: Path | None,
+    since: str,
+    until: str,
+    settings: Settings,
+) -> None:
+    """Write exchanges to one file. Raises ConfigError and StoreRefused."""
+    from proxy.cli.exchange_files import export_exchanges  # noqa: PLC0415  it needs much that other exports do not
+
+    if session is not None or (parquet is not None and csv is not None):
+        raise ConfigError("SESSION" if session else "csv", session or str(csv), "one file of all sessions at a time")
+    out, name = (parquet, "parquet") if parquet is not None else (csv or Path("-"), "csv")
+    try:
+        with open_replacement(out) as file, show_progress("exchanges") as move:
+            done = export_exchanges(
+                settings, file, move, is_parquet=parquet is not None, since=since, until=until,
+                tenant=command.client.tenant,
+            )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(
+            name, str(out), f"a file that can be written ({error.strerror})", source=f"--{name}"
+        ) from None
+    text = f"{done['exchanges']} exchanges written to {out}; the next export goes on with --since {done['until']}"
+    command.report_done({"file": str(out), **done}, text)
 
 
 @remote_command

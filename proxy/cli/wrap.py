@@ -72,11 +72,10 @@ def wrap(
         print_notice(f"{agent} runs behind {used.url}, which leads to {used.leads_to}.")
         for line in (*used.notes, *setup.notes):
             print_notice(line)
-        client = AdminClient(used.url, seconds=SETTLE_S)
         began = time.time()
         environment = {**surroundings.environment, **setup.fill_environment(used.url)}
         code = run_agent([program, *setup.fill_arguments(used.url), *given], environment)
-        for line in describe_savings(read_savings(client, began)):
+        for line in describe_savings(read_savings(used.url, began)):
             print_notice(line)
         print_notice(used.afterwards)
     raise typer.Exit(code)
@@ -228,13 +227,24 @@ def start_proxy(settings: Settings) -> Iterator[str]:
         while not server.started and thread.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
         if not server.started:
-            raise StoreRefused("the proxy did not start.", hint=f"Its log is {log_file}.")
+            reason = find_last_error(log_file)
+            raise StoreRefused(f"the proxy did not start{reason and ': ' + reason}", hint=f"Its log is {log_file}.")
         host, port = listener.getsockname()[:2]
         try:
             yield f"http://{host}:{port}"
         finally:
             server.should_exit = True
             thread.join(START_S)
+
+
+def find_last_error(log_file: Path) -> str:
+    """Return the text of the last error in a log of ours, which says why a start was refused; "" if there is none."""
+    try:
+        lines = log_file.read_text("utf-8", "replace").splitlines()[-20:]
+    except OSError:
+        return ""
+    errors = [line.partition(" error ")[2] for line in lines if " error " in line]
+    return next((one for one in reversed(errors) if "startup failed" not in one), "")
 
 
 def run_agent(command: list[str], environment: Mapping[str, str]) -> int:
@@ -271,8 +281,10 @@ def _is_in_foreground() -> bool:
         return False
 
 
-def read_savings(client: AdminClient, since: float) -> Any:
-    """Return the sums of the requests since a moment, once the last of them are stored; None if the proxy is gone."""
+def read_savings(url: str, since: float) -> Any:
+    """Return the sums of the requests since a moment, once the last of them are stored; None if the proxy is gone. The
+    first answer of the admin API may take seconds on a busy machine, since it is loaded for it."""
+    client = AdminClient(url, seconds=START_S)
     until = time.monotonic() + SETTLE_S
     try:
         while True:
@@ -297,10 +309,12 @@ def describe_savings(found: Any) -> list[str]:
     share = f" ({left_out / before:.0%})" if before else ""
     requests = "1 request" if found["requests"] == 1 else f"{found['requests']:,} requests"
     lines = [f"{requests}; {left_out:,} of {before:,} prompt tokens were left out{share}."]
-    priced = found["requests"] - found["unpriced"] - found["without_usage"] - found["open_requests"]
+    failed = found.get("failed", 0)  # a proxy that runs already may be older
+    priced = found["requests"] - found["unpriced"] - found["without_usage"] - found["open_requests"] - failed
     if priced:
         saved = found["cost_without"] - found["cost"]
-        verb = "saved" if saved >= 0 else "more than without the proxy"
+        by = " by the provider's cache" if saved > 0 and not left_out else ""  # marks of the proxy are the reason
+        verb = "saved" + by if saved >= 0 else "more than without the proxy"
         lines.append(
             f"{format_dollars(found['cost'])} paid in place of {format_dollars(found['cost_without'])}: "
             f"{format_dollars(abs(saved))} {verb}."
@@ -311,6 +325,8 @@ def describe_savings(found: Any) -> list[str]:
         (found["open_requests"], "the answer has not ended"),
     ]
     lines += [f"Dollars are unknown for {count:,} of the requests: {why}." for count, why in rest if count]
+    if failed:
+        lines.append(f"{failed:,} of the requests failed, and the agent was told why.")
     if found["more"]:
         lines.append("There are more sessions than were added up.")
     return lines

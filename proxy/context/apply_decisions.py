@@ -85,7 +85,7 @@ def rewrite_remaining(
     """`rewrite` of a conversation without the messages that the operator has taken out. inputs: of all its messages.
     hidden: as `remove_dropped_messages`."""
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
-    left = remove_dropped_messages(request, keys, session, policy, model, inputs.weigh, inputs.strategy, hidden)
+    left = remove_dropped_messages(request, keys, session, policy, model, inputs.token_counter, inputs.strategy, hidden)
     rest = replace(
         inputs,
         keys=left.keys,
@@ -102,7 +102,7 @@ def remove_dropped_messages(
     session: BranchState,
     policy: Policy,
     model: Model,
-    weigh: TokenCounter,
+    token_counter: TokenCounter,
     strategy: str = "openai",
     hidden: Collection[bytes] = (),
 ) -> RemainingMessages:
@@ -114,7 +114,7 @@ def remove_dropped_messages(
     out: dict[int, Edit] = {}
     edits = dict(session.edits)
     if decisions is not None and decisions.dropped:
-        out = _find_removed_edits(request, keys, decisions, policy, model, weigh, strategy, hidden)
+        out = _find_removed_edits(request, keys, decisions, policy, model, token_counter, strategy, hidden)
         lost = frozenset(chain.public_id(k) for k in decisions.dropped)
         session = replace(session, decisions=replace(decisions, dropped={}, dropped_ids=lost))
     if not out:
@@ -130,7 +130,7 @@ def _find_removed_edits(
     decisions: OperatorDecisions,
     policy: Policy,
     model: Model,
-    weigh: TokenCounter,
+    token_counter: TokenCounter,
     strategy: str,
     hidden: Collection[bytes],
 ) -> dict[int, Edit]:
@@ -153,10 +153,10 @@ def _find_removed_edits(
             reason = reason if not mine else ""
             continue
         for n in places:
-            size = weigh(messages[n])
+            size = token_counter(messages[n])
             edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
     lenient = _as_lenient(messages, model)
-    inputs = RewriteInputs(weigh, keys, strategy, [strategy] * len(keys))
+    inputs = RewriteInputs(token_counter, keys, strategy, [strategy] * len(keys))
     seen = view.build_view(request, BranchState(), policy, lenient, 0.0, inputs)
     edits = repair.repair_order(seen, edits, {})
     return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}

@@ -181,7 +181,7 @@ def _shortened(seen: View, policy: Policy, n: int, old: Edit | None, level: int)
         text = text if whole else old.text.removesuffix(added)
     fixed = view.count_edited_tokens(seen, n, added)
     mark_of = make_mark_renderer(public_id(key), len(text) if whole else None, seen.offered_tools)
-    short = truncate_text(text, max(0, level - fixed), seen.weigh.count_text, mark_of) + added
+    short = truncate_text(text, max(0, level - fixed), seen.token_counter.count_text, mark_of) + added
     after = view.count_edited_tokens(seen, n, short)
     reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"
     return Edit(key, "text", short, NAME, reason, seen.original_tokens[n], after)
@@ -252,7 +252,7 @@ def _may_bear(seen: View, n: int, edit: Edit | None) -> bool:
 
 
 def _with_remark(seen: View, n: int, edit: Edit | None, text: str) -> Edit:
-    size = seen.weigh.count_text(text)
+    size = seen.token_counter.count_text(text)
     if edit is None:
         whole = seen.original_tokens[n]
         return Edit(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from proxy.chat.message import Call, checkpoint
 from proxy.context.analysis import identifiers
-from proxy.context.analysis.refetch import Refetch, find_refetches, find_source, pair_results
+from proxy.context.analysis.refetch import Refetch, ResultSource, find_refetches, find_sources, pair_results
 from proxy.context.plan import ContentKind, Edit, Proposal, View
 
 MAX_REFETCH_RATE = 0.02
@@ -83,13 +83,13 @@ def find_result_lookups(view: View) -> ResultLookups:
 
     def more(begin: int, known: ResultLookups | None) -> ResultLookups:
         found = known.copy() if known else ResultLookups()
-        calls = dict(pair_results(view.messages, begin))
+        calls, sources = dict(pair_results(view.messages, begin)), find_sources(view)
         calling = next((n for n in range(begin - 1, -1, -1) if view.messages[n].calls), -1) if calls else -1
         for n in range(begin, len(view.messages)):
             checkpoint()
             message = view.messages[n]
             if n in calls:
-                _note(found, n, calls[n], calling)
+                _note(found, n, calls[n], sources[n], calling)
                 continue
             if message.calls:
                 calling = n
@@ -99,8 +99,7 @@ def find_result_lookups(view: View) -> ResultLookups:
     return view.memo("lookups", more)
 
 
-def _note(found: ResultLookups, n: int, call: Call, calling: int) -> None:
-    source = find_source(call)
+def _note(found: ResultLookups, n: int, call: Call, source: ResultSource, calling: int) -> None:
     sort = call.name if source.action in ("other", "recalls") else f"{call.name} {source.action}"
     keys = find_call_keys(call)
     found.by_result[n] = ResultLookup(sort, calling, source.canonical_call, keys)

@@ -179,8 +179,8 @@ def _draft_with_inserts(seen: View, edits: Mapping[bytes, Edit], wanted: Sequenc
     """The draft with these inserts in their places."""
     before = edits
     by_index, after, edits = _place_inserts(seen, wanted, edits)
-    added = sum(seen.weigh.count_text(i.text) for found in by_index.values() for i in found)
-    added += PER_MESSAGE + seen.weigh.count_text(join_inserts(after)) if after else 0
+    added = sum(seen.token_counter.count_text(i.text) for found in by_index.values() for i in found)
+    added += PER_MESSAGE + seen.token_counter.count_text(join_inserts(after)) if after else 0
     bare = fit.count_total_tokens(seen, before) - seen.insert_tokens
     tokens = added + (bare if edits is before else fit.count_total_tokens(seen, edits) - seen.insert_tokens)
     extra = tokens - bare
@@ -311,7 +311,9 @@ def _choose(
     elif not open_:
         chosen = []
     else:
-        chosen = schedule.when_it_pays(seen, open_, policy.rent, policy.payback, page_faults.make_fault_cost(seen))
+        chosen = schedule.when_it_pays(
+            seen, open_, policy.rent, policy.payback, page_faults.make_fault_cost(seen), eager=policy.eager
+        )
         if high and seen.total > high and sum(schedule.count_saved_tokens(seen, p) for p in chosen) < seen.total - high:
             chosen = schedule.over_budget(seen, open_, high, low)
     return sorted(at_once + _add_dependencies(chosen, open_), key=lambda p: p.index)
@@ -367,7 +369,7 @@ def _place_inserts(
 
 
 def _append_insert(seen: View, index: int, insert: Insert, old: Edit | None) -> Edit:
-    size = seen.weigh.count_text(insert.text)
+    size = seen.token_counter.count_text(insert.text)
     if old is None or old.text is None:
         whole = seen.original_tokens[index]
         return Edit(seen.keys[index], "append", insert.text, insert.source, "kept at the tail", whole, whole + size)

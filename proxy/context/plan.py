@@ -25,8 +25,10 @@ T = TypeVar("T")
 MemoValues = dict[str, tuple[int, object, Any]]
 """Facts about messages, by name: (number of messages at the front that it covers, owner, value)."""
 
-Action = Literal["text", "gone", "text_only", "append"]
-"""text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end."""
+Action = Literal["text", "gone", "text_only", "append", "arguments"]
+"""text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end.
+arguments: calls with shorter arguments; the text of the edit is a JSON list with one entry for each call, null if the
+call stays as it is."""
 
 ContentKind = Literal["view", "other", "unknown"]
 """Kind of content of a tool result.
@@ -36,7 +38,7 @@ command output, from which an agent takes names. unknown: any other tool (an API
 report).
 """
 
-ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "text_only": 2, "gone": 3}
+ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "arguments": 1, "text_only": 2, "gone": 3}
 """Strength of each action. An edit is superseded only by a stronger one, or by a shorter text."""
 
 REFERENCE_STAGES = frozenset({"refer_repeats"})
@@ -181,7 +183,7 @@ class History:
 
     messages: tuple[Message, ...]
     keys: tuple[bytes, ...]
-    weigh: TokenCounter
+    token_counter: TokenCounter
     observation: re.Pattern[str] | None
     original_tokens: list[int]
     """Tokens of each message."""
@@ -233,7 +235,7 @@ class RewriteInputs:
 
     `times` and `strategies` have one entry for each message; if they are empty, `now` and `strategy` hold for all."""
 
-    weigh: TokenCounter
+    token_counter: TokenCounter
     """The counter of tokens."""
     keys: Sequence[bytes] | None = None
     """The messages' chain keys, if the caller has them."""
@@ -300,7 +302,7 @@ class View:
     model: Model
     budget: int | None
     """The most tokens that the prompt should have, None if no limit is known."""
-    weigh: TokenCounter
+    token_counter: TokenCounter
     strategies: Sequence[str]
     """The wire format that each message was made for."""
     strategy: str

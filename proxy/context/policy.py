@@ -18,6 +18,7 @@ ScheduleName = Literal["always", "over_budget", "when_it_pays", "append_only", "
 Mode = Literal["rewrite", "observe", "passthrough"]
 AskWhen = Literal["always", "when_needed", "never"]
 StatePlace = Literal["system", "tail"]
+Arguments = Literal["keep", "dead"]
 OfferTime = Literal["first_request", "first_edit", "when_needed", "never"]
 
 TOOLS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos")
@@ -51,6 +52,10 @@ class Policy:
     """`when_it_pays`: the rent paid for stale tokens, times this number, has to reach the price of an edit."""
     payback: float = 0.0
     """`when_it_pays`: an edit has to pay back within this share of the requests so far; 0: no such test."""
+    eager: bool = False
+    """`when_it_pays`: a result that was sent once does not wait for its rent, only for `payback`."""
+    arguments: Arguments = "keep"
+    """Arguments of earlier calls: keep them, or shorten dead texts (the stage `shorten_arguments`)."""
     ask: AskWhen = "when_needed"
     """Condition on which the model is asked to end its answer with a STATE block."""
     state_place: StatePlace = "tail"
@@ -109,10 +114,12 @@ DISABLED_SETTINGS: Mapping[str, str] = {"warn_of_loops": "loops"}
 FORMER_KEYS = {"voices": "injections"}
 """Names that keys of a policy file had before 0.1.0 was released."""
 _TOOL_KEYS = ("enabled", "offer")
-_CHOICES: dict[str, tuple[str, ...]] = {
+_CHOICES: dict[str, tuple[object, ...]] = {
     "schedule": get_args(ScheduleName),
     "mode": get_args(Mode),
     "ask": get_args(AskWhen),
+    "arguments": get_args(Arguments),
+    "eager": (True, False),
     "state_place": get_args(StatePlace),
 }
 
@@ -139,7 +146,9 @@ def read_policy(
             names = FORMER_KEYS[key] + ", its name now" if key in FORMER_KEYS else "one of " + ", ".join(sorted(known))
             raise ConfigError(key, value, names, source=source)
         if key in _CHOICES and value not in _CHOICES[key]:
-            raise ConfigError(key, value, "one of " + ", ".join(_CHOICES[key]), source=source)
+            raise ConfigError(
+                key, value, "one of " + ", ".join(str(one).lower() for one in _CHOICES[key]), source=source
+            )
         if key in ("budget", "low") and (not isinstance(value, int | float) or value is True or not 0 < value <= 1):
             raise ConfigError(key, value, "a share between 0 and 1", source=source)
         if key == "window" and (not isinstance(value, int) or value is True or value < 0):
@@ -159,7 +168,17 @@ def read_policy(
         values[key] = value
     if "name" not in values:
         raise ConfigError("name", None, "the policy's name", source=source)
+    values["stages"] = _add_argument_stage(values, built_in, source)
     return _with_shared(Policy(**values), [*table.get("stages", []), *table.get("injections", [])], source)
+
+
+def _add_argument_stage(values: Mapping[str, Any], built_in: Mapping[str, type], source: str) -> tuple[Stage, ...]:
+    """The stages, with `shorten_arguments` in addition where the policy asks for it and does not name it itself."""
+    stages: tuple[Stage, ...] = values.get("stages", ())
+    if values.get("arguments") != "dead":
+        return stages
+    made = make_stage({"use": "shorten_arguments"}, built_in, source=source)
+    return stages if any(type(stage) is type(made) for stage in stages) else (*stages, made)
 
 
 def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str) -> Policy:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
+from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message
 from proxy.context import validate, view
 from proxy.context.branch_state import BranchState
@@ -33,12 +34,14 @@ def _apply(message: Message, edit: Edit) -> bytes:
         return completions.replace_text(message.raw, text)
     if edit.action == "append":
         return completions.append_text(message.raw, text)
+    if edit.action == "arguments":
+        return completions.replace_arguments(message.raw, decode_embedded(text, list[str | None]))
     return completions.remove_calls(message.raw)
 
 
 def read_visible_text(message: Message, edit: Edit | None) -> str:
     """The message's text as it goes out."""
-    if edit is None or edit.action == "text_only":
+    if edit is None or edit.action in ("text_only", "arguments"):
         return message.text
     return message.text + (edit.text or "") if edit.action == "append" else (edit.text or "")
 

@@ -47,6 +47,8 @@ def when_it_pays(
     rent: float = 1.0,
     payback: float = 0.0,
     fault_cost: Callable[[Proposal], float] = _free,
+    *,
+    eager: bool = False,
 ) -> list[Proposal]:
     """The batch of proposals that has paid for itself, from one proposal on to the end; or none.
 
@@ -64,17 +66,21 @@ def when_it_pays(
     fault_cost: the expected cost of page faults in one request after the edit. A proposal that saves no more than its
     loss is left out.
 
+    eager: a result that was sent once has nothing behind it in the cache yet, and its edit will never be cheaper. So a
+    batch that begins with such a result does not wait for its rent. The savings within the payback time count instead.
+
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
     offers = list(_find_profitable(view, proposals, fault_cost))
-    chosen = _batch(view, offers, rent, payback)
+    chosen = _batch(view, offers, rent, payback, eager=eager)
     if not chosen and view.tool_tokens:
         view = replace(view, tool_tokens=0)
         offers = [one for one in offers if one.proposal.refers_to_view]
-        chosen = _batch(view, offers, rent, payback)
+        chosen = _batch(view, offers, rent, payback, eager=eager)
     if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
-        as_ever = {p.index for p in _batch(replace(view, cached_tokens=view.warm_tokens), offers, rent, payback)}
+        warm = replace(view, cached_tokens=view.warm_tokens)
+        as_ever = {p.index for p in _batch(warm, offers, rent, payback, eager=eager)}
         chosen = [p for p in chosen if not _is_quoted(p) or p.index in as_ever]
     return chosen
 
@@ -102,7 +108,7 @@ def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[
             yield _Offer(proposal, gain, saving)
 
 
-def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float) -> list[Proposal]:
+def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float, *, eager: bool) -> list[Proposal]:
     """The proposals of the batch with the most rent left over, or none."""
     if not offers:
         return []
@@ -122,10 +128,18 @@ def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float) ->
         paid += offers[n].saving * (now - view.request_counts[proposal.since])
         cached = fronts[proposal.index]
         price = w * (total + view.tool_tokens - gained - cached) + r * cached - keep
-        left = rent * paid - price
+        due = rent * paid
+        if eager and _was_sent_once(view, proposal):
+            due = max(due, payback * now * saving)
+        left = due - price
         if gained > 0 and left >= 0 and left > most and (payback == 0 or payback * now * saving >= price):
             best, most = n, left
     return [offered.proposal for offered in offers[best:]]
+
+
+def _was_sent_once(view: View, proposal: Proposal) -> bool:
+    """True if the message was sent at most once: no part of the cache stands behind it."""
+    return view.request_counts[-1] - view.request_counts[proposal.index] <= 1
 
 
 def is_batch_paid(
@@ -205,7 +219,8 @@ def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
     stronger = ACTION_STRENGTH[proposal.action] > ACTION_STRENGTH[edit.action]
     if proposal.action == edit.action == "append":
         return True  # the stage continues the appended text
-    return stronger or (proposal.action == edit.action == "text" and proposal.after < edit.after)
+    is_same = proposal.action == edit.action and proposal.action in ("text", "arguments")
+    return stronger or (is_same and proposal.after < edit.after)
 
 
 def apply(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, literal: bool) -> Mapping[bytes, Edit]:
@@ -232,7 +247,7 @@ def apply(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, 
             after = 0
         elif proposal.action == "append":
             after = seen.original_tokens[proposal.index] + view.count_text_tokens(seen, message, text or "")
-        elif text is not None:
+        elif proposal.action == "text" and text is not None:
             after = view.count_edited_tokens(seen, proposal.index, text)
             if after >= seen.tokens[proposal.index] and not literal:
                 continue  # the stub is no shorter than the replaced text

@@ -27,12 +27,12 @@ def build_view(
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
-    weigh = inputs.weigh
+    token_counter = inputs.token_counter
     messages = request.messages
-    known = build_history(request, keys, weigh, policy.observation)
+    known = build_history(request, keys, token_counter, policy.observation)
     applied = apply_edits(known, _NONE if policy.literal else session.edits)
     front = make_system_texts(request, session, policy) if policy.state_place == "system" else []
-    head = weigh.count_tools(request.tools) if request.tools else 0
+    head = token_counter.count_tools(request.tools) if request.tools else 0
     room = compute_token_budget(request, policy, model, session.learned_window)
     warm = _count_cached_tokens(known, applied, head, session, model, front)
     return View(
@@ -52,7 +52,7 @@ def build_view(
         model=model,
         budget=room.budget if room is not None else None,
         limit=room.limit if room is not None else None,
-        weigh=weigh,
+        token_counter=token_counter,
         strategies=inputs.strategies,
         strategy=inputs.strategy,
         is_result=known.is_result,
@@ -94,7 +94,7 @@ def count_edited_tokens(seen: View, index: int, text: str) -> int:
 
 def count_text_tokens(seen: View, message: Message, text: str) -> int:
     """Tokens of a text that goes into a message, remembered with the message."""
-    return message.derive(lambda _: seen.weigh.count_text(text), ("count", seen.weigh, text))
+    return message.derive(lambda _: seen.token_counter.count_text(text), ("count", seen.token_counter, text))
 
 
 def _is_cold(session: BranchState, model: Model, now: float) -> bool:
@@ -210,13 +210,13 @@ _NOTE = "ground"
 
 
 def build_history(
-    request: Request, keys: Sequence[bytes], weigh: TokenCounter, observation: re.Pattern[str] | None
+    request: Request, keys: Sequence[bytes], token_counter: TokenCounter, observation: re.Pattern[str] | None
 ) -> History:
     """The facts that the request's messages give by themselves. observation: see `Policy`."""
     messages, keys = request.messages, tuple(keys)
     known: History | None = request.memo_values.get(_NOTE)
     if known is None or not (
-        known.weigh is weigh
+        known.token_counter is token_counter
         and known.observation is observation
         and messages[: len(known.messages)] == known.messages
         and keys[: len(known.keys)] == known.keys
@@ -224,14 +224,14 @@ def build_history(
         known = None
     elif len(messages) == len(known.messages):
         return known
-    extended = request.memo_values[_NOTE] = _extend_history(request, keys, weigh, observation, known)
+    extended = request.memo_values[_NOTE] = _extend_history(request, keys, token_counter, observation, known)
     return extended
 
 
 def _extend_history(
     request: Request,
     keys: tuple[bytes, ...],
-    weigh: TokenCounter,
+    token_counter: TokenCounter,
     observation: re.Pattern[str] | None,
     known: History | None,
 ) -> History:
@@ -256,9 +256,9 @@ def _extend_history(
     return History(
         messages=messages,
         keys=keys,
-        weigh=weigh,
+        token_counter=token_counter,
         observation=observation,
-        original_tokens=[*(known.original_tokens if known else ()), *weigh.count_each(new)],
+        original_tokens=[*(known.original_tokens if known else ()), *token_counter.count_each(new)],
         request_counts=requests,
         is_result=[*(known.is_result if known else ()), *results],
         assistant_indexes=answers,

@@ -102,13 +102,13 @@ def _json(item: PlainMessage) -> bytes:
         raise NotManaged("shape", f"a message that is no JSON: {problem}") from problem
 
 
-def estimate_tokens(content: str | PlainMessage | PlainHistory, *, weigh: TokenCounter = _WEIGH) -> int:
-    """Tokens of a text, of a message, or of a history. weigh: a counter in place of the estimate."""
+def estimate_tokens(content: str | PlainMessage | PlainHistory, *, token_counter: TokenCounter = _WEIGH) -> int:
+    """Tokens of a text, of a message, or of a history. token_counter: a counter in place of the estimate."""
     if isinstance(content, str):
-        return weigh.count_text(content)
+        return token_counter.count_text(content)
     if isinstance(content, Mapping):
-        return weigh(read_item(content))
-    return sum(weigh(read_item(item)) for item in content)
+        return token_counter(read_item(content))
+    return sum(token_counter(read_item(item)) for item in content)
 
 
 def score_context_importance(
@@ -142,7 +142,7 @@ def prune_context(
     *,
     models: Sequence[Model] = (),
     weights: ImportanceWeights = DEFAULT_WEIGHTS,
-    weigh: TokenCounter = _WEIGH,
+    token_counter: TokenCounter = _WEIGH,
 ) -> PrunedHistory:
     """Keep all system messages, the newest message, and the best of the others that fit into `max_tokens`.
 
@@ -150,7 +150,7 @@ def prune_context(
     """
     budget = int(find_limit(model_name, models) * TARGET_SHARE) if max_tokens is None else max_tokens
     messages = [read_item(item) for item in history]
-    tokens = [weigh(message) for message in messages]
+    tokens = [token_counter(message) for message in messages]
     total = sum(tokens)
     if total <= budget:
         return _pruned(history, history, [], total, total)
@@ -176,18 +176,26 @@ def _pruned(
 
 
 def auto_manage_context(
-    history: PlainHistory, model_name: str = "default", *, models: Sequence[Model] = (), weigh: TokenCounter = _WEIGH
+    history: PlainHistory,
+    model_name: str = "default",
+    *,
+    models: Sequence[Model] = (),
+    token_counter: TokenCounter = _WEIGH,
 ) -> PrunedHistory:
     """Prune the history to 80 % of the model's limit if it is over that; else `pruned` is `history` itself."""
-    return prune_context(history, None, model_name, models=models, weigh=weigh)
+    return prune_context(history, None, model_name, models=models, token_counter=token_counter)
 
 
 def get_context_stats(
-    history: PlainHistory, model_name: str = "default", *, models: Sequence[Model] = (), weigh: TokenCounter = _WEIGH
+    history: PlainHistory,
+    model_name: str = "default",
+    *,
+    models: Sequence[Model] = (),
+    token_counter: TokenCounter = _WEIGH,
 ) -> ContextFillLevel:
     """The fill level of a model's context with this history."""
     limit = find_limit(model_name, models)
-    tokens = estimate_tokens(history, weigh=weigh)
+    tokens = estimate_tokens(history, token_counter=token_counter)
     return {
         "items": len(history),
         "tokens": tokens,

@@ -11,11 +11,13 @@ sends the token back behind another prompt is refused, or loses the reasoning. `
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+
+from proxy.chat.json_spans import SizeLimits
 
 OutgoingMessage = tuple[int | None, bytes]
 """One canonical message to send: the index of the canonical message that it is made from, and its bytes.
@@ -55,6 +57,20 @@ class WireRequest(Protocol):
         tools: definitions in the form of chat completions, with commas between. A canonical message of the request that
         no outgoing message is made from is removed. Raises ValueError for a change that the dialect does not allow.
         """
+
+
+class GrowingRequest(WireRequest, Protocol):
+    """A request from which a longer one of the same history is read."""
+
+    @property
+    def prefix_end(self) -> int:
+        """The end of the part that the next body of the history is expected to begin with; 0 if none is expected."""
+
+
+W = TypeVar("W", bound=GrowingRequest)
+WireReader = Callable[[bytes, SizeLimits | None, W | None], W]
+"""Reader of a body, with its limits, and with an earlier request whose bytes up to `prefix_end` the body begins with:
+only the rest is read. None: all of it is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ other keep the bytes between them, including spaces and line ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from proxy.chat import json_spans
+from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.errors import NotManaged
 
 Span = tuple[int, int]
 Replacement = tuple[int, int, bytes]
@@ -39,6 +41,40 @@ def read_elements(raw: bytes, span: Span | None = None) -> list[Span]:
     if elements is None:
         raise ValueError("a value that should be a list is none")
     return [(start + one, start + other) for one, other in elements]
+
+
+def find_body_members(body: bytes, limits: SizeLimits | None) -> dict[str, Span]:
+    """The spans of the values of a request body, by key. Raises NotManaged: `unreadable` if its members cannot be
+    distinguished, `size` over the limits."""
+    found = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
+    if found is None:
+        raise NotManaged("unreadable", "the body's members cannot be told apart")
+    return {one.key: (one.start, one.end) for one in found}
+
+
+def find_history(body: bytes, span: Span, limits: SizeLimits | None, problem: str) -> tuple[Span, ...]:
+    """The spans of the elements of the array with the history. Raises NotManaged: `shape` with this problem for an
+    empty array or another value, `size` over the limits."""
+    found = json_spans.find_elements(body[span[0] : span[1]], None if limits is None else limits.messages)
+    if not found:
+        raise NotManaged("shape", problem)
+    return tuple((span[0] + start, span[0] + end) for start, end in found)
+
+
+def find_longer_history(
+    body: bytes, key: str, members: Mapping[str, Span], elements: Sequence[Span], limits: SizeLimits | None
+) -> tuple[dict[str, Span], tuple[Span, ...]] | None:
+    """The spans of the values and of the history of a body that begins as an earlier one; None if the rest does not
+    continue from there. Raises NotManaged: `size` over the limits.
+
+    key: that of the array with the history. members: of the earlier body. elements: those of its history that both
+    bodies begin with.
+    """
+    start = members[key][0]
+    known = {name: span for name, span in members.items() if span[1] <= start}
+    most = (None, None) if limits is None else (limits.messages - len(elements), MAX_TOP_LEVEL_KEYS)
+    found = json_spans.find_rest(body, elements[-1][1], key, known, start, *most)
+    return None if found is None else (found[0], (*elements, *found[1]))
 
 
 def read_any(raw: bytes) -> Any:

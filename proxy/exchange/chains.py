@@ -19,14 +19,15 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects.responses import chained, rules
 from proxy.dialects.responses.request import ResponsesRequest
-from proxy.errors import StoreUnavailable, UpstreamError
+from proxy.errors import NotManaged, StoreUnavailable, UpstreamError
+from proxy.exchange.item_references import ITEM_PREFIX, remember_items, resolve_references
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions.locate import derive_tenant
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
 from proxy.store.base import Row
-from proxy.store.response_names import MAX_NAME_CHARS, ResponseNameRow
+from proxy.store.response_names import ResponseNameRow, is_storable
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.response_echo import ResponseEcho
 from proxy.upstream.client import Reply
@@ -53,24 +54,48 @@ async def follow(services: Services, incoming: Incoming, *, takes: bool, counts:
 
     takes: the proxy may complete it. counts: it asks for a count or a compaction, and has no answer of its own.
     """
-    if incoming.dialect != DIALECT:
+    if incoming.dialect != DIALECT or not await _is_readable(services, incoming.body):
         return incoming
-    facts = await _in_worker(services, len(incoming.body), lambda: chained.read_chain_facts(incoming.body))
+    facts = await run_in_worker(services, len(incoming.body), lambda: chained.read_chain_facts(incoming.body))
     if facts is None or not (facts.name or facts.is_stored):
         return incoming
-    tenant = _find_tenant(services, incoming)
+    tenant = find_tenant(services, incoming.headers, incoming.tenant)
     history = await find_history(services, tenant, facts.name) if facts.name else None
     made = Chain(facts, incoming.body, history or NOTHING_KNOWN)
     takes = takes and facts.is_whole and not facts.conversation
     try:
+        whole = incoming
+        if b"item_reference" in incoming.body and (takes or not made.history.at_provider):
+            body = await resolve_references(services, tenant, incoming.body)
+            whole = incoming if body is None else replace(incoming, body=body, encoded=None)
+            made = replace(made, is_resolved=body is not None)
         if not facts.name:
-            return await _begin(services, incoming, made, takes=takes and not counts)
+            return await _begin(services, whole, made, takes=takes and not counts)
         if history is not None and facts.previous and _may_take(history, takes=takes):
-            return await _take_over(services, incoming, made, counts=counts)
-    except (ValueError, RecursionError, msgspec.DecodeError):
+            # What the provider does not know can be left out in no case.
+            made = made if history.at_provider else replace(made, original=whole.body)
+            return await _take_over(services, whole, made, counts=counts)
+    except (ValueError, KeyError, RecursionError, msgspec.DecodeError):
         services.metrics.internal_errors_total.labels(where="takeover").inc()
         log.exception("a chain cannot be completed from the store; the request goes on as it came")
-    return replace(incoming, chain=made)
+    return replace(incoming, chain=replace(made, is_resolved=False))
+
+
+async def _is_readable(services: Services, body: bytes) -> bool:
+    """True if a body is within the limits: only then is anything of it decoded."""
+    limits = services.message_cache.limits
+    if limits is None:
+        return True
+
+    def check() -> bool:
+        try:
+            limits.check_size(body)
+            limits.check_values(body)
+        except NotManaged:
+            return False
+        return True
+
+    return await run_in_worker(services, len(body), check)
 
 
 def _may_take(history: KnownHistory, *, takes: bool) -> bool:
@@ -82,7 +107,7 @@ async def _begin(services: Services, incoming: Incoming, made: Chain, *, takes: 
     """Return a request that names nothing, and whose answer a later request may name."""
     if not takes:
         return replace(incoming, chain=replace(made, history=replace(NOTHING_KNOWN, is_known=True)))
-    is_whole = await _in_worker(services, len(incoming.body), lambda: chained.can_restore(incoming.body))
+    is_whole = await run_in_worker(services, len(incoming.body), lambda: chained.can_restore(incoming.body))
     made = replace(made, history=replace(NOTHING_KNOWN, is_known=True), is_whole=is_whole)
     if made.facts.asks_encrypted or not _may_ask(services, incoming):
         return replace(incoming, chain=made)
@@ -102,7 +127,7 @@ async def _take_over(services: Services, incoming: Incoming, made: Chain, *, cou
 
     if chained.has_bare_reasoning(messages) and made.history.at_provider:
         return replace(incoming, chain=made)
-    body, is_whole = await _in_worker(services, len(incoming.body) + made.history.size, complete)
+    body, is_whole = await run_in_worker(services, len(incoming.body) + made.history.size, complete)
     if counts:
         return replace(incoming, body=body, encoded=None, chain=replace(made, is_taken_over=True))
     is_whole = is_whole and facts.is_whole
@@ -129,13 +154,14 @@ def return_unplanned(incoming: Incoming) -> Incoming:
     return replace(incoming, body=body, chain=None)
 
 
-def _find_tenant(services: Services, incoming: Incoming) -> str:
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
-    return incoming.tenant or derive_tenant(headers, services.settings.identity.salt.get_secret_value())
+def find_tenant(services: Services, headers: Headers, tenant: str | None) -> str:
+    """The tenant of a request. tenant: that of the client's key; None if no keys are configured."""
+    named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+    return tenant or derive_tenant(named, services.settings.identity.salt.get_secret_value())
 
 
-async def _in_worker(services: Services, size: int, work: Callable[[], _T]) -> _T:
-    """The result of some work, in a worker thread where it reads many bytes."""
+async def run_in_worker(services: Services, size: int, work: Callable[[], _T]) -> _T:
+    """The result of some work, in a worker thread where it reads many bytes. size: their number."""
     if size < MANY_BYTES:
         return work()
     return await asyncio.get_running_loop().run_in_executor(services.workers, work)
@@ -145,8 +171,11 @@ async def find_history(services: Services, tenant: str, name: str) -> KnownHisto
     """The messages up to the answer of this name, from memory or the store; None if it is not known. A store that is
     away knows nothing, and is counted."""
     found = services.histories.get(tenant, name)
+    if name.startswith(ITEM_PREFIX):
+        return None
     if found is not None:
-        return found
+        return None if await _is_deleted(services, tenant, name) else found
+    forgotten = services.histories.forgotten
     try:
         row = await services.store.read_response_name(tenant, name)
         exchange = await services.store.read_exchange(tenant, row.session, row.exchange) if row is not None else None
@@ -162,8 +191,23 @@ async def find_history(services: Services, tenant: str, name: str) -> KnownHisto
         return None
     is_known = row.is_known and exchange.answer is not None and len(messages) > 0
     found = KnownHistory(row.session, tuple(messages), is_known, row.is_whole, row.at_provider)
-    services.histories.put(tenant, name, found)
+    if forgotten == services.histories.forgotten:  # else the name may have been deleted since it was read
+        services.histories.put(tenant, name, found)
     return found
+
+
+async def _is_deleted(services: Services, tenant: str, name: str) -> bool:
+    """True if a client has deleted a response through another replica. A store that is away knows nothing."""
+    if not services.store.shared:
+        return False
+    try:
+        row = await services.store.read_response_name(tenant, name)
+    except StoreUnavailable:
+        return False
+    if row is None or row.exchange:
+        return False
+    services.histories.forget(tenant, name)
+    return True
 
 
 def record_names(
@@ -174,24 +218,25 @@ def record_names(
     if chain is None or not chain.facts.is_stored or not isinstance(request, ResponsesRequest):
         return []
     raw = answer.build_message()
-    names = [name for name in (answer.id, chain.facts.conversation) if name and len(name) <= MAX_NAME_CHARS]
+    named = (answer.id, chain.facts.conversation)
+    names = [name for name in named if name and is_storable(name) and not name.startswith(ITEM_PREFIX)]
     is_known = chain.history.is_known and is_complete and answer_key is not None and raw is not None
     # The provider has the first of several rounds under the name that the client knows, with a call of the proxy.
     at_provider = chain.at_provider and turn.rounds.hidden is None
     messages = [message.raw for message in turn.request.messages][1 if request.has_instructions else 0 :]
     session = turn.located.branch.session
     is_whole = chain.is_whole and is_known and not answer.is_capped
+    branch = turn.located.branch
+    row = ResponseNameRow(
+        turn.tenant, session, "", branch.name, turn.id, is_known, is_whole, at_provider, request.has_instructions,
+        services.now(),
+    )  # fmt: skip
     history = KnownHistory(session, (*messages, *([raw] if raw is not None else [])), is_known, is_whole, at_provider)
-    rows: list[Row] = []
     for name in names:
         services.histories.put(turn.tenant, name, history, follows=chain.facts.previous)
-        rows.append(
-            ResponseNameRow(
-                turn.tenant, session, name, turn.located.branch.name, turn.id, is_known, is_whole, at_provider,
-                request.has_instructions, services.now(),
-            )
-        )  # fmt: skip
-    return rows
+    if is_whole and raw is not None:
+        names += [ITEM_PREFIX + name for name in remember_items(services, turn.tenant, session, [raw])]
+    return [msgspec.structs.replace(row, name=name) for name in names]
 
 
 def _may_ask(services: Services, incoming: Incoming) -> bool:

@@ -20,6 +20,7 @@ from proxy.dialects.completions.request import append_text, read_message
 from proxy.dialects.compress.request import CompressRequest
 from proxy.errors import BadRequest, NotFound, NotManaged, StoreUnavailable, Unavailable
 from proxy.exchange import record_outcome
+from proxy.exchange.fallback import count_fallback
 from proxy.exchange.handler import record_gap, record_sent
 from proxy.exchange.plan_request import prepare_request
 from proxy.exchange.services import Headers, Incoming, Services
@@ -105,7 +106,7 @@ def _find_rows(turn: Turn) -> _Rows:
     wire = turn.wire
     if not isinstance(wire, CompressRequest):
         raise TypeError("rows of another dialect")
-    messages, weigh = turn.request.messages, turn.weigh
+    messages, token_counter = turn.request.messages, turn.token_counter
     originals = wire.read_rows()
     sent_rows = _read_rows(turn.prompt.outgoing)
     sizes = dict(zip(turn.prompt.plan.sources, turn.prompt.plan.sizes, strict=False))
@@ -114,13 +115,13 @@ def _find_rows(turn: Turn) -> _Rows:
     stages: dict[str, None] = {}
     before = after = 0
     for place, original, raw in zip(wire.places, originals, sent_rows, strict=True):
-        size = weigh(messages[place])
+        size = token_counter(messages[place])
         before += size
         if raw != original:
             key = turn.keys[place]
             raw = append_text(raw, make_hash_line(key.hex()[:HASH_CHARS]))  # noqa: PLW2901  the same row
             if len(raw) < len(original):
-                size = sizes.get(place, 0) + weigh.count_text(make_hash_line(""))
+                size = sizes.get(place, 0) + token_counter.count_text(make_hash_line(""))
                 hashes.append(key.hex()[:HASH_CHARS])
                 edit = turn.prompt.plan.edits.get(key)
                 stages |= {edit.stage: None} if edit is not None else {}
@@ -147,7 +148,7 @@ def _read_rows(body: bytes) -> list[bytes]:
 def _return_original(services: Services, incoming: Incoming, reason: str) -> CompressAnswer:
     """The answer with the rows as received, and the reason in a header."""
     if reason != NOTHING_TO_DO:
-        services.metrics.fallbacks_total.labels(reason=reason).inc()
+        count_fallback(services, reason)
         record_outcome.publish_fallback(services, incoming, reason)
     incoming.log_fields["fallback"] = reason
     return CompressAnswer(_encode(_Rows(_read_rows(incoming.body))), [(b"x-context-fallback", reason.encode())])

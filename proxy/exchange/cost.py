@@ -89,14 +89,14 @@ def count_cached_without_proxy(turn: Turn) -> int:
     sent_at = branch.positions[-1][2] if branch.positions else branch.state.sent_at
     if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
         return 0
-    messages, weigh = turn.request.messages, turn.weigh
+    messages, token_counter = turn.request.messages, turn.token_counter
 
     def add_up(begin: int, known: list[int] | None) -> list[int]:
         ends = known or [0]
-        return [*ends, *(ends[-1] + more for more in accumulate(weigh.count_each(messages[begin:])))]
+        return [*ends, *(ends[-1] + more for more in accumulate(token_counter.count_each(messages[begin:])))]
 
-    ends = turn.request.memo("ends", add_up, id(weigh))
-    tools = weigh.count_tools(turn.request.tools) if turn.request.tools else 0
+    ends = turn.request.memo("ends", add_up, id(token_counter))
+    tools = token_counter.count_tools(turn.request.tools) if turn.request.tools else 0
     return tools + ends[turn.located.known_until + 1]
 
 
@@ -140,7 +140,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
 def _count_marked_system(turn: Turn) -> int:
     """Tokens up to the system prompt, where the client caches that alone."""
     first = turn.request.messages[0]
-    return turn.weigh.count_tools(turn.request.tools) + (turn.weigh(first) if first.is_system else 0)
+    return turn.token_counter.count_tools(turn.request.tools) + (turn.token_counter(first) if first.is_system else 0)
 
 
 def count_expected_cached(turn: Turn) -> int:

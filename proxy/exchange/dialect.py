@@ -40,6 +40,7 @@ from proxy.dialects.messages.request import find_session_names as find_messages_
 from proxy.dialects.messages.request import read_messages_request
 from proxy.dialects.responses import rules as responses_rules
 from proxy.dialects.responses import stream as responses_stream
+from proxy.dialects.responses.request import ResponsesRequest
 from proxy.dialects.responses.request import find_session_names as find_responses_session_names
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
 from proxy.dialects.usage import Usage
@@ -106,12 +107,15 @@ class Dialect:
     join_rounds: Callable[[Sequence[bytes], frozenset[str]], bytes]
     make_error_event: Callable[[str, str], bytes]
     """An error in a stream, from its message and code."""
-    read_request: Callable[[bytes, SizeLimits | None], WireRequest] | None = None
-    """The reader of a request; None where the wire is the form that the exchange works on."""
+    read_request: Callable[..., WireRequest] | None = None
+    """The reader of a request, with the body and its size limits; None where the wire is the form that the exchange
+    works on."""
+    continues_earlier: bool = False
+    """True if the reader is a `WireReader`: it takes an earlier request that the body begins with."""
+    reads_path: bool = False
+    """True if the reader takes the path with its query, which says a part of the request."""
     read_held_request: Callable[[bytes, SizeLimits | None, Sequence[bytes]], WireRequest] | None = None
     """The reader of a request whose history the provider holds, with the messages of it that are known."""
-    read_located_request: Callable[[bytes, SizeLimits | None, str], WireRequest] | None = None
-    """The reader of a request whose path, with its query, says a part of it."""
     has_comments: bool = True
     """True if clients skip comments in a stream. A blank line between two events is skipped by all."""
     find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
@@ -143,8 +147,8 @@ class Dialect:
     """A body that asks the provider to clear all but so many of the newest tool results."""
     add_breakpoints: Callable[[bytes, Breakpoints], bytes] | None = None
     """A body with breakpoints of the proxy for the provider's cache."""
-    read_client_marks: Callable[[bytes], ClientMarks] = lambda _: NO_MARKS
-    """The breakpoints that a client has set in its body."""
+    read_client_marks: Callable[[Any], ClientMarks] = lambda _: NO_MARKS
+    """The breakpoints that a client has set, from its request in its wire format."""
     strip_bound: Callable[[bytes, Collection[str]], bytes] | None = None
     """A body without the reasoning of these tokens."""
     returns_rows: bool = False
@@ -174,13 +178,18 @@ def _contains(request: Any, member: str, text: bytes) -> bool:
     return text in request.body[start:end]
 
 
-def _read_responses(body: bytes, limits: SizeLimits | None) -> WireRequest:
+def _read_responses(body: bytes, limits: SizeLimits | None, before: ResponsesRequest | None = None) -> ResponsesRequest:
     """The request in this body. Raises NotManaged, also for references to items that the provider stores. Their text is
     not in the request: the history could not be recognised by it, and an edit would be lost with the next request."""
-    request = read_responses_request(body, limits)
-    if any(b'"item_reference"' in message.canonical for message in request.messages):
+    request = read_responses_request(body, limits, before)
+    known = len(before.messages) - 1 if before is not None else 0  # an earlier request has no references
+    if any(b'"item_reference"' in message.canonical for message in request.messages[known:]):
         raise NotManaged("chain", "the provider holds items of the history: set store to false")
     return request
+
+
+def _read_held_responses(body: bytes, limits: SizeLimits | None, held: Sequence[bytes]) -> WireRequest:
+    return read_responses_request(body, limits, held=held)
 
 
 def _find_changed_instructions(original: bytes, sent: bytes) -> dict[str, bytes]:
@@ -210,6 +219,7 @@ MESSAGES = Dialect(
     join_rounds=messages_body.join_rounds,
     make_error_event=messages_stream.make_error_event,
     read_request=read_messages_request,
+    continues_earlier=True,
     find_session_names=find_messages_session_names,
     is_thinking=lambda request: (
         _contains(request, "thinking", b"type") and not _contains(request, "thinking", b'"disabled"')
@@ -223,7 +233,7 @@ MESSAGES = Dialect(
     may_clear=context_management.may_clear,
     clear_results=context_management.clear_results,
     add_breakpoints=messages_breakpoints.add_breakpoints,
-    read_client_marks=messages_breakpoints.read_client_marks,
+    read_client_marks=lambda wire: messages_breakpoints.read_client_marks(wire.body, wire.members, wire.places),
     strip_bound=messages_rules.strip_bound,
 )
 RESPONSES = Dialect(
@@ -236,7 +246,8 @@ RESPONSES = Dialect(
     join_rounds=responses_body.join_rounds,
     make_error_event=responses_stream.make_error_event,
     read_request=_read_responses,
-    read_held_request=read_responses_request,
+    continues_earlier=True,
+    read_held_request=_read_held_responses,
     find_session_names=lambda headers, request: find_responses_session_names(headers, request.body),
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
     is_stored=lambda request: not _contains(request, "store", b"false"),
@@ -259,7 +270,7 @@ GEMINI = Dialect(
     join_rounds=gemini_body.join_rounds,
     make_error_event=gemini_stream.make_error_event,
     read_request=gemini_request.read_gemini_request,
-    read_located_request=gemini_request.read_gemini_request,
+    reads_path=True,
     has_comments=False,
     find_added_violations=gemini_rules.find_added_violations,
 )

@@ -254,8 +254,8 @@ def _add_message_rows(
 def make_node(turn: Turn, row: MessageRow) -> Node:
     """Return the memory node of a message that is stored now."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
-    live_session.token_counter = live_session.token_counter or turn.weigh
-    tokens = row.tokens if live_session.token_counter is turn.weigh else 0
+    live_session.token_counter = live_session.token_counter or turn.token_counter
+    tokens = row.tokens if live_session.token_counter is turn.token_counter else 0
     return Node(row.form, branch.name, row.reached, turn.strategy, row.created_at, tokens)
 
 
@@ -286,7 +286,7 @@ def make_message_row(
         call_id=message.call_id,
         status="tool_call" if message.calls else "completed",
         strategy=turn.strategy,
-        tokens=turn.weigh(message),
+        tokens=turn.token_counter(message),
         answer=answer,
         reached=reached,
         created_at=now,
@@ -295,9 +295,9 @@ def make_message_row(
 
 def _find_gap(turn: Turn) -> tuple[str, str]:
     """Return (the text between two messages, the form of the whole array where that text does not rebuild it)."""
-    request, front = turn.request, turn.prefix_cache
+    request, prefix_cache = turn.request, turn.prefix_cache
     start, end = request.spans["messages"]
-    gap = front.separator if front is not None and request.prefix_messages else None
+    gap = prefix_cache.separator if prefix_cache is not None and request.prefix_messages else None
     if gap is not None:
         rest = request.messages[request.prefix_messages :]
         fits = request.body[request.prefix_bytes : end] == b"".join([gap + m.raw for m in rest]) + b"]"
@@ -306,8 +306,8 @@ def _find_gap(turn: Turn) -> tuple[str, str]:
         blank = end - start - 2 - sum(map(len, raws))
         gap = b"," if blank < len(raws) else b", "
         fits = request.body[start:end] == b"[" + gap.join(raws) + b"]"
-    if front is not None:
-        front.separator = gap if fits else None
+    if prefix_cache is not None:
+        prefix_cache.separator = gap if fits else None
     return (
         (gap.decode(), "")
         if fits

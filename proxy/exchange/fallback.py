@@ -87,16 +87,21 @@ class _Model(msgspec.Struct):
     model: str = ""
 
 
+def count_fallback(services: Services, reason: str) -> None:
+    """Count that a request goes out without its plan."""
+    services.metrics.fallbacks_total.labels(reason=reason).inc()
+
+
 def use_original(services: Services, turn: Turn, reason: FallbackReason) -> Turn:
     """Return the turn with the client's own bytes as its prompt. The plan stays on record. The reason is counted."""
-    services.metrics.fallbacks_total.labels(reason=reason).inc()
+    count_fallback(services, reason)
     turn = splice_rounds.strip_tools(turn)
     return turn.with_prompt(outgoing=turn.original, unmarked=b"", usage_added=False, fallback=reason)
 
 
 async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:
     """Send the client's bytes upstream and upstream's bytes back, with the reason in a header. Nothing is stored."""
-    services.metrics.fallbacks_total.labels(reason=reason).inc()
+    count_fallback(services, reason)
     incoming.log_fields["fallback"] = reason
     record_outcome.publish_fallback(services, incoming, reason)
     target = services.client.select_target(await _read_model(services, incoming) or None)

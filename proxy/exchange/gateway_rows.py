@@ -41,6 +41,6 @@ def add_unseen_context(turn: Turn, state: BranchState) -> BranchState:
             if not message.is_system:
                 break
             marks.insert(at, compute_mark(message, None))
-            sizes.insert(at, turn.weigh(message))
+            sizes.insert(at, turn.token_counter(message))
         at += 1
     return replace(state, sent_marks=tuple(marks), sent_sizes=tuple(sizes))

@@ -37,7 +37,7 @@ from proxy.exchange import (
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.plan_request import find_policy, prepare_request, replan_refused
+from proxy.exchange.plan_request import prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
@@ -120,7 +120,7 @@ def may_take_over(services: Services, incoming: Incoming) -> bool:
         return False
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
     target = services.client.select_target(chains.find_model(incoming.body) or None)
-    return find_policy(services, headers, target, DIALECTS[incoming.dialect]).mode == "rewrite"
+    return lookups.find_policy(services, headers, target, DIALECTS[incoming.dialect]).mode == "rewrite"
 
 
 def repair_compaction(incoming: Incoming) -> Incoming:
@@ -244,7 +244,7 @@ async def _answer_refusal(
         return turn, reply
     await reply.close()
     reply = await ask(stripped)
-    services.metrics.fallbacks_total.labels(reason=FallbackReason.BOUND).inc()
+    fallback.count_fallback(services, FallbackReason.BOUND)
     if reply.status < 400:
         _leave_out(services, turn, [*prefix_bindings.trace_body(turn, sent).bindings])
     return turn.with_prompt(outgoing=stripped, fallback=FallbackReason.BOUND), reply

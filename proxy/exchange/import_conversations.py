@@ -18,7 +18,7 @@ from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini import request as gemini
 from proxy.errors import Conflict, NotManaged, Unprocessable
-from proxy.exchange import exchange_rows, plan_request, record_outcome
+from proxy.exchange import exchange_rows, lookups, plan_request, record_outcome
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
@@ -102,7 +102,7 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
         b",".join(raws),
         b',"tools":' + conversation.tools if conversation.tools else b"",
     )
-    request, front = services.message_cache.get_request(body)
+    request, prefix_cache = services.message_cache.get_request(body)
     keys = chain.compute_keys(tenant, request.messages)
     place = await locate.locate_request(
         services.live_sessions, tenant, conversation.session, request, keys, retry=False
@@ -111,7 +111,7 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
     if place.known_until == len(keys) - 1:
         raise Conflict(f"the conversation {conversation.session!r} is there already")
     target = services.client.select_target(conversation.model)
-    model = plan_request.look_up_model(services, conversation.model)
+    model = lookups.look_up_model(services, conversation.model)
     turn = Turn(
         id=locate.make_id(),
         tenant=tenant,
@@ -121,10 +121,10 @@ async def import_conversation(services: Services, tenant: str, conversation: Imp
         model=model,
         upstream=target.name,
         strategy=conversation.strategy,
-        weigh=services.find_token_counter(model),
+        token_counter=services.find_token_counter(model),
         started_at=services.now(),
         enriched=Enriched(services.policies[POLICY], SplicedRequest(request, keys)),
-        prefix_cache=front,
+        prefix_cache=prefix_cache,
     )
     try:
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)

@@ -1,4 +1,4 @@
-"""Commands in a chat-completions conversation itself: taken out of the request, and answered by the proxy.
+"""Commands in a conversation itself: taken out of the request, and answered by the proxy in the client's format.
 
 The client resends commands with its history, so every request is checked for them. A command and its reply are removed
 before anything is identified, stored or planned. To the conversation they do not exist.
@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from proxy.chat import chain
 from proxy.chat.message import Message, Request
+from proxy.dialects.base import WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
+from proxy.exchange.dialect import DIALECTS
+from proxy.exchange.plan_request import read_wire
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.sessions import locate
+from proxy.upstream.demo_dialects import DemoAnswer, DemoDialect, DemoUsage, find_demo_dialect
+from proxy.upstream.script import ScriptedTurn
 
 COMMAND_WORDS = ("/context", "/undo", "/message", "/messages", "/session")
 """First words of the commands. proxy/operator/actions.py has the commands."""
@@ -31,6 +37,7 @@ PIECE_CHARS = 400
 """Characters of a streamed reply in one event."""
 _COMMAND_STARTS = tuple([head] for head in COMMAND_WORDS)
 _HEADS = tuple(head.encode() for head in COMMAND_WORDS)
+_NO_USAGE = DemoUsage(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +51,40 @@ class ExtractedCommand:
     """The request as read, where there is a command."""
     messages: tuple[Message, ...] = ()
     """The messages that are left."""
+    wire: WireRequest | None = None
+    """The request in its own format; None for chat completions."""
 
 
 async def extract_command(services: Services, incoming: Incoming) -> ExtractedCommand:
     """Return the request without its commands and their replies; the request itself where it has none, or cannot be
-    read, or speaks another format than chat completions."""
-    if incoming.dialect != "completions" or not any(head in incoming.body for head in _HEADS):
+    read. A client that lets the provider store its answers would name the reply later, which no provider has: its
+    commands are no commands."""
+    dialect = DIALECTS[incoming.dialect]
+    if dialect.returns_rows or not any(head in incoming.body for head in _HEADS):
         return ExtractedCommand(incoming)
     try:
-        if len(incoming.body) < LARGE_BYTES:
-            request, _ = services.message_cache.get_request(incoming.body)
+        wire = await read_wire(services, dialect, incoming)
+        if wire is not None and dialect.is_stored(wire):
+            return ExtractedCommand(incoming)
+        body = incoming.body if wire is None else wire.chat_body
+        if len(body) < LARGE_BYTES:
+            request, _ = services.message_cache.get_request(body)
         else:
-            request, _ = await asyncio.to_thread(services.message_cache.get_request, incoming.body)
-    except NotManaged:
+            request, _ = await asyncio.to_thread(services.message_cache.get_request, body)
+        left = list(drop_commands(request.messages))
+        line = _find_command(request.messages)
+        if line is not None:
+            others = tuple(m for m in left if m is not request.messages[-1])
+            return ExtractedCommand(incoming, line, request, others, wire)
+        if len(left) == len(request.messages):
+            return ExtractedCommand(incoming)
+        if wire is None:
+            return ExtractedCommand(replace(incoming, body=write_request(request, [m.raw for m in left])))
+        kept = set(map(id, left))
+        body = wire.write([(n, m.raw) for n, m in enumerate(request.messages) if id(m) in kept])
+        return ExtractedCommand(replace(incoming, body=body, encoded=None))
+    except (NotManaged, ValueError):
         return ExtractedCommand(incoming)  # the planner meets the same error, and passes the request through
-    left = list(drop_commands(request.messages))
-    line = _find_command(request.messages)
-    if line is not None:
-        return ExtractedCommand(incoming, line, request, tuple(m for m in left if m is not request.messages[-1]))
-    if len(left) == len(request.messages):
-        return ExtractedCommand(incoming)
-    return ExtractedCommand(replace(incoming, body=write_request(request, [m.raw for m in left])))
 
 
 def drop_commands(messages: Sequence[Message]) -> Iterator[Message]:
@@ -120,6 +140,8 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
     settings = services.settings.identity
     tenant = incoming.tenant or locate.derive_tenant(headers, settings.salt.get_secret_value())
     named = locate.find_session_name(incoming.session, headers, request, settings)
+    if named is None and extracted.wire is not None:
+        named = next(iter(DIALECTS[incoming.dialect].find_session_names(headers, extracted.wire)), None)
     keys = chain.compute_keys(tenant, extracted.messages)
     session = ""
     try:
@@ -132,11 +154,34 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
         else:
             session, branch = found
             text = await services.run_command(services, tenant, session, extracted.command_line, branch=branch)
-    await _reply(services, request, session, text, out)
+    own: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
+    writer = find_demo_dialect(f"{incoming.path}?{incoming.query.decode('latin-1')}")
+    if writer is None:
+        await _reply(services, request, own, text, out)
+    else:
+        await _reply_in_dialect(writer, request, own, text, out)
 
 
-async def _reply(services: Services, request: Request, session: str, text: str, out: ResponseWriter) -> None:
-    headers: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
+async def _reply_in_dialect(
+    wire: DemoDialect, request: Request, headers: Headers, text: str, out: ResponseWriter
+) -> None:
+    """Send the reply as the demo model sends its answers, in the format of the request."""
+    pieces = [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)]
+    answer = DemoAnswer(locate.make_id(), request.model, ScriptedTurn(text), pieces, is_cut=False, usage=_NO_USAGE)
+    if request.stream:
+        await out.start(200, [(b"content-type", b"text/event-stream; charset=utf-8"), *headers])
+        for event in wire.write_events(answer):
+            await out.write(event)
+        await out.end()
+        return
+    made: Any = wire.write(answer)
+    body = msgspec.json.encode([made] if wire.is_list else made)
+    length = (b"content-length", b"%d" % len(body))
+    await out.start(200, [(b"content-type", b"application/json"), length, *headers])
+    await out.end(body)
+
+
+async def _reply(services: Services, request: Request, headers: Headers, text: str, out: ResponseWriter) -> None:
     name, created = f"chatcmpl-{locate.make_id()}", int(services.now())
     head = {"id": name, "created": created, "model": request.model}
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}

@@ -86,7 +86,7 @@ def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]
     tokens = services.metrics.reflection_tokens_total
     tokens.labels(kind="asked").inc(
         sum(
-            turn.weigh.count_text(insert.text)
+            turn.token_counter.count_text(insert.text)
             for _, insert in turn.prompt.plan.placed_inserts
             if insert.source == ASK_SOURCE
         )
@@ -96,7 +96,7 @@ def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]
     services.metrics.reflections_total.labels(outcome=outcome).inc()
     if not text:
         return []
-    size = turn.weigh.count_text(written[-1])
+    size = turn.token_counter.count_text(written[-1])
     tokens.labels(kind="written").inc(size)
     branch, name = turn.located.branch, Ask(REFLECTION_KIND, "", about).id
     remember_answer(branch, name, text)
@@ -164,7 +164,7 @@ def _make_row(
             for n, m in ((one.result_index, messages[one.result_index]),)
         ],
         seconds=turn.started_at - came if 0 < came < turn.started_at else None,
-        weigh=turn.weigh.count_text,
+        token_counter=turn.token_counter.count_text,
         feedback="\n".join(m.text for m in messages[step.end :] if m.role == "user"),
     )
     body = msgspec.json.encode(record)

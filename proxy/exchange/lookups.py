@@ -1,8 +1,8 @@
 """Lookups for a request: facts that its plan may use beside the request and its edits.
 
-They are: the time at which each message was first seen, the user's pins, the results of a store search, and the
-nearness of messages to the task. Also the scratchpad and memos, the operator's decisions, an inherited state, and the
-windows that upstreams name.
+They are: its policy, the entry of its model, and the time at which each message was first seen. Others are the user's
+pins, the results of a store search, and the nearness of messages to the task. Also the scratchpad and memos, the
+operator's decisions, an inherited state, and the windows that upstreams name.
 
 None of these facts is needed for an answer. A search that fails or is late finds nothing. Vectors are made in a task of
 their own, for the requests that follow.
@@ -24,10 +24,12 @@ from proxy.chat.message import Message
 from proxy.context import operator_edits
 from proxy.context.analysis import bm25, identifiers
 from proxy.context.branch_state import MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX
+from proxy.context.models import Model, find_model
 from proxy.context.plan import Plan, RetrievedText
 from proxy.context.policy import Policy, ScheduleName
 from proxy.errors import StoreUnavailable
 from proxy.exchange import embeddings, exchange_rows
+from proxy.exchange.dialect import COMPLETIONS, Dialect
 from proxy.exchange.services import Headers, LearnedWindow, Services
 from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
@@ -35,16 +37,43 @@ from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
 from proxy.sessions.branch import LiveSession, LoadedNotes, SessionSettings, StoredDecisions, read_decisions
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.locate import ExpectedNotes
 from proxy.settings.load import Settings
 from proxy.store.base import Row, StateRow
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow
+from proxy.store.expected_reads import MAX_STORED_STATES
 from proxy.store.session_notes import SettingsRow
 from proxy.stream.overflow_errors import read_overflow
 from proxy.tools import stored_memos
+from proxy.upstream.client import Target
 
 MAX_HITS = 8
 """Limit on the messages and summaries that a search returns: more than any policy quotes."""
+NAMES = 1000
+"""Model names whose entry is remembered."""
 _YES = ("1", "true", "yes", "on")
+
+
+def find_policy(
+    services: Services, headers: Mapping[str, str], target: Target, dialect: Dialect = COMPLETIONS
+) -> Policy:
+    """The policy that the request names, else that of its route or its upstream, else the one of the settings."""
+    wanted = headers.get("x-context-policy", "")
+    if wanted and wanted not in services.policies:
+        services.metrics.internal_errors_total.labels(where="unknown_policy").inc()
+    own = services.settings.compress.policy if dialect.returns_rows else ""
+    return services.policies.get(wanted) or services.policies[own or target.policy or services.settings.policy]
+
+
+def look_up_model(services: Services, name: str) -> Model:
+    """The entry of the model. Patterns are tried once for each name; clients choose the names, so 1,000 are
+    remembered."""
+    found = services.models_by_name.get(name)
+    if found is None:
+        if len(services.models_by_name) >= NAMES:
+            services.models_by_name.clear()
+        found = services.models_by_name[name] = find_model(services.models, name)
+    return found
 
 
 def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
@@ -103,7 +132,7 @@ def pin_task(turn: Turn, found: Task | None) -> None:
         return
     branch, chain_key = turn.located.branch, turn.keys[found[0]]
     if chain_key not in branch.state.pins:
-        exchange_rows.add_pin_row(turn, chain_key, turn.weigh(found[1]), turn.started_at)
+        exchange_rows.add_pin_row(turn, chain_key, turn.token_counter(found[1]), turn.started_at)
         branch.state = replace(branch.state, pins=branch.state.pins | {chain_key})
 
 
@@ -223,6 +252,14 @@ def find_wanted_notes(policy: Policy) -> frozenset[str]:
     return frozenset(one.recollects for one in policy.injections if one.recollects)
 
 
+def expect_notes(services: Services, policy: Policy, headers: Mapping[str, str], *, is_named: bool) -> ExpectedNotes:
+    """The notes that the next prompt of a session will get, as far as that is known before the session is found."""
+    names, memos = find_wanted_notes(policy), services.settings.memos
+    has_memos = "memos" in names and memos.most and (is_named or memos.scope == "tenant")
+    count = min(stored_memos.PAGE, memos.keep) if has_memos else 0
+    return ExpectedNotes("scratchpad" in names, find_project(services.settings, headers), count)
+
+
 def find_project(settings: Settings, headers: Mapping[str, str]) -> str:
     """The namespace of memos that the client names; "": the tenant's own. headers: names in small letters."""
     named = headers.get(settings.memos.project_header.lower(), "")
@@ -280,9 +317,10 @@ async def _load_fitting_memos(services: Services, turn: Turn, about: Message, pr
 # Operator's decisions of a running session: read when a request comes, and again when a decision was made.
 
 
-async def refresh(services: Services, live_session: LiveSession) -> StoredDecisions:
+async def refresh(services: Services, live_session: LiveSession, *, is_new: bool = False) -> StoredDecisions:
     """Return the decisions in force for a request of this session. If other processes write to the same store, they are
-    read again; if that takes too long, the known ones count. Raises StoreUnavailable if none are known."""
+    read again; if that takes too long, the known ones count. is_new: the session got its name with this request, so
+    nobody can have decided anything. Raises StoreUnavailable if none are known."""
     if live_session.stored_decisions is None:
         known = live_session.explicit or live_session.stored
         live_session.stored_decisions = (
@@ -290,7 +328,7 @@ async def refresh(services: Services, live_session: LiveSession) -> StoredDecisi
             if known
             else StoredDecisions()
         )
-    elif services.store.shared:
+    elif services.store.shared and not is_new:
         try:
             async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
                 live_session.stored_decisions = await read_decisions(
@@ -357,10 +395,6 @@ def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> S
 # before, or only its opening prompt. The state block was written for this case, and the session's name shows that
 # both belong to the same work. A branch with another system prompt belongs to another agent and begins without a
 # state.
-
-
-MAX_STORED_STATES = 16
-"""Limit on the number of stored states that are searched for a state that was not dropped."""
 
 
 async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes], *, is_new_branch: bool) -> None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from proxy.chat.json_spans import SizeLimits, count_marks
 from proxy.chat.message import Message, PrefixCache, Request
+from proxy.dialects.base import W, WireReader
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
 
 OVERHEAD = 1200
@@ -20,15 +24,87 @@ COPIES = 4
 """Copies of a text in memory: the slice, the decoded text, and derived values (names, lines, a stub, outgoing bytes).
 Measured on 7,000 messages of an agent. A beginning also holds the body."""
 
-FRONTS = 0.75
+WIRE_COPIES = 2
+"""Copies of a text in another wire format, in addition to those of its canonical messages: the body, and the bytes of
+the canonical messages."""
+WIRE_OVERHEAD = 400
+"""Bytes that a canonical message takes in a request of another wire format, in addition to its text."""
+
+PREFIX_SHARE = 0.75
 """Share of the limit for the beginnings of large bodies, with the messages in them."""
 SMALL = 8 * 1024
 """Bytes of a body under which reading it whole costs less than looking for its beginning."""
+SMALL_WIRE = 512
+"""The same for a body in another wire format, which takes longer to read."""
 SAMPLE = 128
-"""Bytes by which a beginning is found: those before the largest power of two in its length. A growing history keeps
-these bytes, and histories that begin with the same system prompt have others."""
+"""Bytes by which a beginning is found: those before a round number in the last fifth of its length. A growing history
+keeps these bytes, and histories that begin with the same system prompt have others."""
 ALIKE = 8
 """Limit on the beginnings kept under the same sample."""
+CHAT: Final = ""
+"""The wire format of chat completions."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class BodyPrefix(Generic[T]):
+    """The beginning of a body that was read: the next body of the same history is expected to have the same bytes."""
+
+    text: memoryview
+    size: int
+    """Bytes of memory that it takes with all that is remembered of it, estimated."""
+    value: T
+    """The result of reading it."""
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+class BodyPrefixes:
+    """The beginnings of bodies, by wire format and a sample of their bytes; least recently used out first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.size = 0
+        self.alike: OrderedDict[tuple[str, bytes], list[BodyPrefix[Any]]] = OrderedDict()
+        """By wire format and sample, the beginnings with that sample."""
+        self._max_bytes = max_bytes
+
+    def find(self, wire_format: str, body: bytes) -> BodyPrefix[Any] | None:
+        """The longest remembered beginning of this body."""
+        for end in _list_sample_ends(len(body)):
+            alike = self.alike.get((wire_format, body[end - SAMPLE : end]), ())
+            found = [one for one in alike if body.startswith(one.text)]
+            if found:
+                return max(found, key=len)
+        return None
+
+    def add(self, wire_format: str, new: BodyPrefix[Any]) -> None:
+        """Remember a beginning; a very short one is not worth it."""
+        if len(new) < SAMPLE:
+            return
+        place = (wire_format, _cut_sample(new.text))
+        alike = self.alike.setdefault(place, [])
+        self.alike.move_to_end(place)
+        alike.append(new)
+        self.size += new.size
+        if len(alike) > ALIKE:
+            self.size -= alike.pop(0).size
+        while self.size > self._max_bytes and (len(self.alike) > 1 or len(alike) > 1):
+            oldest_place, oldest = next(iter(self.alike.items()))
+            self.size -= oldest.pop(0).size
+            if not oldest:
+                del self.alike[oldest_place]
+
+    def drop(self, wire_format: str, old: BodyPrefix[Any]) -> None:
+        """Forget a beginning, since a longer one of the same history takes its place."""
+        place = (wire_format, _cut_sample(old.text))
+        alike = self.alike.get(place, [])
+        if old in alike:
+            alike.remove(old)
+            self.size -= old.size
+            if not alike:
+                del self.alike[place]
 
 
 class MessageCache:
@@ -45,15 +121,14 @@ class MessageCache:
         self._live_messages: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
         self._messages: OrderedDict[bytes, Message] = OrderedDict()
         self._messages_size = 0
-        self._fronts: OrderedDict[bytes, list[PrefixCache]] = OrderedDict()
-        self._fronts_size = 0
+        self._prefixes = BodyPrefixes(int(max_bytes * PREFIX_SHARE))
         # Large bodies are read in worker threads. Looking needs no lock, changing does, or the sizes drift.
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
         """Bytes of memory taken, estimated."""
-        return self._messages_size + self._fronts_size
+        return self._messages_size + self._prefixes.size
 
     def get_message(self, raw: bytes) -> Message:
         """Return the message in these bytes. Raises NotManaged as `read_message` does."""
@@ -64,7 +139,7 @@ class MessageCache:
                 return found
             self._messages[raw] = found
             self._messages_size += _count_message_bytes(raw)
-            while self._messages_size > self.max_bytes * (1 - FRONTS) and len(self._messages) > 1:
+            while self._messages_size > self.max_bytes * (1 - PREFIX_SHARE) and len(self._messages) > 1:
                 old, _ = self._messages.popitem(last=False)
                 self._messages_size -= _count_message_bytes(old)
         return found
@@ -80,67 +155,50 @@ class MessageCache:
 
     def get_request(self, body: bytes) -> tuple[Request, PrefixCache | None]:
         """Return the request in this body and, for a large body, its beginning as remembered. Raises NotManaged."""
+        return self.read_on(body, self.find_prefix(body))
+
+    def read_on(self, body: bytes, old: BodyPrefix[PrefixCache] | None) -> tuple[Request, PrefixCache | None]:
+        """The same, with the beginning that `find_prefix` has found."""
         limits = self.limits
         if len(body) < SMALL:
             return read_request(body, self.get_message, limits=limits), None
         if limits is not None:
             limits.check_size(body)
-        known = self._find_front(body)
+        known = old.value if old is not None else None
         begin, values = (
             (len(known.body_prefix), known.value_count) if known is not None and known.value_count else (0, 0)
         )
         whole = limits.check_values(body, begin, values) if limits is not None else 0
         request = read_request(body, self._find_or_read, known, is_prefix_checked=known is not None, limits=limits)
-        front = build_prefix_cache(request)
+        prefix_cache = build_prefix_cache(request)
         # Nothing is remembered of the text behind the messages: it is counted with each request.
-        front.value_count = max(1, whole - count_marks(body[len(front.body_prefix) :])) if whole else 0
+        prefix_cache.value_count = max(1, whole - count_marks(body[len(prefix_cache.body_prefix) :])) if whole else 0
+        if known is not None and request.prefix_messages:
+            prefix_cache.keys_tenant, prefix_cache.keys = known.keys_tenant, known.keys
+            prefix_cache.separator = known.separator
+        new = BodyPrefix(prefix_cache.body_prefix, _count_prefix_bytes(prefix_cache), prefix_cache)
+        self._replace(CHAT, old if request.prefix_messages else None, new)
+        return request, prefix_cache
+
+    def read_wire_on(self, wire_format: str, body: bytes, old: BodyPrefix[W] | None, read: WireReader[W]) -> W:
+        """Return the request that `read` finds in this body of another wire format. Raises NotManaged."""
+        request = read(body, self.limits, old.value if old is not None else None)
+        if request.prefix_end >= SMALL_WIRE:
+            size = request.prefix_end * WIRE_COPIES + WIRE_OVERHEAD * len(request.bound)
+            self._replace(wire_format, old, BodyPrefix(memoryview(body)[: request.prefix_end], size, request))
+        return request
+
+    def _replace(self, wire_format: str, old: BodyPrefix[T] | None, new: BodyPrefix[T]) -> None:
+        """Remember the beginning of a body, in place of a shorter one."""
         with self._lock:
-            if known is not None and request.prefix_messages:
-                self._drop_front(known)
-                front.keys_tenant, front.keys, front.separator = known.keys_tenant, known.keys, known.separator
-            self._add_front(front)
-        return request, front
+            if old is not None:
+                self._prefixes.drop(wire_format, old)
+            if new.size <= self.max_bytes:  # one conversation must not hold more than the limit of all
+                self._prefixes.add(wire_format, new)
 
-    def count_unread_bytes(self, body: bytes) -> int:
-        """Bytes of the body that are not read yet: those behind a beginning that was read before."""
-        known = self._find_front(body) if len(body) >= SMALL else None
-        return len(body) - (len(known.body_prefix) if known is not None else 0)
-
-    def _find_front(self, body: bytes) -> PrefixCache | None:
-        """The longest remembered beginning of this body."""
-        best = None
-        power = len(body).bit_length() - 1
-        for size in (1 << power, 1 << (power - 1)):
-            for front in self._fronts.get(body[size - SAMPLE : size], ()):
-                if (best is None or len(front.body_prefix) > len(best.body_prefix)) and body.startswith(
-                    front.body_prefix
-                ):
-                    best = front
-        return best
-
-    def _add_front(self, front: PrefixCache) -> None:
-        if _count_front_bytes(front) > self.max_bytes:
-            return  # one conversation must not hold more than the limit of all
-        sample = _cut_sample(front.body_prefix)
-        alike = self._fronts.setdefault(sample, [])
-        self._fronts.move_to_end(sample)
-        alike.append(front)
-        self._fronts_size += _count_front_bytes(front)
-        if len(alike) > ALIKE:
-            self._fronts_size -= _count_front_bytes(alike.pop(0))
-        while self._fronts_size > self.max_bytes * FRONTS and len(self._fronts) > 1:
-            _, old = self._fronts.popitem(last=False)
-            self._fronts_size -= sum(map(_count_front_bytes, old))
-
-    def _drop_front(self, front: PrefixCache) -> None:
-        """Forget a beginning, since a longer one of the same history takes its place."""
-        sample = _cut_sample(front.body_prefix)
-        alike = self._fronts.get(sample, [])
-        if front in alike:
-            alike.remove(front)
-            self._fronts_size -= _count_front_bytes(front)
-            if not alike:
-                del self._fronts[sample]
+    def find_prefix(self, body: bytes, wire_format: str = CHAT) -> BodyPrefix[Any] | None:
+        """The part of the body that was read before, as its beginning; None if there is none, or it is short."""
+        return self._prefixes.find(wire_format, body) if len(body) >= (SMALL_WIRE if wire_format else SMALL) else None
 
 
 def _count_message_bytes(raw: bytes) -> int:
@@ -148,11 +206,21 @@ def _count_message_bytes(raw: bytes) -> int:
     return len(raw) * COPIES + OVERHEAD
 
 
-def _count_front_bytes(front: PrefixCache) -> int:
+def _count_prefix_bytes(prefix_cache: PrefixCache) -> int:
     """Bytes of memory that a beginning takes with its messages, estimated."""
-    return len(front.body_prefix) * (COPIES + 1) + OVERHEAD * len(front.messages)
+    return len(prefix_cache.body_prefix) * (COPIES + 1) + OVERHEAD * len(prefix_cache.messages)
 
 
 def _cut_sample(text: memoryview) -> bytes:
-    size = 1 << (len(text).bit_length() - 1)
-    return bytes(text[size - SAMPLE : size])
+    end = next(_list_sample_ends(len(text)))
+    return bytes(text[end - SAMPLE : end])
+
+
+def _list_sample_ends(length: int) -> Iterator[int]:
+    """Yield the ends that the sample of a beginning may have, the last one first. They are 7, 6, 5 and 4 times a power
+    of two, down to a quarter of the length."""
+    power = length.bit_length() - 3
+    for shift in (power, power - 1):
+        for times in (7, 6, 5, 4):
+            if SAMPLE <= times << shift <= length:
+                yield times << shift

@@ -16,12 +16,12 @@ from proxy.chat.message import PrefixCache, Request, cancellation_check
 from proxy.chat.tokens import TokenCounter
 from proxy.context.apply_decisions import rewrite_remaining
 from proxy.context.branch_state import BranchState
-from proxy.context.models import Model, find_model, with_long_cache
+from proxy.context.models import with_long_cache
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
 from proxy.context.view import compute_token_budget, compute_unmarked_form
-from proxy.dialects.base import LONG_LIFETIME, NO_BREAKPOINTS, NO_MARKS, ClientMarks, WireRequest
+from proxy.dialects.base import LONG_LIFETIME, NO_BREAKPOINTS, WireRequest
 from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import (
@@ -36,9 +36,9 @@ from proxy.exchange import (
     record_outcome,
     splice_rounds,
 )
-from proxy.exchange.dialect import COMPLETIONS, DIALECTS, Dialect, count_sent_messages, repair_cut_answers
+from proxy.exchange.dialect import DIALECTS, Dialect, count_sent_messages, repair_cut_answers
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
-from proxy.exchange.fallback import FallbackReason
+from proxy.exchange.fallback import FallbackReason, count_fallback
 from proxy.exchange.gateway_rows import add_unseen_context, choose_row_policy
 from proxy.exchange.holdout import CONTROL_POLICY, find_arm
 from proxy.exchange.lookups import inherit_state
@@ -53,8 +53,8 @@ from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
 
-UNCOUNTED = 16 * 1024
-"""Characters not counted yet from which counting goes to a worker thread."""
+UNCOUNTED = 32 * 1024
+"""Characters not counted yet from which counting goes to a worker thread: 0.2 ms of most texts, 10 ms of the worst."""
 UNREAD = 384 * 1024
 """Bytes of a prompt in which edits can be made, from which planning goes to a worker thread. They are the bytes that
 went out last time and the new ones. An old edit is only repeated, which takes a microsecond a message."""
@@ -64,9 +64,6 @@ MANY = 1000
 """New messages from which a body is read in a worker thread, however short they are."""
 NEW_MESSAGES = 200
 """Messages that no plan has read yet, from which planning goes to a worker thread."""
-
-NAMES = 1000
-"""Model names whose entry is remembered."""
 
 
 async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
@@ -98,19 +95,23 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     """Read the request, find its session and branch, and choose its upstream. headers: with lower-case names."""
     tenant = incoming.tenant or locate.derive_tenant(headers, services.settings.identity.salt.get_secret_value())
     dialect = DIALECTS[incoming.dialect]
-    wire = await _read_wire(services, dialect, incoming)
-    request, front, keys = await _read_request(services, incoming.body if wire is None else wire.chat_body, tenant)
+    wire = await read_wire(services, dialect, incoming)
+    request, prefix_cache, keys = await _read_request(
+        services, incoming.body if wire is None else wire.chat_body, tenant
+    )
     target = services.client.select_target(request.model)
     if (trace := CURRENT.get()) is not None:
         trace.model = request.model
-    model = look_up_model(services, request.model)
+    model = lookups.look_up_model(services, request.model)
     named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
     if named is None and wire is not None:
         named = next(iter(dialect.find_session_names(headers, wire)), None)
-    weigh = services.find_token_counter(model)
-    await _count_tokens(services, weigh, request, keys, tenant, named)
+    token_counter = services.find_token_counter(model)
+    await _count_tokens(services, token_counter, request, keys, tenant, named)
     held = incoming.chain.history.session if incoming.chain is not None else ""
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
+    policy = lookups.find_policy(services, headers, target, dialect)
+    notes = lookups.expect_notes(services, policy, headers, is_named=bool(named))
     asked = read_options(headers)
     warnings = header_warnings.find_warnings(asked, services.policies) if asked else ()
     if warnings:
@@ -119,36 +120,28 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         id=locate.make_id(),
         tenant=tenant,
         located=await locate.locate_request(
-            services.live_sessions, tenant, named, request, keys, retry=retry, known_session=held or None
+            services.live_sessions, tenant, named, request, keys, retry=retry, known_session=held or None, notes=notes
         ),
         request=request,
         keys=keys,
         model=model,
         upstream=target.name,
         strategy=target.strategy,
-        weigh=weigh,
+        token_counter=token_counter,
         started_at=services.now(),
-        enriched=Enriched(find_policy(services, headers, target, dialect), SplicedRequest(request, keys)),
-        prefix_cache=front,
+        enriched=Enriched(policy, SplicedRequest(request, keys)),
+        prefix_cache=prefix_cache,
         log_fields=incoming.log_fields,
         warnings=warnings,
         options=asked,
         dialect=dialect,
         wire=wire,
         chain=incoming.chain,
-        client_marks=_read_client_marks(dialect, incoming.body),
+        client_marks=dialect.read_client_marks(wire),
     )
     if _has_long_cache(turn):
         turn = replace(turn, model=with_long_cache(model))
     return turn, target
-
-
-def _read_client_marks(dialect: Dialect, body: bytes) -> ClientMarks:
-    """The client's cache breakpoints; none in a body that cannot be read."""
-    try:
-        return dialect.read_client_marks(body)
-    except (ValueError, RecursionError):
-        return NO_MARKS
 
 
 def _has_long_cache(turn: Turn) -> bool:
@@ -168,7 +161,7 @@ async def _enrich(
 ) -> Turn:
     """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes.
     cached: tokens that the provider's cache would hold without the proxy."""
-    decisions = await lookups.refresh(services, turn.located.branch.live_session)
+    decisions = await lookups.refresh(services, turn.located.branch.live_session, is_new=turn.located.is_new)
     if decisions.removed:
         erase_resent(turn, decisions.removed)
     policy = lookups.choose_policy(services, turn.enriched.policy, decisions, headers.get("x-context-policy", ""))
@@ -208,22 +201,25 @@ def read_options(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
 
 
-async def _read_wire(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:
+async def read_wire(services: Services, dialect: Dialect, incoming: Incoming) -> WireRequest | None:
     """Read a request in its wire format; None for chat completions. Raises NotManaged."""
-    chain, body, limits = incoming.chain, incoming.body, services.message_cache.limits
+    chain, body, cache = incoming.chain, incoming.body, services.message_cache
     read: Callable[[], WireRequest]
     if dialect.read_request is None:
         return None
+    new = len(body)
     if chain is not None and chain.is_held and dialect.read_held_request is not None:
-        read = partial(dialect.read_held_request, body, limits, chain.history.messages)
-    elif dialect.read_located_request is not None:
+        read = partial(dialect.read_held_request, body, cache.limits, chain.history.messages)
+    elif dialect.reads_path:
         where = f"{incoming.path}?{incoming.query.decode('latin-1')}"
-        read = partial(dialect.read_located_request, body, limits, where)
+        read = partial(dialect.read_request, body, cache.limits, where)
+    elif dialect.continues_earlier:
+        old = cache.find_prefix(body, dialect.name)
+        read = partial(cache.read_wire_on, dialect.name, body, old, dialect.read_request)
+        new -= len(old or ())
     else:
-        read = partial(dialect.read_request, body, limits)
-    if len(body) < NEW:
-        return read()
-    return await asyncio.get_running_loop().run_in_executor(services.workers, read)
+        read = partial(dialect.read_request, body, cache.limits)
+    return read() if new < NEW else await asyncio.get_running_loop().run_in_executor(services.workers, read)
 
 
 def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Policy:
@@ -242,18 +238,20 @@ def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Polic
 async def _read_request(
     services: Services, body: bytes, tenant: str
 ) -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
-    """Read the request, its remembered beginning, and the chain keys of its messages. Keys that are known from an
-    earlier request are reused."""
+    """Read the request, its remembered beginning, and its messages' chain keys, which are reused if they are known."""
+    old = services.message_cache.find_prefix(body)
 
     def read() -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
-        request, front = services.message_cache.get_request(body)
-        if front is None:
+        request, prefix_cache = services.message_cache.read_on(body, old)
+        if prefix_cache is None:
             return request, None, chain.compute_keys(tenant, request.messages)
-        keys = chain.compute_keys(tenant, request.messages, front.keys if front.keys_tenant == tenant else ())
-        front.keys_tenant, front.keys = tenant, tuple(keys)
-        return request, front, front.keys
+        keys = chain.compute_keys(
+            tenant, request.messages, prefix_cache.keys if prefix_cache.keys_tenant == tenant else ()
+        )
+        prefix_cache.keys_tenant, prefix_cache.keys = tenant, tuple(keys)
+        return request, prefix_cache, prefix_cache.keys
 
-    new = services.message_cache.count_unread_bytes(body)
+    new = len(body) - len(old or ())
     if new < NEW or (new < LARGE and body.count(b'"role"', -new) < MANY):
         return read()
     return await asyncio.get_running_loop().run_in_executor(services.workers, read)
@@ -261,7 +259,7 @@ async def _read_request(
 
 async def _count_tokens(
     services: Services,
-    weigh: TokenCounter,
+    token_counter: TokenCounter,
     request: Request,
     keys: Sequence[bytes],
     tenant: str,
@@ -269,41 +267,21 @@ async def _count_tokens(
 ) -> None:
     """Count the tokens of every message, in a worker thread where there is much to count, or a vocabulary to be read
     first. A count that the session has is reused, even if the messages were dropped from the cache meanwhile."""
-    begin, _ = request.read_memo("counted", id(weigh))
-    new = weigh.find_uncounted(request.messages, begin)
+    begin, _ = request.read_memo("counted", id(token_counter))
+    new = token_counter.find_uncounted(request.messages, begin)
     live_session = (
         locate.find_live_session(services.live_sessions, tenant, named_session, request, keys) if new else None
     )
     if live_session is not None:
-        new = [n for n in new if not live_session.restore_token_count(keys[n], request.messages[n], weigh)]
+        new = [n for n in new if not live_session.restore_token_count(keys[n], request.messages[n], token_counter)]
     uncounted = [request.messages[n] for n in new]
-    if uncounted and (id(weigh) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > UNCOUNTED):
-        await asyncio.to_thread(lambda: weigh.count_each(uncounted))
-        services.warm_counters.add(id(weigh))
+    if uncounted and (
+        id(token_counter) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > UNCOUNTED
+    ):
+        await asyncio.get_running_loop().run_in_executor(services.workers, token_counter.count_each, uncounted)
+        services.warm_counters.add(id(token_counter))
     # Noted now, since others begin with the same messages meanwhile.
-    request.memo_values["counted"] = request.messages, id(weigh), True
-
-
-def find_policy(
-    services: Services, headers: Mapping[str, str], target: Target, dialect: Dialect = COMPLETIONS
-) -> Policy:
-    """The policy that the request names, else that of its route or its upstream, else the one of the settings."""
-    wanted = headers.get("x-context-policy", "")
-    if wanted and wanted not in services.policies:
-        services.metrics.internal_errors_total.labels(where="unknown_policy").inc()
-    own = services.settings.compress.policy if dialect.returns_rows else ""
-    return services.policies.get(wanted) or services.policies[own or target.policy or services.settings.policy]
-
-
-def look_up_model(services: Services, name: str) -> Model:
-    """The entry of the model. Patterns are tried once for each name; clients choose the names, so 1,000 are
-    remembered."""
-    found = services.models_by_name.get(name)
-    if found is None:
-        if len(services.models_by_name) >= NAMES:
-            services.models_by_name.clear()
-        found = services.models_by_name[name] = find_model(services.models, name)
-    return found
+    request.memo_values["counted"] = request.messages, id(token_counter), True
 
 
 async def plan_request(services: Services, turn: Turn, *, frozen: bool = False) -> Turn:
@@ -322,8 +300,7 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
     """Return the turn with a plan and the bytes to send, without breakpoints of the proxy's. If planning fails, the
     body goes out as received, and the turn is stored like any other."""
     state = find_current_state(services, turn)
-    # A stopped branch goes out as received while it fits its window: the upstream may have refused its old edits, or
-    # the request for usage.
+    # A stopped branch goes out as received while it fits its window: edits or `include_usage` may have been refused.
     stopped = state.stopped is not None
     fallback: str | None = None
     plan: Plan | None = None
@@ -334,7 +311,6 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
                 return _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
-        services.metrics.fallbacks_total.labels(reason=fallback).inc()
         if not isinstance(problem, NotManaged):
             services.metrics.internal_errors_total.labels(where="plan").inc()
             log.exception("planning failed; the request goes on as it came")
@@ -342,7 +318,8 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         plan = _make_passthrough_plan(turn, state)
     if turn.chain is not None and turn.chain.is_held and fallback is None:
         fallback = FallbackReason.CHAIN
-        services.metrics.fallbacks_total.labels(reason=fallback).inc()
+    if fallback is not None and turn.id:  # a preview has no id, and nothing of it goes out
+        count_fallback(services, fallback)
     room = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)
     prompt = Prompt(
         plan=replace(plan, limit=room.limit if room is not None else None),
@@ -432,15 +409,16 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     spliced = turn.enriched.spliced
     pending = turn.enriched.pending_tool_offer
     coming = pending or turn.enriched.tool_offer
-    tool_tokens = turn.weigh.count_tools(coming.definitions) if pending is not None and pending.names else 0
+    tool_tokens = turn.token_counter.count_tools(coming.definitions) if pending is not None and pending.names else 0
     (times, strategies), found = lookups.find_origins(turn), turn.located.branch.search_hits
     dropped = state.decisions.dropped if state.decisions is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
     notes = lookups.find_prompt_notes(turn)
 
     inputs = RewriteInputs(
-        weigh=turn.weigh, keys=spliced.keys, strategy=turn.strategy, strategies=strategies, times=times, frozen=frozen,
-        offered_tools=frozenset(coming.names), tool_tokens=tool_tokens, sent_count=_count_sent(turn),
+        token_counter=turn.token_counter, keys=spliced.keys, strategy=turn.strategy, strategies=strategies,
+        times=times, frozen=frozen, offered_tools=frozenset(coming.names), tool_tokens=tool_tokens,
+        sent_count=_count_sent(turn),
         guarded_keys=splice_rounds.find_guarded_results(turn) if spliced.hidden_at else frozenset(),
         options=turn.options, retrieved_texts=hits, relevance=turn.enriched.relevance,
         tenant_faults=services.tenant_faults.count_elsewhere(turn.tenant, state), **notes,
@@ -473,6 +451,7 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
     if again.prompt.outgoing == turn.prompt.outgoing or again.is_as_it_came:
         branch.state = state
         return None
+    services.metrics.replans_total.labels(reason="too_long").inc()
     record_outcome.store_in_background(
         services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
     )
@@ -517,8 +496,8 @@ def _takes_long(turn: Turn) -> bool:
 
 def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:
     """Return the plan of `passthrough`: nothing changes, all sizes are known."""
-    sizes = tuple(turn.weigh.count_each(turn.request.messages))
-    total = turn.weigh.count_tools(turn.request.tools) + sum(sizes)
+    sizes = tuple(turn.token_counter.count_each(turn.request.messages))
+    total = turn.token_counter.count_tools(turn.request.tools) + sum(sizes)
     marks = tuple(map(compute_unmarked_form, turn.request.messages))
     return replace(UNPLANNED, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
 
@@ -548,7 +527,7 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
         if required:
             raise StoreUnavailable("what the request needs could not be stored in time")
         if not turn.enriched.policy.literal:
-            services.metrics.fallbacks_total.labels(reason="edits_not_stored").inc()
+            services.metrics.replans_total.labels(reason="edits_not_stored").inc()
             turn = await plan_request(services, turn, frozen=True)
             turn = turn.with_prompt(fallback=turn.prompt.fallback or FallbackReason.STORE)
             exchange_rows.add_undone_rows(turn, new, turn.started_at)
@@ -585,7 +564,7 @@ async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit
         return turn  # they are stored, and two replicas are hardly ever at the same message at once
     mine = {edit.key: turn.prompt.plan.edits[edit.key] for edit in new if edit.key in turn.prompt.plan.edits}
     if adopt_stored_edits(branch, stored, mine) and not turn.enriched.policy.literal:
-        services.metrics.fallbacks_total.labels(reason="edited_elsewhere").inc()
+        services.metrics.replans_total.labels(reason="edited_elsewhere").inc()
         turn = await plan_request(services, turn, frozen=True)
         branch.state = branch.state.with_edits(turn.prompt.plan)
     return turn

@@ -310,7 +310,8 @@ def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter
 
 async def wait_until_stored(services: Services, written: asyncio.Future[None]) -> bool:
     """True if the write is on disk before `commit_wait_ms` is over, or by now if the event loop itself was late."""
-    await asyncio.wait((written,), timeout=services.settings.limits.commit_wait_ms / 1000)
+    if not written.done():
+        await asyncio.wait((written,), timeout=services.settings.limits.commit_wait_ms / 1000)
     if not written.done():
         await asyncio.sleep(0)
     return written.done() and written.exception() is None
@@ -431,7 +432,7 @@ def _publish_client_change(services: Services, turn: Turn) -> None:
 def _publish_edits(services: Services, turn: Turn) -> None:
     for event in make_events(turn.prompt.plan):
         _publish(services, turn, event.name, _shorten_payload(event.payload))
-    short = [edit for edit in turn.prompt.plan.new_edits if edit.action in ("text", "text_only")]
+    short = [edit for edit in turn.prompt.plan.new_edits if edit.action in ("text", "text_only", "arguments")]
     if short:
         data = {
             "action": "shorten", "by": "policy", "messages": [public_id(edit.key) for edit in short[:MAX_LISTED]],

@@ -1,4 +1,5 @@
-"""Removal of sessions and branches that were not used for `store.retention_days`, in small steps during live traffic.
+"""Removal of sessions and branches that were not used for `store.retention_days`, in small steps during live traffic;
+and the maintenance that a store needs at intervals.
 
 Of many replicas one runs it at a time. If it stops, or the store goes away, the next round finishes its work.
 """
@@ -27,13 +28,16 @@ LOCK = "retention"
 
 
 async def run_retention(services: Services, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
-    """Run a round at intervals, until it is cancelled. Returns at once where nothing is ever to be removed."""
-    if not services.settings.store.retention_days:
+    """Run a round at intervals, until it is cancelled. Returns at once where nothing is ever to be removed or
+    maintained."""
+    if not (services.settings.store.retention_days or services.store.shared):
         return
     await asyncio.sleep(first_s * random.uniform(1, 2))
     while True:
         try:
-            await remove_expired(services)
+            await services.store.maintain()
+            if services.settings.store.retention_days:
+                await remove_expired(services)
         except StoreUnavailable as problem:
             services.metrics.internal_errors_total.labels(where="retention").inc()
             log.warning("retention waits for its next round: %s", problem)

@@ -18,7 +18,7 @@ from proxy.helper.budget import Budget, CircuitBreaker
 from proxy.helper.queue import HelperQueue
 from proxy.metrics import Metrics
 from proxy.sessions.live import LiveSessions, TenantFaults
-from proxy.sessions.provider_chains import Chain, HistoryMemory
+from proxy.sessions.provider_chains import Chain, HistoryMemory, ItemMemory
 from proxy.settings.load import Settings
 from proxy.store.base import Store
 from proxy.tools.sandbox import Sandbox
@@ -133,7 +133,8 @@ class Services:
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
-    """Worker threads for long work in pure Python, beside the event loop."""
+    """Worker threads for long work in pure Python, beside the event loop. Tokens are counted in them too: each thread
+    that counts has a buffer of 16 MB for each vocabulary."""
     tenant_faults: TenantFaults = field(default_factory=TenantFaults)
     """Tools whose results the sessions of each tenant have fetched again."""
     now: Callable[[], float] = time.time
@@ -157,6 +158,8 @@ class Services:
     """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
     histories: HistoryMemory = field(default_factory=HistoryMemory)
     """Histories that a request may name (`chains`)."""
+    items: ItemMemory = field(default_factory=ItemMemory)
+    """Items that a request may refer to (`item_references`)."""
     refused_encrypted: set[tuple[str, str]] = field(default_factory=set)
     """(upstream, model) of those that refuse encrypted reasoning; the last 1,000."""
     logged_warnings: set[str] = field(default_factory=set)

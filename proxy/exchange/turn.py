@@ -126,7 +126,7 @@ class Turn:
     model: Model
     upstream: str
     strategy: str
-    weigh: TokenCounter
+    token_counter: TokenCounter
     started_at: float
     enriched: Enriched
     prompt: Prompt = field(default_factory=Prompt)

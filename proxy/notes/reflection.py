@@ -173,7 +173,7 @@ def build_report(
     finished_calls: Sequence[tuple[Call, Message, str, Relevance | None, int, QuotedOutcome]],
     *,
     seconds: float | None,
-    weigh: Callable[[str], int],
+    token_counter: Callable[[str], int],
     feedback: str = "",
 ) -> IterationReport:
     """The record of an iteration.
@@ -188,7 +188,9 @@ def build_report(
             raw_output=_remove_surrogates(result.text[:MAX_RESULT_CHARS]),
             outcome=reading.outcome,
             execution_time=seconds,
-            cost=CallCost(weigh(call.name) + weigh(call.arguments) + weigh(result.text), seconds),
+            cost=CallCost(
+                token_counter(call.name) + token_counter(call.arguments) + token_counter(result.text), seconds
+            ),
             tool_selection_rationale=shorten_to_line(thought, MAX_FIELD_CHARS),
             message=name,
             relevance=relevance,

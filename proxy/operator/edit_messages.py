@@ -17,7 +17,7 @@ from proxy.chat.group import split_steps
 from proxy.context.models import Model
 from proxy.context.operator_edits import NAME
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import lookups, plan_request, record_outcome
+from proxy.exchange import lookups, record_outcome
 from proxy.exchange.services import Services
 from proxy.operator import erase, rebuild_state
 from proxy.operator.find_session import SelectedBranch, find_branch
@@ -233,7 +233,7 @@ def _make_rows(
 
 
 def _model(services: Services, selected: SelectedBranch) -> Model:
-    return plan_request.look_up_model(services, selected.exchange.model)
+    return lookups.look_up_model(services, selected.exchange.model)
 
 
 async def _store_decision(

@@ -43,6 +43,7 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
     rows += await _erase_forms(services, selected, positions)
     await services.store.put(rows)
     services.histories.remove_session(*place)
+    services.items.remove_session(*place)
     live = services.live_sessions.find_session(*place)
     if live is not None:
         live.forget_rounds()  # they are read back as they are now
@@ -52,6 +53,7 @@ async def delete_session(services: Services, tenant: str, session: str) -> Remov
     """Delete all that is stored of a session. Memos that were written in it stay, without its name."""
     removed = await services.store.delete_session(tenant, session)
     services.histories.remove_session(tenant, session)
+    services.items.remove_session(tenant, session)
     live = services.live_sessions.find_session(tenant, session)
     if live is not None:  # its rows are gone, also if a request came meanwhile
         services.live_sessions.forget_session(live)

@@ -16,7 +16,7 @@ from proxy.context.analysis.refetch import pair_results
 from proxy.context.analysis.shell_commands import parse_call
 from proxy.dialects.completions.request import read_message
 from proxy.errors import NotManaged
-from proxy.exchange import cost, plan_request
+from proxy.exchange import cost, lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.operator.compare_arms import MAIN_FIGURE, FigureComparison, SessionMeasures, compare_arms, describe_verdict
@@ -51,6 +51,8 @@ class SessionLoss(Struct, frozen=True):
     causes: list[LossCause]
     address: str = ""
     """The session's name as paths of the API spell it; the API fills it in."""
+    title: str = ""
+    """The beginning of its first prompt; the API fills it in."""
 
 
 class PredictionError(Struct, frozen=True):
@@ -133,7 +135,7 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
             made["answer_tokens"] += one.completion_tokens
             made["answers"] += 1
         if one.prompt_tokens is not None:
-            model = plan_request.look_up_model(services, one.model)
+            model = lookups.look_up_model(services, one.model)
             meter = build_meter(one, model, count_sent_tokens(one), previous.get(one.branch))
             bill, predicted = cost.compute_bill(model, meter), cost.predict_bill(model, meter)
             if bill is not None and predicted is not None:

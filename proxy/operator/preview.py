@@ -66,8 +66,8 @@ async def preview_prompt(
         body_sizes=(0, 0),
     )
     target = services.client.select_target(request.model)
-    model = plan_request.look_up_model(services, request.model)
-    usual = services.policies.get(selected.exchange.policy) or plan_request.find_policy(services, {}, target)
+    model = lookups.look_up_model(services, request.model)
+    usual = services.policies.get(selected.exchange.policy) or lookups.find_policy(services, {}, target)
     turn = Turn(
         id="",
         tenant=selected.record.tenant,
@@ -77,12 +77,14 @@ async def preview_prompt(
         model=model,
         upstream=target.name,
         strategy=target.strategy,
-        weigh=services.find_token_counter(model),
+        token_counter=services.find_token_counter(model),
         started_at=services.now(),
         enriched=Enriched(lookups.choose_policy(services, usual, decisions), SplicedRequest(request, keys)),
     )
-    if count >= find_session.OFF_LOOP_MESSAGES or any(not turn.weigh.has_count(m) for m in request.messages):
-        await asyncio.to_thread(lambda: turn.weigh.count_each(request.messages))
+    if count >= find_session.OFF_LOOP_MESSAGES or any(not turn.token_counter.has_count(m) for m in request.messages):
+        await asyncio.get_running_loop().run_in_executor(
+            services.workers, turn.token_counter.count_each, request.messages
+        )
     task = lookups.find_task(turn)
     await lookups.search_store(services, turn, task)
     if branch.tool_offer is not None:

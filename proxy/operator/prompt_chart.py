@@ -87,9 +87,9 @@ async def build_chart(services: Services, tenant: str, session: str, *, branch: 
 def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> PromptChart:
     turn, plan = preview.turn, preview.turn.prompt.plan
     edits = {} if turn.prompt.observed else preview.edits
-    pieces = [_make_segment(selected, turn.weigh, edits, n) for n in range(len(selected.keys))]
+    pieces = [_make_segment(selected, turn.token_counter, edits, n) for n in range(len(selected.keys))]
     fixed = [piece for piece in pieces if piece.kind == "system"]
-    tools = turn.weigh.count_tools(selected.request.tools)
+    tools = turn.token_counter.count_tools(selected.request.tools)
     if tools:
         fixed.insert(0, ChartSegment("tools", tools, tools))
     bars = [
@@ -101,7 +101,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
     inserts = [
         ChartInsert(
             source=one.source,
-            tokens=turn.weigh.count_text(one.text),
+            tokens=turn.token_counter.count_text(one.text),
             text=one.text if len(one.text) <= MAX_INSERT_CHARS else one.text[: MAX_INSERT_CHARS - 1] + "…",
             after=names[index] if 0 <= index < len(names) else "",
         )
@@ -130,10 +130,10 @@ def _sent(preview: Preview) -> tuple[Sequence[Message], Sequence[bytes]]:
 
 
 def _make_segment(
-    selected: SelectedBranch, weigh: TokenCounter, edits: Mapping[bytes, Edit], index: int
+    selected: SelectedBranch, token_counter: TokenCounter, edits: Mapping[bytes, Edit], index: int
 ) -> ChartSegment:
     message, chain_key = selected.request.messages[index], selected.keys[index]
-    size = weigh(message)
+    size = token_counter(message)
     if message.is_system:
         return ChartSegment("system", size, size)
     edit = edits.get(chain_key)

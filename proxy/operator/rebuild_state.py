@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from proxy.chat.message import Message
 from proxy.errors import StoreUnavailable
-from proxy.exchange import plan_request
+from proxy.exchange import lookups
 from proxy.exchange.services import Services
 from proxy.helper.helper_client import HelperAnswer, HelperClient
 from proxy.notes import state_block as grammar
@@ -58,7 +58,7 @@ def _asker(services: Services, selected: SelectedBranch) -> tuple[HelperClient, 
         target, how, name = services.client.select_target(selected.request.model), "upstream", selected.request.model
         if target.key is None:
             return None
-    model = plan_request.look_up_model(services, name)
+    model = lookups.look_up_model(services, name)
     return HelperClient(
         services.client, target, name, model, max_tokens=limits.max_tokens, timeout_s=limits.timeout_s
     ), how

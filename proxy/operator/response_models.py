@@ -58,7 +58,8 @@ class PromptInsert(Struct, frozen=True):
 
 class PromptDetails(Struct, frozen=True):
     """A prompt as it went out, or would go out now. exchange: "" for the next one. body: the body sent, as JSON text.
-    original: the body as the client sent it. refused: why the original went out instead."""
+    original: the body as the client sent it. refused: why the original went out instead. In a page of it `messages` and
+    `inserts` are those of the page, and both bodies are empty."""
 
     session: str
     branch: str
@@ -72,6 +73,12 @@ class PromptDetails(Struct, frozen=True):
     body: str
     original: str
     refused: str = ""
+    count: int = 0
+    """Messages of the whole prompt."""
+    changes: int = 0
+    """Places of the whole prompt that differ from what the client sent: messages, and inserts of their own."""
+    next: int | None = None
+    """The index with which the next page begins; None on the last page."""
 
 
 class GroupListItem(Struct, frozen=True):

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from proxy.exchange.services import Services
 from proxy.operator.find_session import PAGE_SIZE, run_off_loop
-from proxy.operator.timeline import build_points
+from proxy.operator.timeline import FAILED_STATUSES, build_points
 from proxy.store.base import ExchangeRecord
 from proxy.store.session_lists import SessionFilter
 
@@ -41,6 +41,8 @@ class Savings(Struct):
     """Requests whose model has no price. No sum of dollars has them."""
     without_usage: int = 0
     """Requests whose answer told no usage. No sum of dollars has them."""
+    failed: int = 0
+    """Requests that got no answer, or an error without usage. No sum of dollars has them."""
     unpriced_models: list[str] = field(default_factory=list)
     more: bool = False
     """True if there are more sessions than are added up."""
@@ -64,6 +66,8 @@ async def sum_savings(services: Services, tenant: str | None, since: float) -> S
             made.cost_without += point.cost_without or 0.0
             if point.status == "open":
                 made.open_requests += 1
+            elif point.prompt_tokens is None and point.status in FAILED_STATUSES:
+                made.failed += 1
             elif point.prompt_tokens is None:
                 made.without_usage += 1
             elif point.cost is None:

@@ -13,7 +13,7 @@ import msgspec
 from proxy.context.models import Model
 from proxy.context.policy import Policy
 from proxy.exchange import cost as exchange_cost
-from proxy.exchange import lookups, plan_request
+from proxy.exchange import lookups
 from proxy.exchange.cost import Bill, Meter
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
@@ -157,7 +157,7 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
     """Add up these exchanges, oldest first."""
     sums = SessionTotals()
     for one in exchanges:
-        sums.add_exchange(one, plan_request.look_up_model(services, one.model))
+        sums.add_exchange(one, lookups.look_up_model(services, one.model))
     return sums
 
 
@@ -185,7 +185,7 @@ def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums:
         utilisation=sent / limit if limit else None,
         needs_pruning=bool(limit and sent > turn.enriched.policy.budget * limit),
         left_out=gone,
-        shortened=sum(edit.action in ("text", "text_only") for edit in edits.values()),
+        shortened=sum(edit.action in ("text", "text_only", "arguments") for edit in edits.values()),
         exchanges=sums.exchanges,
         prompt_tokens=sums.prompt_tokens,
         completion_tokens=sums.completion_tokens,

@@ -11,7 +11,9 @@ from proxy.exchange.services import Services
 
 TITLE_CHARS: Final = 120
 _AGENT_CONTEXT: Final = re.compile(
-    r"<(system-reminder|environment_context|user_instructions|environment_details)>.*?(</\1>|\Z)", re.DOTALL
+    r"<(system-reminder|environment_context|user_instructions|environment_details|command-message|local-command-\w+)>"
+    r".*?(</\1>|\Z)",
+    re.DOTALL,
 )
 """Blocks that agents put into a user's message and that the user did not write."""
 _TAG: Final = re.compile(r"</?[A-Za-z][\w-]*>")
@@ -30,10 +32,10 @@ async def read_title(services: Services, tenant: str, session: str) -> str:
     return ""
 
 
-def make_title(text: str) -> str:
+def make_title(text: str, limit: int = TITLE_CHARS) -> str:
     """Return a text's beginning in one line, without tags and without what an agent has put in front."""
     plain = " ".join(_TAG.sub(" ", _AGENT_CONTEXT.sub(" ", text)).split())
-    return plain if len(plain) <= TITLE_CHARS else plain[: TITLE_CHARS - 1] + "…"
+    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 
 def read_text(body: bytes) -> str:

@@ -19,7 +19,7 @@ from proxy.context.plan import Edit
 from proxy.context.policy import Policy
 from proxy.context.render import render_message
 from proxy.errors import NotFound
-from proxy.exchange import iteration_records, plan_request, rebuild_prompt
+from proxy.exchange import iteration_records, lookups, rebuild_prompt
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
@@ -35,25 +35,30 @@ from proxy.operator.response_models import (
     PromptMessage,
     PromptStatus,
 )
+from proxy.operator.session_titles import make_title
 from proxy.sessions.branch import WHOLE_SESSION, StoredDecisions, read_decisions
 from proxy.store.base import EditRow
 
 TITLE_CHARS = 100
 """Characters of a group's prompt that form its title in a list."""
+TITLE_READ_CHARS = 20_000
+"""Characters of a prompt in which its title is looked for."""
 EditRows = Mapping[bytes, EditRow]
 """The stored row of each edit, by chain key."""
 
 
-async def read_past_prompt(services: Services, tenant: str, session: str, exchange: str) -> PromptDetails:
-    """Return a past exchange's prompt, exact to the byte. Raises NotFound; StoreUnavailable passes through, here and
-    below."""
+async def read_past_prompt(
+    services: Services, tenant: str, session: str, exchange: str, *, first: int = 0, limit: int | None = None
+) -> PromptDetails:
+    """Return a past exchange's prompt, exact to the byte. first, limit: a page of its messages, without the bodies.
+    Raises NotFound; StoreUnavailable passes through, here and below."""
     await find_session.read_session(services, tenant, session)
     found = await rebuild_prompt.rebuild_prompt(services.store, tenant, session, exchange)
     if found is None:
         raise NotFound(f"session {session!r} has no exchange {exchange!r}")
     row = found.exchange
     request = await find_session.parse_request(services, found.original_body)
-    weigh = services.find_token_counter(plan_request.look_up_model(services, row.model))
+    token_counter = services.find_token_counter(lookups.look_up_model(services, row.model))
     since = {edit.key: edit for edit, _ in await services.store.read_edits(tenant, session, row.branch, row.edits)}
     known = await read_decisions(services.store, tenant, session)
     sent = msgspec.json.decode(row.inserts, type=SentTexts)
@@ -63,8 +68,11 @@ async def read_past_prompt(services: Services, tenant: str, session: str, exchan
     for index, source, form in sent.inserts:
         text = await services.store.read_form(tenant, session, bytes.fromhex(form)) or b""
         inserts.append(PromptInsert(index, source, text.decode("utf-8", "replace")))
-    messages = await _messages(request, found.keys, edits, weigh, known, since, services.policies.get(row.policy))
-    return PromptDetails(
+    page = _select_page(len(found.keys), first, limit)
+    messages = await _messages(
+        request, found.keys, edits, token_counter, known, since, services.policies.get(row.policy), page
+    )
+    shown = PromptDetails(
         session=session,
         branch=row.branch,
         exchange=exchange,
@@ -77,25 +85,35 @@ async def read_past_prompt(services: Services, tenant: str, session: str, exchan
         body=found.sent_body.decode("utf-8", "replace"),
         original=found.original_body.decode("utf-8", "replace"),
         refused=row.fallback or "",
+        count=len(found.keys),
+        changes=_count_changes(request, found.keys, edits, inserts),
     )
+    return shown if limit is None and first == 0 else _cut_page(shown, page)
 
 
 async def preview_next_prompt(
-    services: Services, tenant: str, session: str, *, branch: str | None = None
+    services: Services,
+    tenant: str,
+    session: str,
+    *,
+    branch: str | None = None,
+    first: int = 0,
+    limit: int | None = None,
 ) -> PromptDetails:
     """Return the prompt that would go out if the client sent its history now. The client's next messages are not known:
-    messages of source `next` stand for them."""
+    messages of source `next` stand for them. first, limit: a page of its messages, without the bodies."""
     here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
     turn, plan = seen.turn, seen.turn.prompt.plan
     edits = {} if turn.prompt.observed else seen.edits
     since = await _edit_rows(services, here)
+    page = _select_page(len(turn.keys), first, limit)
     messages = await _messages(
-        turn.request, turn.keys, edits, turn.weigh, here.operator_decisions, since, turn.enriched.policy
+        turn.request, turn.keys, edits, turn.token_counter, here.operator_decisions, since, turn.enriched.policy, page
     )
-    first = len(messages) - seen.stand_ins
-    messages[first:] = [msgspec.structs.replace(m, id="", source="next") for m in messages[first:]]
-    return PromptDetails(
+    known = len(turn.keys) - seen.stand_ins
+    inserts = _placed_inserts(turn)
+    shown = PromptDetails(
         session=session,
         branch=here.branch.name,
         exchange="",
@@ -103,12 +121,38 @@ async def preview_next_prompt(
         model=turn.request.model,
         tokens_before=plan.before,
         tokens_after=plan.before if turn.prompt.observed else plan.after,
-        messages=messages,
-        inserts=_placed_inserts(turn),
+        messages=[m if m.index < known else msgspec.structs.replace(m, id="", source="next") for m in messages],
+        inserts=inserts,
         body=turn.prompt.chat_body.decode("utf-8", "replace"),
         original=turn.request.body.decode("utf-8", "replace"),
         refused=plan.refusal or turn.prompt.fallback or "",
+        count=len(turn.keys),
+        changes=_count_changes(turn.request, turn.keys, edits, inserts),
     )
+    return shown if limit is None and first == 0 else _cut_page(shown, page)
+
+
+def _select_page(count: int, first: int, limit: int | None) -> range:
+    """Return the indexes of a page of messages. first: negative counts from the end."""
+    start = max(0, count + first) if first < 0 else min(first, count)
+    return range(start, count if limit is None else min(count, start + limit))
+
+
+def _cut_page(whole: PromptDetails, page: range) -> PromptDetails:
+    """Return the prompt with the inserts of a page only, and without the bodies. An insert that is a message of its own
+    stands in the last page."""
+    is_last = page.stop == whole.count
+    inserts = [one for one in whole.inserts if one.index in page or (is_last and not 0 <= one.index < whole.count)]
+    return msgspec.structs.replace(whole, inserts=inserts, body="", original="", next=None if is_last else page.stop)
+
+
+def _count_changes(
+    request: Request, keys: Sequence[bytes], edits: Mapping[bytes, Edit], inserts: Sequence[PromptInsert]
+) -> int:
+    """Return the number of places at which a prompt differs from what the client sent."""
+    edited = {n for n, (m, k) in enumerate(zip(request.messages, keys, strict=True)) if k in edits and not m.is_system}
+    placed = {one.index for one in inserts if 0 <= one.index < len(keys)}
+    return len(edited | placed) + sum(not 0 <= one.index < len(keys) for one in inserts)
 
 
 def _placed_inserts(turn: Turn) -> list[PromptInsert]:
@@ -177,16 +221,16 @@ async def _read_messages_between(
     seen = await preview_prompt(services, selected)
     since = await _edit_rows(services, selected)
     edits = {} if seen.turn.prompt.observed else seen.edits
-    made = await _messages(
+    return await _messages(
         selected.request,
         selected.keys,
         edits,
-        seen.turn.weigh,
+        seen.turn.token_counter,
         selected.operator_decisions,
         since,
         seen.turn.enriched.policy,
+        range(start, end),
     )
-    return made[start:end]
 
 
 async def _edit_rows(services: Services, selected: SelectedBranch) -> EditRows:
@@ -203,14 +247,15 @@ async def _messages(
     request: Request,
     keys: Sequence[bytes],
     edits: Mapping[bytes, Edit],
-    weigh: TokenCounter,
+    token_counter: TokenCounter,
     decisions: StoredDecisions,
     since: EditRows,
-    policy: Policy | None = None,
+    policy: Policy | None,
+    page: range,
 ) -> list[PromptMessage]:
-    """Return one item for each message of the request. edits: those in force in the prompt."""
+    """Return one item for each message of the page. edits: those in force in the prompt."""
     return await find_session.run_off_loop(
-        len(keys), partial(_build_messages, request, keys, edits, weigh, decisions, since, policy)
+        len(keys), partial(_build_messages, request, keys, edits, token_counter, decisions, since, policy, page)
     )
 
 
@@ -218,15 +263,17 @@ def _build_messages(
     request: Request,
     keys: Sequence[bytes],
     edits: Mapping[bytes, Edit],
-    weigh: TokenCounter,
+    token_counter: TokenCounter,
     decisions: StoredDecisions,
     since: EditRows,
     policy: Policy | None,
+    page: range,
 ) -> list[PromptMessage]:
     names = _group_names(request, keys, policy)
     pins = decisions.find_pins(frozenset())
     made = []
-    for n, (m, k) in enumerate(zip(request.messages, keys, strict=True)):
+    for n in page:
+        m, k = request.messages[n], keys[n]
         edit = None if m.is_system else edits.get(k)
         status = find_status(edit, k, decisions)
         raw = render_message(m, edit)
@@ -237,7 +284,7 @@ def _build_messages(
                 group=names[n],
                 role=m.role,
                 status=status,
-                tokens=weigh(m) if edit is None else edit.after,
+                tokens=token_counter(m) if edit is None else edit.after,
                 pinned=not m.is_system and (k in pins or has_pin_mark(m)),
                 why=_why(edit, k, since.get(k), status),
                 content=None if raw is None else _json(raw),
@@ -314,14 +361,14 @@ def build_group_items(selected: SelectedBranch, preview: Preview, reported: Mapp
     """Return the groups of a branch as they stand in a planned prompt."""
     turn = preview.turn
     edits = {} if turn.prompt.observed else preview.edits
-    return [_build_group_item(selected, one, edits, turn.weigh, reported) for one in selected.groups]
+    return [_build_group_item(selected, one, edits, turn.token_counter, reported) for one in selected.groups]
 
 
 def _build_group_item(
     selected: SelectedBranch,
     one: Group,
     edits: Mapping[bytes, Edit],
-    weigh: TokenCounter,
+    token_counter: TokenCounter,
     reported: Mapping[bytes, int],
 ) -> GroupListItem:
     open_ = [n for n in range(one.start, one.end) if not selected.request.messages[n].is_system]
@@ -330,7 +377,7 @@ def _build_group_item(
         find_status(edit, selected.keys[n], selected.operator_decisions) for edit, n in zip(found, open_, strict=True)
     ]
     same = set(states)
-    whole = [weigh(selected.request.messages[n]) for n in open_]
+    whole = [token_counter(selected.request.messages[n]) for n in open_]
     reported_tokens = [reported[selected.keys[n]] for n in open_ if selected.keys[n] in reported]
     pins = selected.operator_decisions.find_pins(selected.branch.state.pins)
     prompts = [selected.request.messages[n] for n in open_ if selected.request.messages[n].role == "user"]
@@ -348,5 +395,5 @@ def _build_group_item(
 
 
 def _title(prompts: Sequence[Message]) -> str:
-    text = " ".join(prompts[0].text.split()) if prompts else ""
-    return text if len(text) <= TITLE_CHARS else text[: TITLE_CHARS - 1] + "…"
+    titles = (make_title(one.text[:TITLE_READ_CHARS], TITLE_CHARS) for one in prompts)
+    return next(filter(None, titles), "")

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from proxy.exchange import lookups, plan_request
+from proxy.exchange import lookups
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.operator import find_session
@@ -209,7 +209,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
     """Return a point for each of these exchanges, which come oldest first, and their sums."""
     sums, made, edits = SessionTotals(), [], dict[str, int]()
     for one in exchanges:
-        paid = sums.add_exchange(one, plan_request.look_up_model(services, one.model))
+        paid = sums.add_exchange(one, lookups.look_up_model(services, one.model))
         went = msgspec.json.decode(one.inserts, type=SentTexts)
         sent = count_sent_tokens(one)
         made.append(
@@ -255,7 +255,7 @@ def build_timeline(
     last = next((one for one in reversed(exchanges) if one.branch not in side_calls), exchanges[-1])
     sent = count_sent_tokens(last)
     policy = services.policies.get(last.policy)
-    model = plan_request.look_up_model(services, last.model)
+    model = lookups.look_up_model(services, last.model)
     named = lookups.find_window(services, last.upstream, last.model)
     limit = policy.find_limit(model, named) if policy is not None else named or model.window
     figures = SessionFigures(

@@ -31,7 +31,7 @@ def _stub(message: Message) -> bytes:
     return message.derive(lambda m: replace_text(m.raw, STUB), "stub")
 
 
-def keep_half(messages: Sequence[Message], weigh: TokenCounter, *, newest: bool) -> list[bytes]:
+def keep_half(messages: Sequence[Message], token_counter: TokenCounter, *, newest: bool) -> list[bytes]:
     """Keep system messages, the first and the last user message, and the last step. Of all other steps keep half of the
     tokens: the newest steps, or steps chosen by a hash of their position."""
     steps = group.split_steps(messages)
@@ -42,7 +42,7 @@ def keep_half(messages: Sequence[Message], weigh: TokenCounter, *, newest: bool)
     rest = [n for n in range(len(steps) - 1, -1, -1) if n not in stay]
     if not newest:
         rest.sort(key=lambda n: hashlib.blake2b(b"%d/%d" % (n, len(messages)), digest_size=8).digest())
-    sizes = {n: sum(map(weigh, messages[steps[n].start : steps[n].end])) for n in rest}
+    sizes = {n: sum(map(token_counter, messages[steps[n].start : steps[n].end])) for n in rest}
     budget = sum(sizes.values()) / 2
     for n in rest:
         if sizes[n] > budget:
@@ -57,8 +57,8 @@ def keep_half(messages: Sequence[Message], weigh: TokenCounter, *, newest: bool)
 BASELINES: dict[str, Baseline] = {
     "mask-10": lambda messages, _: mask_results(messages, 10),
     "mask-10-by-15": lambda messages, _: mask_results(messages, 10, 15),
-    "newest-half": lambda messages, weigh: keep_half(messages, weigh, newest=True),
-    "random-half": lambda messages, weigh: keep_half(messages, weigh, newest=False),
+    "newest-half": lambda messages, token_counter: keep_half(messages, token_counter, newest=True),
+    "random-half": lambda messages, token_counter: keep_half(messages, token_counter, newest=False),
 }
 """Baselines by their name in `--policy`: observation masking, sliding and in batches; the newer half or a random half
 of the history."""

@@ -164,7 +164,7 @@ class _SharedInput:
     def __init__(self, conversation: RecordedConversation, ruler: WireTokenCounter) -> None:
         self.conversation = conversation
         self.ruler = ruler
-        self.weigh = TokenCounter(ruler.count_text)
+        self.token_counter = TokenCounter(ruler.count_text)
         self._read: dict[bytes, Message] = {}
         self.messages = tuple(map(self.read, conversation.messages))
         self.keys = chain.compute_keys(conversation.tenant, self.messages)
@@ -284,14 +284,14 @@ class _Player:
         policy, table = self.contender.policy, self.table
         messages = table.messages[:position]
         if self.contender.baseline:
-            return None, [table.read(raw) for raw in BASELINES[self.contender.baseline](messages, table.weigh)]
+            return None, [table.read(raw) for raw in BASELINES[self.contender.baseline](messages, table.token_counter)]
         if policy is None or policy.mode != "rewrite":
             return None, None
         request = replace(table.request if self.late else self.offered.request, messages=messages)
         try:
             plan = rewrite(
                 request, self.session, policy, self.match.model, now,
-                RewriteInputs(table.weigh, keys=table.keys[:position], times=table.times[:position],
+                RewriteInputs(table.token_counter, keys=table.keys[:position], times=table.times[:position],
                 offered_tools=self.offered.offered_names, tool_tokens=self.offered.tool_tokens if self.late else 0),
             )  # fmt: skip
         except Exception as problem:  # noqa: BLE001  # as the server does: counted, and the history goes out as it is

@@ -60,6 +60,8 @@ class RecordedConversation:
 def read_conversations(path: Path) -> Iterator[RecordedConversation]:
     """Yield every conversation of a file, whatever its format; blank lines are skipped. Raises ConfigError, with the
     line where there is one, if the file or a line holds none."""
+    if path.is_dir():
+        raise ConfigError("FILE", str(path), f"a file: this is a folder. Name the files in it, as in {path}/*.jsonl")
     if not path.is_file():
         raise ConfigError("FILE", str(path), "a file that is there")
     try:
@@ -77,6 +79,8 @@ def read_conversations(path: Path) -> Iterator[RecordedConversation]:
             data = file.read()
     except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
         raise ConfigError("FILE", str(path), f"a whole .gz file ({problem})") from None
+    except OSError as problem:
+        raise ConfigError("FILE", str(path), f"a file that can be read ({problem.strerror})") from None
     yield from _read_foreign(data, path)
 
 
@@ -103,6 +107,8 @@ def _read_foreign(data: bytes, path: Path) -> Iterator[RecordedConversation]:
         documents = parse_documents(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         documents = None
+    if documents == []:
+        raise ConfigError("FILE", str(path), "a file with something in it: this one is an empty list")
     found = read_format(documents) if documents is not None else None
     if found is None:
         start = data.lstrip()[:MAX_QUOTED_CHARS].decode("utf-8", "replace")

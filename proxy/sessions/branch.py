@@ -116,12 +116,12 @@ class LiveSession:
         self.hidden_rounds.clear()
         self.hidden_bytes = 0
 
-    def restore_token_count(self, chain_key: bytes, message: Message, weigh: TokenCounter) -> bool:
-        """Give `weigh` the tokens of a message from its node. True if they are known."""
+    def restore_token_count(self, chain_key: bytes, message: Message, token_counter: TokenCounter) -> bool:
+        """Give `token_counter` the tokens of a message from its node. True if they are known."""
         node = self.nodes.get(chain_key)
-        if node is None or not node.tokens or node.form != message.form or self.token_counter is not weigh:
+        if node is None or not node.tokens or node.form != message.form or self.token_counter is not token_counter:
             return False
-        weigh.remember_count(message, node.tokens)
+        token_counter.remember_count(message, node.tokens)
         return True
 
 

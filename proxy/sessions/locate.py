@@ -25,8 +25,9 @@ from proxy.chat.message import Message, Request
 from proxy.sessions.branch import Branch, LiveSession, Node, StoredDecisions
 from proxy.sessions.live import LiveSessions
 from proxy.settings.load import IdentitySettings
-from proxy.store.base import Row, Store
+from proxy.store.base import ID_DIGITS, ID_TIME_BITS, Row, Store
 from proxy.store.branch_positions import BranchKind, BranchKindRow, WorkingBranchRow
+from proxy.store.expected_reads import ExpectedReads
 
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 MAX_NAME_BYTES = 256
@@ -111,9 +112,7 @@ def find_owner(
     return tenant or derive_tenant(headers, settings.salt.get_secret_value()), name or ""
 
 
-_SORTED = "".join(sorted("abcdefghijklmnopqrstuvwxyz234567"))
-_SORTED_PAIRS = [one + other for one in _SORTED for other in _SORTED]
-"""Pairs of base32 characters in the order of their bytes, so that names sort as the numbers behind them."""
+_PAIRS = [one + other for one in ID_DIGITS for other in ID_DIGITS]
 
 
 def make_id() -> str:
@@ -122,8 +121,8 @@ def make_id() -> str:
     The time comes first, in milliseconds. Rows with names of one hour then lie side by side in the store's indexes, and
     writing them costs few pages.
     """
-    bits = (time.time_ns() // 1_000_000 & (1 << 40) - 1) << 40 | secrets.randbits(40)
-    return "".join([_SORTED_PAIRS[bits >> shift & 1023] for shift in range(70, -1, -10)])
+    bits = (time.time_ns() // 1_000_000 & (1 << ID_TIME_BITS) - 1) << 40 | secrets.randbits(40)
+    return "".join([_PAIRS[bits >> shift & 1023] for shift in range(70, -1, -10)])
 
 
 async def locate_request(
@@ -135,14 +134,15 @@ async def locate_request(
     *,
     retry: bool,
     known_session: str | None = None,
+    notes: ExpectedNotes | None = None,
 ) -> Located:
     """Return the branch of this request, new or old. StoreUnavailable passes through.
 
     retry: the client says that it sends the same request again. known_session: the session of a response that the
-    request names, which counts where the client names no session.
+    request names, which counts where the client names no session. notes: the notes that its prompt will get.
     """
     messages, nodes = request.messages, request.find_chained_indices()
-    names = _Names(named_session, known_session)
+    names = _Names(named_session, known_session, notes or ExpectedNotes())
     live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, nodes)
     if live_session is not None and branch is None and (at >= 0 or await live_sessions.is_gone(live_session)):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
@@ -177,11 +177,21 @@ async def locate_request(
     return Located(branch, relation, at, named_session is not None, system)
 
 
+class ExpectedNotes(NamedTuple):
+    """The notes that a new prompt is given: its scratchpad, and so many memos of a project."""
+
+    scratchpad: bool = False
+    project: str = ""
+    memos: int = 0
+
+
 class _Names(NamedTuple):
-    """The session that a client names, or else the one of the response that its request names; None for neither."""
+    """The session that a client names, or else the one of the response that its request names; None for neither.
+    notes: the notes that will be read with it."""
 
     named: str | None
     known: str | None = None
+    notes: ExpectedNotes = ExpectedNotes()
 
 
 async def _find_deepest(
@@ -211,6 +221,47 @@ async def _find_deepest(
                 else None
             )
     return live_session, at, branch
+
+
+def _expect_reads(
+    live_sessions: LiveSessions,
+    live_session: LiveSession,
+    notes: ExpectedNotes,
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    nodes: Sequence[int],
+) -> None:
+    """Announce what this request will read, to a store behind a network."""
+    if not live_sessions.store.shared:
+        return
+    known = live_session.nodes
+    at = next((n for n in reversed(nodes) if keys[n] in known), -1)
+    branch = live_session.branches.get(known[keys[at]].branch) if at >= 0 else None
+    new = nodes[bisect_right(nodes, at) :]
+    is_moved = branch is None or any(messages[n].role == "assistant" for n in new)
+    rounds = []
+    if branch is None or (branch.tool_offer is not None and branch.tool_offer.names):
+        tips = [keys[n - 1] for n in nodes if n and messages[n].role == "assistant"]
+        rounds = [key for key in tips if is_moved or key not in live_session.hidden_rounds]
+    is_prompted = branch is None or any(messages[n].role == "user" for n in new)
+    live_sessions.store.expect_reads(
+        ExpectedReads(
+            live_session.tenant,
+            live_session.session,
+            [keys[n] for n in (nodes if is_moved else new) if keys[n] not in known],
+            rounds,
+            branch=branch.name if branch is not None else "",
+            moves=[position[2] for position in branch.positions] if branch is not None else [],
+            edits=branch.edit_number if branch is not None else 0,
+            states=len(branch.state.states) if branch is not None else 0,
+            is_moved=is_moved,
+            is_new=branch is None,
+            system=chain.digest_undated_system(messages) if branch is None else b"",
+            scratchpad=notes.scratchpad and is_prompted,
+            project=notes.project,
+            memos=notes.memos if is_prompted else 0,
+        )
+    )
 
 
 def find_live_session(
@@ -251,8 +302,11 @@ async def _find_session(
     session = names.named or names.known
     if session is not None:
         live_session = live_sessions.find_session(tenant, session)
+        is_cold = live_session is None
         if live_session is None:
             live_session = live_sessions.open_session(tenant, session, names.named is not None)
+        _expect_reads(live_sessions, live_session, names.notes, messages, keys, nodes)
+        if is_cold:
             await _load_nodes(live_sessions, live_session, tenant, session, keys, nodes)
         at = next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
         return live_session, at
@@ -261,8 +315,9 @@ async def _find_session(
         return None, -1
     here = _find_in_memory(live_sessions, tenant, keys, nodes)
     if here is not None and not (live_sessions.store.shared and _has_answer_after(messages, nodes, here[1])):
+        _expect_reads(live_sessions, here[0], names.notes, messages, keys, nodes)
         return here
-    found, at = await _search_store(live_sessions, tenant, messages, keys, nodes)
+    found, at = await _search_store(live_sessions, tenant, names.notes, messages, keys, nodes)
     return here if here is not None and at < here[1] else (found, at)
 
 
@@ -278,7 +333,12 @@ def _find_in_memory(
 
 
 async def _search_store(
-    live_sessions: LiveSessions, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
+    live_sessions: LiveSessions,
+    tenant: str,
+    notes: ExpectedNotes,
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    nodes: Sequence[int],
 ) -> tuple[LiveSession | None, int]:
     """Search the store, for sessions that this process has forgotten or another process has stored."""
     answers = [keys[n] for n in nodes if messages[n].role == "assistant"]
@@ -288,6 +348,7 @@ async def _search_store(
         live_session = live_sessions.find_session(tenant, best.session) or live_sessions.open_session(
             tenant, best.session, False
         )
+        _expect_reads(live_sessions, live_session, notes, messages, keys, nodes)
         at = await _load_nodes(live_sessions, live_session, tenant, best.session, keys, nodes)
         return (live_session, at) if at >= 0 else (None, -1)
     return _find_reworded(live_sessions, tenant, messages, keys, nodes)

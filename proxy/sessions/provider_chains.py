@@ -1,16 +1,19 @@
 """Histories that a provider holds under its own name, as far as the proxy has seen them.
 
 A request may name an earlier response, or a conversation object, in place of the messages before it. `Chain` is the
-place of one request in such a chain. `HistoryMemory` has the messages behind the newest names.
+place of one request in such a chain. `HistoryMemory` has the messages behind the newest names. `ItemMemory` has the
+items of the newest answers, which a request may refer to by their ids.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from proxy.dialects.responses.chained import ChainFacts
+
+T = TypeVar("T")
 
 MEMORY_BYTES: Final = 32 << 20
 """Bytes of the histories that are remembered by the names of their responses; others are read from the store."""
@@ -38,27 +41,28 @@ class KnownHistory:
 NOTHING_KNOWN: Final = KnownHistory("", (), is_known=False, is_whole=False, at_provider=True)
 
 
-class HistoryMemory:
-    """The histories of the newest answers of each chain, by tenant and name; the oldest are dropped first."""
+class _Memory(Generic[T]):
+    """The newest values of their sessions, by tenant and name; the oldest are dropped first."""
 
-    __slots__ = ("_held", "_most", "size")
+    __slots__ = ("_held", "_most", "forgotten", "size")
 
     def __init__(self, most: int = MEMORY_BYTES) -> None:
-        """Start empty. most: bytes of all histories."""
+        """Start empty. most: bytes of all values."""
         self._most = most
-        self._held: OrderedDict[tuple[str, str], KnownHistory] = OrderedDict()
+        self.forgotten = 0
+        """Number of times that names were forgotten. What was read from the store before may be gone since."""
+        self._held: OrderedDict[tuple[str, str], tuple[str, int, T]] = OrderedDict()
         self.size = 0
 
-    def get(self, tenant: str, name: str) -> KnownHistory | None:
-        """The history up to the answer of this name; None if it is not remembered."""
-        return self._held.get((tenant, name))
+    def get(self, tenant: str, name: str) -> T | None:
+        """The value of this name; None if it is not remembered."""
+        found = self._held.get((tenant, name))
+        return None if found is None else found[2]
 
-    def put(self, tenant: str, name: str, history: KnownHistory, follows: str = "") -> None:
-        """Remember a history. follows: the name before it in the chain, which is read from the store from now on."""
-        self.remove(tenant, follows)
+    def _hold(self, tenant: str, session: str, name: str, size: int, value: T) -> None:
         self.remove(tenant, name)
-        self._held[tenant, name] = history
-        self.size += history.size
+        self._held[tenant, name] = session, size, value
+        self.size += size
         while self.size > self._most:
             self.remove(*next(iter(self._held)))
 
@@ -66,12 +70,39 @@ class HistoryMemory:
         """Forget a name. It may be called for one that is not remembered."""
         gone = self._held.pop((tenant, name), None)
         if gone is not None:
-            self.size -= gone.size
+            self.size -= gone[1]
+
+    def forget(self, tenant: str, name: str) -> None:
+        """Forget a name that was deleted."""
+        self.forgotten += 1
+        self.remove(tenant, name)
 
     def remove_session(self, tenant: str, session: str) -> None:
         """Forget the names of a session whose stored messages have changed."""
-        for key in [key for key, one in self._held.items() if key[0] == tenant and one.session == session]:
+        self.forgotten += 1
+        for key in [key for key, one in self._held.items() if key[0] == tenant and one[0] == session]:
             self.remove(*key)
+
+
+class HistoryMemory(_Memory[KnownHistory]):
+    """The histories of the newest answers of each chain, by the names of their responses."""
+
+    __slots__ = ()
+
+    def put(self, tenant: str, name: str, history: KnownHistory, follows: str = "") -> None:
+        """Remember a history. follows: the name before it in the chain, which is read from the store from now on."""
+        self.remove(tenant, follows)
+        self._hold(tenant, history.session, name, history.size, history)
+
+
+class ItemMemory(_Memory[bytes]):
+    """The newest items of answers, by their ids."""
+
+    __slots__ = ()
+
+    def put(self, tenant: str, session: str, name: str, item: bytes) -> None:
+        """Remember an item of a session."""
+        self._hold(tenant, session, name, len(item), item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +122,8 @@ class Chain:
     """The chain can be taken over behind the answer."""
     at_provider: bool = True
     """The provider will store the answer."""
+    is_resolved: bool = False
+    """Items that the request refers to are in their places."""
 
     @property
     def is_held(self) -> bool:
@@ -104,9 +137,9 @@ class Chain:
 
     @property
     def word(self) -> str:
-        """The value of `x-context-chain`; "" for a request that names nothing."""
+        """The value of `x-context-chain`; "" for a request that names nothing which the provider stores."""
+        if self.is_taken_over or self.is_resolved:
+            return "taken over"
         if not self.facts.name:
             return ""
-        if self.is_taken_over:
-            return "taken over"
         return "provider" if self.history.is_known else "provider, unknown"

@@ -426,6 +426,8 @@ def _allowed(error: ErrorDetails) -> str:
         return (f"{near[0]} (is that what is meant?), " if near else "") + "one of " + ", ".join(known)
     if error["type"] == "missing":
         return "a value; it has no default"
+    if error["type"] == "string_too_short":
+        return "a text that is not empty"
     return error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
 
 

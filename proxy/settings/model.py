@@ -257,7 +257,8 @@ class StoreSettings(SettingsSection):
     """Time limit of one read, in seconds. A slower one is interrupted, and counts as a store that is away."""
     retention_days: Annotated[float, Field(ge=0, le=36_500)] = 0
     """Days after which an unused session is removed, and an unused branch on which no other depends. 0: nothing is ever
-    removed."""
+    removed. PostgreSQL removes sessions with whole partitions, up to a day later. That is up to 7 days later with more
+    than 31 days, and 30 with more than 240."""
 
 
 class TokenSettings(SettingsSection):

@@ -12,6 +12,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -40,9 +41,17 @@ class OwnClass:
 
 def read_policy_file(file: Path) -> Policy:
     """Return the policy in a TOML file. Raises ConfigError with the file, the key and the allowed values."""
+    if file.parent == find_shipped_file("policies"):
+        return _read_shipped_policy(file)
     table = read_toml(file)[0]
-    own = {} if file.parent == find_shipped_file("policies") else _load_own_classes(file, table)
+    own = _load_own_classes(file, table)
     return read_policy(table, {**BUILT_IN_STAGES, **own}, {**BUILT_IN_INJECTIONS, **own}, source=str(file))
+
+
+@cache
+def _read_shipped_policy(file: Path) -> Policy:
+    """Return a policy of the package, whose files do not change while the process runs."""
+    return read_policy(read_toml(file)[0], BUILT_IN_STAGES, BUILT_IN_INJECTIONS, source=str(file))
 
 
 def find_own_classes(policies: Iterable[Policy]) -> list[OwnClass]:

@@ -13,12 +13,21 @@ from proxy.store.base import Store
 from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 
+REPORT_READ_S = 60.0
+"""Seconds that a read of a report may take."""
+
 
 def create_store(
-    db: str, *, durability: Literal["full", "normal"] = "full", spool_mb: int = 64, read_s: float = 2.0
+    db: str,
+    *,
+    durability: Literal["full", "normal"] = "full",
+    spool_mb: int = 64,
+    read_s: float = 2.0,
+    retention_days: float = 0,
 ) -> Store:
-    """A store that is not open yet. `db`: a path, "sqlite:///path", "postgresql://..." or ":memory:". Raises
-    StoreRefused if `db` names no store, or if the driver is not installed."""
+    """A store that is not open yet. `db`: a path, "sqlite:///path", "postgresql://..." or ":memory:". retention_days:
+    the days after which its rows will be removed, 0 for never. Raises StoreRefused if `db` names no store, or if the
+    driver is not installed."""
     if db == ":memory:":
         return InMemoryStore()
     scheme, found, rest = db.partition("://")
@@ -27,19 +36,38 @@ def create_store(
     if scheme == "sqlite" and rest.startswith("/"):
         return SqliteStore(rest[1:], durability=durability, spool_mb=spool_mb, read_s=read_s)
     if scheme in ("postgresql", "postgres"):
-        return _postgres(db, durability, spool_mb, read_s)
+        return _postgres(db, durability, spool_mb, read_s, retention_days)
     raise StoreRefused(
         f"there is no store for {scheme}://.", hint="Give a path, a postgresql:// URL or :memory: as --db."
     )
 
 
-def _postgres(db: str, durability: Literal["full", "normal"], spool_mb: int, read_s: float) -> Store:
+def _postgres(
+    db: str, durability: Literal["full", "normal"], spool_mb: int, read_s: float, retention_days: float
+) -> Store:
     """The PostgreSQL store. Its driver is an extra, since one process with SQLite does not need it. Raises StoreRefused
     if the driver is missing."""
     try:
         from proxy.store.postgres import PostgresStore  # noqa: PLC0415  only where it is asked for
+        from proxy.store.postgres_partitions import choose_days  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise StoreRefused(
             "PostgreSQL needs the package asyncpg.", hint="Install agent-context-proxy[postgres]."
         ) from error
-    return PostgresStore(db, durability=durability, spool_mb=spool_mb, read_s=read_s)
+    days = choose_days(retention_days)
+    return PostgresStore(db, durability=durability, spool_mb=spool_mb, read_s=read_s, partition_days=days)
+
+
+async def open_for_reports(db: str) -> Store:
+    """The store that `db` names, open for reading alone, beside the proxies that use it. Raises StoreRefused."""
+    found = create_store(db, read_s=REPORT_READ_S)
+    if isinstance(found, SqliteStore):
+        from proxy.store.readonly import ReadOnlyStore  # noqa: PLC0415  reports alone need it
+
+        found = ReadOnlyStore(found.path)
+        await found.open()
+    elif isinstance(found, InMemoryStore):
+        raise StoreRefused("a store in memory is gone with its proxy.", hint="Name a store with --db.")
+    else:
+        await found.open_for_reports()  # type: ignore[attr-defined]  # of PostgresStore, which may not be installed
+    return found

@@ -42,7 +42,7 @@ def restore_file(source: Path, path: Path, heartbeat: Heartbeat = lambda _done, 
     """Put a copy of the backup `source` in the place of the store at `path`. Return the new name of the store that was
     there, None if there was none. Raises StoreRefused, also if a proxy uses `path` or the backup is newer than the
     code."""
-    status = read_schema_status(source)
+    status = read_schema_status(source, "Name a file that `context-proxy backup` has written.")
     if status.version > status.latest:
         raise StoreRefused(
             f"{source} has schema {status.version}, newer than this version of context-proxy knows ({status.latest}).",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -34,13 +34,19 @@ from proxy.store.derived import (
     SpendingRow,
 )
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
+from proxy.store.expected_reads import ExpectedReadsStore
 from proxy.store.full_text_search import IndexRow, SearchMatch
 from proxy.store.removal import RemovalStepRow, RemovalStore
 from proxy.store.response_names import ResponseNameRow, ResponseNameStore
 from proxy.store.session_lists import MessageFilter, SessionListStore
 from proxy.store.session_notes import NoteRow, SessionNotesRow, SessionNotesStore
 
-EditAction = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin", "strip"]
+ID_DIGITS: Final = "234567abcdefghijklmnopqrstuvwxyz"
+"""Base32 in the order of its characters, so that ids sort as the numbers behind them."""
+ID_TIME_BITS: Final = 40
+"""Bits of the time, in milliseconds, that an id of a session, branch or exchange begins with."""
+
+EditAction = Literal["text", "gone", "text_only", "append", "arguments", "withdrawn", "pin", "unpin", "strip"]
 """The effect of an edit on its message. `withdrawn`: an earlier version of the edit is taken back. `pin`: the message
 stays unchanged until an `unpin`; both are counted apart from the edits that change something."""
 ExchangeStatus = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]
@@ -296,7 +302,9 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, ResponseNameStore, Protocol):
+class Store(
+    SessionNotesStore, SessionListStore, RemovalStore, BranchStore, ResponseNameStore, ExpectedReadsStore, Protocol
+):
     """The storage protocol. Reads raise StoreUnavailable if they fail or take too long; `open` raises StoreRefused."""
 
     @property
@@ -405,6 +413,20 @@ class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Resp
         self, tenant: str, session: str, limit: int = 100, before: float | None = None
     ) -> list[ExchangeRecord]:
         """Exchanges, newest first, before `before` (exclusive, a `started_at`), which turns the page."""
+        ...
+
+    async def read_sessions_used_since(
+        self, since: float, after: tuple[str, str] = ("", ""), limit: int = 1000
+    ) -> list[tuple[str, str]]:
+        """(tenant, session) of the sessions after `after` that were used at `since` or later, in the order of their
+        names: for exports."""
+        ...
+
+    async def read_exchanges_after(
+        self, tenant: str, session: str, after: tuple[float, str], until: float, limit: int = 100
+    ) -> list[ExchangeRecord]:
+        """Exchanges, oldest first, after `after` (exclusive, a `started_at` and an exchange), which turns the page, and
+        before `until` (exclusive, a `started_at`)."""
         ...
 
     async def read_edits(

@@ -94,7 +94,7 @@ def _outcome(row: OutcomeRow) -> Args:
     return (*args, row.tenant, row.session, row.exchange)
 
 
-_STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
+STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     SessionRow: ((sql.INSERT_SESSION, _session),),
     BranchRow: ((sql.INSERT_BRANCH, _branch),),
     BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _tip), (sql.TOUCH_SESSION, _touch)),
@@ -132,7 +132,7 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     EraseRoundRow: ((erasure.ERASE_ROUND, erasure.erase_round_args),),
 }
 
-ROW_TYPE_ORDER = {kind: place for place, kind in enumerate(_STATEMENTS)}
+ROW_TYPE_ORDER = {kind: place for place, kind in enumerate(STATEMENTS)}
 """Order in which the rows of many puts may be sorted: a table's rows come before rows that refer to them or change
 them."""
 
@@ -182,7 +182,7 @@ def build_statements(rows: Sequence[Row], tips: BranchTips | None = None) -> lis
                 for row in cast("Iterator[RemovalStepRow]", alike)
             )
             continue
-        texts = _STATEMENTS[kind]
+        texts = STATEMENTS[kind]
         several = list(alike)
         made.extend((text, [arguments(row) for row in several]) for text, arguments in texts)
     return made
@@ -195,7 +195,7 @@ def make_gap(rows: Sequence[Row], byte_count: int, reason: str) -> GapRow | None
     the first row is a gap or of an unknown type.
     """
     first = rows[0] if rows else None
-    if type(first) not in _STATEMENTS or isinstance(first, (GapRow, IndexRow)) or first is None:  # erasures too
+    if type(first) not in STATEMENTS or isinstance(first, (GapRow, IndexRow)) or first is None:  # erasures too
         return None
     exchange = ""
     latest = 0.0

@@ -15,6 +15,7 @@ from typing import Any
 from proxy.errors import StoreUnavailable
 from proxy.store import encode, full_text_search
 from proxy.store.base import Row
+from proxy.store.new_schema import fold_renames
 from proxy.store.reads import StoreReads
 from proxy.store.schema import MIGRATIONS
 from proxy.store.sql import for_sqlite
@@ -26,9 +27,8 @@ def _make_empty_database() -> bytes:
     """Return the file of a database that has all tables and no row. The migrations take longer than a copy."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         full_text_search.register_functions(connection)
-        for migration in MIGRATIONS:
-            for statement in migration.statements:
-                connection.execute(statement)
+        for statement in fold_renames(statement for migration in MIGRATIONS for statement in migration.statements):
+            connection.execute(statement)
         return connection.serialize()
 
 

@@ -98,12 +98,12 @@ tenant and session of the rows that follow."""
 _NUMBERS: Final = {kind: number for number, kind in KINDS.items()}
 _PLACE: Final = 0
 
-_ERASING: Final = (RemovalStepRow, EraseMessageRow, EraseFormRow, EraseRoundRow)
+_ERASING: Final = frozenset({RemovalStepRow, EraseMessageRow, EraseFormRow, EraseRoundRow})
 _IN_PLACE: Final = (BranchKindRow, WorkingBranchRow)
 """Row types whose effect depends on the rows before them in other tables."""
 
 _MOST_INT: Final = (1 << 63) - 1
-_VALUES: Final = frozenset({bytes, str, float, bool, type(None)})
+_VALUES: Final = frozenset({bytes, float, bool, type(None)})
 _SURROGATES: Final = 1
 
 _WRITE = """
@@ -133,7 +133,7 @@ SELECT slot, 0, 0, zeroblob(CASE slot WHEN 0 THEN 0 ELSE {SLOT_BYTES} END) FROM 
 def is_erasing(rows: Sequence[Row]) -> bool:
     """True if the rows remove content, which must not be left in the slots either."""
     return any(
-        isinstance(row, _ERASING)
+        type(row) in _ERASING
         or (isinstance(row, MemoRow) and row.deleted)
         or (isinstance(row, NoteRow) and not row.text)
         for row in rows
@@ -281,23 +281,30 @@ def unpack(data: bytes) -> list[list[Row]]:
 
 def has_plain_values(row: Row, values: Sequence[Any]) -> bool:
     """True if the statements of this row have only values that every column takes."""
-    if any(values[n] is None for n in _required(type(row))):
-        return False
-    for _, several in encode.build_statements((row,)):
-        for args in several:
-            for value in args:
-                kind = value.__class__
-                if kind is int:
-                    if not -_MOST_INT <= value <= _MOST_INT:
-                        return False
-                elif kind not in _VALUES or (kind is str and not _is_text(value)):
-                    return False
+    for n in _required(type(row)):
+        if values[n] is None:
+            return False
+    # Arguments are the values of the row, or texts made of them. So the statements are only built for odd values.
+    if _are_plain(values):
+        return True
+    return all(_are_plain(args) for _, several in encode.build_statements((row,)) for args in several)
+
+
+def _are_plain(values: Sequence[Any]) -> bool:
+    for value in values:
+        kind = value.__class__
+        if kind is str:
+            if not (value.isascii() or _is_text(value)):
+                return False
+        elif kind is int:
+            if not -_MOST_INT <= value <= _MOST_INT:
+                return False
+        elif kind not in _VALUES:
+            return False
     return True
 
 
 def _is_text(value: str) -> bool:
-    if value.isascii():
-        return True
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -308,7 +315,7 @@ def _is_text(value: str) -> bool:
 @cache
 def _required(kind: type) -> tuple[int, ...]:
     """The indexes of the fields that are never None."""
-    fields = msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    fields = msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]  # msgspec says less than it returns
     return tuple(n for n, field in enumerate(fields) if not _takes_none(field.type))
 
 

@@ -28,11 +28,11 @@ class SchemaStatus:
     missing: tuple[Migration, ...]
 
 
-def read_schema_status(path: Path) -> SchemaStatus:
-    """The schema state of a SQLite file, read without changing the file. Raises StoreRefused if the file is no readable
-    store."""
-    with closing(_opened(path, "ro")) as there:
-        version = _version(path, there)
+def read_schema_status(path: Path, hint: str = "Say which with --db.") -> SchemaStatus:
+    """The schema state of a SQLite file, read without changing the file. hint: what a person does about a file that is
+    no readable store. Raises StoreRefused if it is none."""
+    with closing(_opened(path, "ro", hint)) as there:
+        version = _version(path, there, hint)
     missing = tuple(migration for migration in MIGRATIONS if migration.number > version)
     return SchemaStatus(version, MIGRATIONS[-1].number, missing)
 
@@ -79,20 +79,20 @@ def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[in
         lock.release()
 
 
-def _opened(path: Path, mode: str) -> sqlite3.Connection:
+def _opened(path: Path, mode: str, hint: str = "") -> sqlite3.Connection:
     if not path.is_file():
-        raise StoreRefused(f"there is no database {path}.", hint="Say which with --db.")
+        raise StoreRefused(f"there is no database {path}.", hint=hint)
     return sqlite3.connect(path.absolute().as_uri() + f"?mode={mode}", uri=True, isolation_level=None)
 
 
-def _version(path: Path, there: sqlite3.Connection) -> int:
+def _version(path: Path, there: sqlite3.Connection, hint: str) -> int:
     try:
         version = int(there.execute("PRAGMA user_version").fetchone()[0])
         mark = there.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        raise StoreRefused(f"the database {path} cannot be read: {error}.", hint="Say which with --db.") from error
+        raise StoreRefused(f"the database {path} cannot be read: {error}.", hint=hint) from error
     if mark != APPLICATION_ID:
-        raise StoreRefused(f"{path} is a database of another program.", hint="Say which with --db.")
+        raise StoreRefused(f"{path} is a database of another program.", hint=hint)
     return version
 
 

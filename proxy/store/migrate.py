@@ -14,6 +14,7 @@ from typing import Any
 import aiosqlite
 
 from proxy.errors import StoreRefused
+from proxy.store.new_schema import fold_renames
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, Migration
 from proxy.store.sqlite_files import FileIdentity, build_uri
 
@@ -72,10 +73,10 @@ async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Seq
     await connection.execute("PRAGMA synchronous = FULL")
     missing = [migration for migration in migrations if migration.number > version]
     if missing:
+        statements = [statement for migration in missing for statement in migration.statements]
         await connection.execute("BEGIN IMMEDIATE")
-        for migration in missing:
-            for statement in migration.statements:
-                await connection.execute(statement)
+        for statement in statements if tables else fold_renames(statements):
+            await connection.execute(statement)
         await connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         await connection.execute(f"PRAGMA user_version = {latest}")
         await connection.execute("COMMIT")

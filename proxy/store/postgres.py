@@ -2,7 +2,8 @@
 
 A replica's memory is a cache, and the database is the truth. The first insert of an edit, a round or a decision stands,
 and a later writer reads it back. Reads go through a pool, each one statement with a time limit on both sides of the
-network. Writes go through one connection with group commit (`postgres_writer`).
+network. The reads of a request go together (`postgres_read_ahead`). Writes go through one connection with group
+commit (`postgres_writer`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import asyncpg
 
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import postgres_index
-from proxy.store.base import GapRow
+from proxy.store.base import GapRow, Row
+from proxy.store.branch_positions import KnownMessage
+from proxy.store.expected_reads import ExpectedReads
 from proxy.store.full_text_search import IndexRow, SearchMatch
+from proxy.store.postgres_partitions import (
+    drop_partitions,
+    extend_partitions,
+    read_partitions,
+    remove_sessions,
+    round_down,
+)
+from proxy.store.postgres_read_ahead import ReadAhead
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
 from proxy.store.reads import StoreReads
+from proxy.store.removal import IDLE_SESSIONS
+from proxy.store.schema import LATEST_VERSION
+from proxy.store.session_notes import HiddenRoundRow
 from proxy.store.sql import for_postgres
 from proxy.store.write_queue import QueuedStore
 
@@ -29,6 +45,14 @@ log = logging.getLogger(__name__)
 
 _BAD_ARGUMENT = (asyncpg.DataError, OverflowError, UnicodeError, TypeError, ValueError)
 _OURS = "context-proxy"
+_PLANNING = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
+"""Plan each statement once for a connection. PostgreSQL would plan statements of partitioned tables anew each time, and
+compile what it takes for a large query; both cost more than the query."""
+_MAINTENANCE_S = 600.0
+"""Seconds that a statement of maintenance may take: it reads whole partitions."""
+
+_AHEAD: ContextVar[ReadAhead | None] = ContextVar("read_ahead", default=None)
+"""The announced reads of the request that the current task works on."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
@@ -57,8 +81,10 @@ class PostgresStore(QueuedStore, StoreReads):
         write_s: float = 10.0,
         connect_s: float = 5.0,
         drain_s: float = 5.0,
+        partition_days: int = 30,
     ) -> None:
         self._url = url
+        self._partition_days = partition_days
         self._durability = durability
         self._readers = readers
         self._read_s = read_s
@@ -76,12 +102,14 @@ class PostgresStore(QueuedStore, StoreReads):
     def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
         """Do nothing: a replica may have no disk, and the gaps are in the log."""
 
-    async def _connect(self) -> Any:
-        milliseconds = str(int(self._write_s * 1000))
+    async def _connect(self, limit_s: float | None = None) -> Any:
+        """A connection for writing. limit_s: seconds that a statement may take, if not those of a write."""
+        limit_s = self._write_s if limit_s is None else limit_s
+        milliseconds = str(int(limit_s * 1000))
         return await asyncpg.connect(
             self._url,
             timeout=self._connect_s,
-            command_timeout=self._write_s + 1.0,
+            command_timeout=limit_s + 1.0,
             server_settings={
                 "application_name": _OURS,
                 "statement_timeout": milliseconds,
@@ -89,34 +117,61 @@ class PostgresStore(QueuedStore, StoreReads):
                 # sessions with it.
                 "idle_in_transaction_session_timeout": milliseconds,
                 "default_transaction_read_only": "off",
+                **_PLANNING,
                 "synchronous_commit": "on" if self._durability == "full" else "off",
             },
         )
 
     async def open(self) -> None:
         """Open the store; a store is opened once. Raises StoreRefused if the database cannot be opened."""
-        try:
+        async with self._opening():
             connection = await self._connect()
             try:
                 # Another replica may be migrating a large store now, and this one waits for it.
                 await connection.execute("SET statement_timeout = 0")
-                await migrate(connection)
+                await migrate(connection, partition_days=self._partition_days)
             finally:
                 await connection.close(timeout=self._connect_s)
+            with contextlib.suppress(StoreUnavailable):  # rows go to the default partition, and `maintain` tries again
+                await self.maintain()
             await self._writer.start()
-            self._pool = await asyncpg.create_pool(
-                self._url,
-                min_size=0,
-                max_size=self._readers,
-                timeout=self._connect_s,
-                command_timeout=self._read_s,
-                connection_class=_Connection,
-                server_settings={
-                    "application_name": _OURS,
-                    "statement_timeout": str(int(self._read_s * 1000)),
-                    "default_transaction_read_only": "on",
-                },
+            self._pool = await self._make_pool()
+        log.info("store open: PostgreSQL")
+
+    async def open_for_reports(self) -> None:
+        """Open the store for reading alone: nothing is migrated, and no row can be put. Raises StoreRefused."""
+        async with self._opening():
+            self._pool = await self._make_pool()
+            async with self._pool.acquire() as connection:
+                version = await connection.fetchval("SELECT version FROM context_proxy_schema")
+        if version != LATEST_VERSION:
+            await self.close()
+            raise StoreRefused(
+                f"the PostgreSQL database has schema {version}, and this version reads schema {LATEST_VERSION}.",
+                hint="Start a proxy of this version on it, or use the version of its proxies.",
             )
+
+    async def _make_pool(self) -> Any:
+        return await asyncpg.create_pool(
+            self._url,
+            min_size=0,
+            max_size=self._readers,
+            timeout=self._connect_s,
+            command_timeout=self._read_s,
+            connection_class=_Connection,
+            server_settings={
+                "application_name": _OURS,
+                "statement_timeout": str(int(self._read_s * 1000)),
+                "default_transaction_read_only": "on",
+                **_PLANNING,
+            },
+        )
+
+    @contextlib.asynccontextmanager
+    async def _opening(self) -> AsyncIterator[None]:
+        """Close the store again if it cannot be opened, and raise StoreRefused."""
+        try:
+            yield
         except (*SERVER_ERRORS, ValueError, TimeoutError) as error:
             await self.close()
             # The address may hold a password, and so may the message of a resolver or parser.
@@ -133,7 +188,6 @@ class PostgresStore(QueuedStore, StoreReads):
             await self.close()
             raise
         self._read_trouble = ""
-        log.info("store open: PostgreSQL")
 
     async def close(self) -> None:
         if self._closed:
@@ -161,7 +215,36 @@ class PostgresStore(QueuedStore, StoreReads):
             with contextlib.suppress(Exception):
                 await connection.close(timeout=1.0)
 
+    def expect_reads(self, wanted: ExpectedReads) -> None:
+        _AHEAD.set(ReadAhead(wanted))
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        _drop_read_ahead()
+        return super().put(rows)
+
+    def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        _drop_read_ahead()
+        return super().put_deferred(rows)
+
+    async def find_known_messages(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, KnownMessage]:
+        ahead = _AHEAD.get()
+        found = await ahead.take_known(tenant, session, keys, self._query) if ahead is not None and keys else None
+        return await super().find_known_messages(tenant, session, keys) if found is None else found
+
+    async def read_hidden_rounds(
+        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
+    ) -> list[HiddenRoundRow]:
+        ahead = _AHEAD.get()
+        found = await ahead.take_rounds(tenant, session, keys, self._query) if ahead is not None and keys else None
+        return await super().read_hidden_rounds(tenant, session, keys) if found is None else found
+
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        ahead = _AHEAD.get()
+        found = await ahead.take(text, args, self._query) if ahead is not None else None
+        return await self._query(text, args) if found is None else found
+
+    async def _query(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The rows of one statement, in a round trip of its own."""
         if self._pool is None or self._closed:
             raise StoreUnavailable("the store is closed.")
         self.flush_deferred()  # rows that are held back are included in the read
@@ -181,6 +264,55 @@ class PostgresStore(QueuedStore, StoreReads):
         self._read_trouble = ""
         return [tuple(row) for row in rows]
 
+    async def maintain(self) -> None:
+        """Make the partitions for the time ahead, if another replica has not."""
+        try:
+            async with self._maintaining() as connection:
+                made = await extend_partitions(connection, time.time(), self._partition_days)
+        except SERVER_ERRORS as error:
+            raise StoreUnavailable(f"partitions cannot be made now: {type(error).__name__}.") from error
+        if made:
+            log.info("%d partitions made", made)
+
+    async def remove_expired(self, before: float, limit: int = 100) -> int:
+        """Remove sessions together, and then whole partitions. A session that cannot be removed in one statement is
+        removed in steps."""
+        try:
+            async with self._maintaining() as connection:
+                until, end = round_down(await read_partitions(connection), before)
+                names = [(row[0], row[1]) for row in await self._fetch(IDLE_SESSIONS, (until, limit))]
+                removed = await self._remove_together(names, until, end) if names else 0
+                removed += await super().remove_expired(until, limit - removed)
+                if not removed and end:
+                    dropped = await drop_partitions(connection, end, time.time())
+                    log.info("retention: %d partitions dropped", dropped)
+        except SERVER_ERRORS as error:
+            raise StoreUnavailable(f"nothing can be removed now: {type(error).__name__}.") from error
+        return removed
+
+    async def _remove_together(self, names: Sequence[tuple[str, str]], until: float, end: str) -> int:
+        """Remove sessions in one statement, and return their number; 0 if that takes too long."""
+        connection = await self._connect()
+        try:
+            locks = sorted(compute_lock_id(*name) for name in names)
+            return await remove_sessions(connection, names, locks, until, end)
+        except (asyncpg.QueryCanceledError, TimeoutError):
+            log.warning("%d sessions have too many rows to be removed together; they are removed in steps", len(names))
+            return 0
+        finally:
+            with contextlib.suppress(Exception):
+                await connection.close(timeout=1.0)
+
+    @contextlib.asynccontextmanager
+    async def _maintaining(self) -> AsyncIterator[Any]:
+        """A connection for statements that may take longer than those of requests."""
+        connection = await self._connect(_MAINTENANCE_S)
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(Exception):
+                await connection.close(timeout=1.0)
+
     async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[SearchMatch]:
         asked = postgres_index.build_query(query)
         if not asked:
@@ -189,3 +321,11 @@ class PostgresStore(QueuedStore, StoreReads):
             await self.put([IndexRow(tenant, session)])
         rows = await self._fetch(postgres_index.SEARCH, (asked, tenant, session, limit))
         return [postgres_index.read_match(row) for row in rows]
+
+
+def _drop_read_ahead() -> None:
+    """Forget the rows that the current task has read ahead: it writes something now."""
+    ahead = _AHEAD.get()
+    if ahead is not None:
+        ahead.drop()
+        _AHEAD.set(None)

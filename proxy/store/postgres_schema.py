@@ -8,12 +8,13 @@ which also makes an index on them cheap.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from proxy.errors import StoreRefused
-from proxy.store import full_text_search, journal, postgres_index
-from proxy.store.schema import BRANCH_MIGRATION, MIGRATIONS, Migration
+from proxy.store import full_text_search, journal, postgres_index, postgres_partitions
+from proxy.store.schema import BRANCH_MIGRATION, MIGRATIONS, PARTITION_MIGRATION, Migration
 
 MIGRATION_LOCK = 0x63747870
 """The advisory lock of migrations ("ctxp"); those of sessions are hashes of 64 bits."""
@@ -36,22 +37,24 @@ def translate_statement(statement: str) -> str:
     return statement
 
 
-def list_statements(migration: Migration) -> tuple[str, ...]:
-    """The statements of a migration; the keyword index has its own for PostgreSQL."""
+def list_statements(migration: Migration, partition_days: int = 30) -> tuple[str, ...]:
+    """The statements of a migration; the keyword index and the partitions have their own for PostgreSQL."""
     if migration.statements is full_text_search.MIGRATION:
         return postgres_index.MIGRATION
     if migration.statements is full_text_search.PAIRS_MIGRATION:
         return postgres_index.PAIRS_MIGRATION
     if migration.statements is journal.MIGRATION:
         return ()  # PostgreSQL writes a few rows at a time by itself
+    if migration.number == PARTITION_MIGRATION:
+        return postgres_partitions.list_migration_statements(time.time(), partition_days)
     if migration.statements is BRANCH_MIGRATION:
         return (*migration.statements, *postgres_index.BRANCH_MIGRATION)
     return (*map(translate_statement, migration.statements), *(_LAST if migration.number == 1 else ()))
 
 
-async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS) -> int:
-    """Run the missing migrations and return their number. connection: asyncpg's. Raises StoreRefused if the schema is
-    newer than the code or the encoding is not UTF8, and asyncpg's errors."""
+async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS, *, partition_days: int = 30) -> int:
+    """Run the missing migrations and return their number. connection: asyncpg's. partition_days: days of one partition.
+    Raises StoreRefused if the schema is newer than the code or the encoding is not UTF8, and asyncpg's errors."""
     latest = migrations[-1].number
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
@@ -69,7 +72,7 @@ async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS)
             )
         missing = [migration for migration in migrations if migration.number > version]
         for migration in missing:
-            for statement in list_statements(migration):
+            for statement in list_statements(migration, partition_days):
                 await connection.execute(statement)
         if missing:
             await connection.execute(

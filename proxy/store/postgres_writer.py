@@ -2,7 +2,7 @@
 
 Group commit as in SQLite's writer: a lone item is committed at once, and items that come while that commit waits go
 into the next. An item is taken from the queue only when it is durable. Over a network each statement costs a round
-trip. So the rows of a batch are first sorted by table: sixty items then need some ten trips, as one does.
+trip. So a batch is one call of a server function (`postgres_batch`): one trip, as many rows and tables as it has.
 
 Other replicas write to the same sessions. Each transaction holds the advisory locks of the sessions it writes to, taken
 in one order. So running numbers have neither gaps nor clashes, and no deadlock occurs. If a server has no such locks, a
@@ -34,6 +34,7 @@ import asyncpg
 from proxy.store import encode, postgres_index
 from proxy.store.base import Row
 from proxy.store.full_text_search import IndexRow
+from proxy.store.postgres_batch import encode_batch, prepare_function
 from proxy.store.removal import RemovalStepRow
 from proxy.store.write_queue import WriteItem, WriteQueue
 
@@ -65,13 +66,15 @@ class PostgresWriter:
         self._drain_s = drain_s
         self._pending: deque[WriteItem] = deque()
         self._connection: Any = None
+        self._call: Any = None
+        """The prepared call of the function that writes a batch; of this connection."""
         self._failures = 0
         self._stop_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect and start the task. Raises what `connect` raises."""
-        self._connection = await self._connect()
+        await self._reconnect()
         self.trouble = ""
         self._task = asyncio.create_task(self._main(), name="store-writer")
 
@@ -81,6 +84,10 @@ class PostgresWriter:
         self.queue.close()
         if self._task is not None:
             await asyncio.shield(self._task)
+
+    async def _reconnect(self) -> None:
+        self._connection = await self._connect()
+        self._call = await prepare_function(self._connection)
 
     async def _main(self) -> None:
         while self._stop_at is None or self._pending:
@@ -92,7 +99,7 @@ class PostgresWriter:
         await self._gather()
         try:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await self._connect()
+                await self._reconnect()
             if self._pending:
                 await self._write()
             else:
@@ -149,14 +156,17 @@ class PostgresWriter:
     async def _commit(self, batch: Sequence[WriteItem]) -> None:
         """Write the items in one transaction; they are durable afterwards."""
         rows = [row for item in batch for row in item.rows]
+        locks = sorted({compute_lock_id(row.tenant, row.session) for row in rows})
+        parts = list(encode.split_by_table(rows, (RemovalStepRow, IndexRow)))
         for attempt in range(_CLASHES):
             try:
-                async with self._connection.transaction():
-                    await self._connection.execute(
-                        _LOCK, sorted({compute_lock_id(row.tenant, row.session) for row in rows})
-                    )
-                    for part in encode.split_by_table(rows, (RemovalStepRow, IndexRow)):
-                        await self._run(part)
+                if len(parts) == 1 and not isinstance(parts[0][0], (RemovalStepRow, IndexRow)):
+                    await self._write_rows(parts[0], locks)
+                else:
+                    async with self._connection.transaction():
+                        await self._connection.execute(_LOCK, locks)
+                        for part in parts:
+                            await self._run(part)
             except _CLASH:
                 if attempt == _CLASHES - 1:
                     raise
@@ -166,11 +176,19 @@ class PostgresWriter:
                 return
 
     async def _run(self, rows: list[Row]) -> None:
-        if isinstance(rows[0], IndexRow):
-            await postgres_index.update_index(self._connection, rows[0].tenant, rows[0].session)
-            return
-        for text, args in encode.build_statements(rows):
-            await self._connection.executemany(text, args)
+        first = rows[0]
+        if isinstance(first, IndexRow):
+            await postgres_index.update_index(self._connection, first.tenant, first.session)
+        elif isinstance(first, RemovalStepRow):
+            for text, args in encode.build_statements(rows):
+                await self._connection.executemany(text, args)
+        else:
+            await self._write_rows(rows, [])
+
+    async def _write_rows(self, rows: Sequence[Row], locks: Sequence[int]) -> None:
+        """Write rows that neither index nor remove others, in one round trip."""
+        counts, values = encode_batch(rows)
+        await self._call.fetchval(locks, counts, *values)
 
     def _done(self, count: int, error: Exception | None) -> None:
         self.queue.settle_items([self._pending.popleft() for _ in range(count)], error)

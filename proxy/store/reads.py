@@ -31,6 +31,7 @@ from proxy.store.base import (
 from proxy.store.bindings import BINDINGS, MAX_BINDINGS, BindingRow
 from proxy.store.branch_positions import BranchReads, ChainHit, KnownMessage
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, IterationRecord
+from proxy.store.expected_reads import ImmediateReads
 from proxy.store.full_text_search import SearchMatch
 from proxy.store.removal import RemovalSteps
 from proxy.store.response_names import ResponseNameReads
@@ -88,7 +89,7 @@ def _exchange(row: Sequence[Any]) -> ExchangeRecord:
     return ExchangeRecord(*row[:19], **dict(zip(_OUTCOME, row[19:], strict=True)))
 
 
-class StoreReads(SessionNotesReads, SessionListReads, BranchReads, ResponseNameReads, RemovalSteps):
+class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchReads, ResponseNameReads, RemovalSteps):
     """The reading half of a `Store`, and the operations that are made of reads and puts."""
 
     def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
@@ -232,6 +233,18 @@ class StoreReads(SessionNotesReads, SessionListReads, BranchReads, ResponseNameR
     ) -> list[ExchangeRecord]:
         end = 1e300 if before is None else before
         return [_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
+
+    async def read_sessions_used_since(
+        self, since: float, after: tuple[str, str] = ("", ""), limit: int = 1000
+    ) -> list[tuple[str, str]]:
+        return [(row[0], row[1]) for row in await self._fetch(sql.SESSIONS_USED_SINCE, (*after, since, limit))]
+
+    async def read_exchanges_after(
+        self, tenant: str, session: str, after: tuple[float, str], until: float, limit: int = 100
+    ) -> list[ExchangeRecord]:
+        return [
+            _exchange(row) for row in await self._fetch(sql.EXCHANGES_AFTER, (tenant, session, *after, until, limit))
+        ]
 
     async def read_edits(
         self, tenant: str, session: str, branch: str, upto: int | None = None

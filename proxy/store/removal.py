@@ -178,6 +178,10 @@ class RemovalStore(Protocol):
         result is 0."""
         ...
 
+    async def maintain(self) -> None:
+        """Prepare the store for the time ahead. Called at intervals. Raises StoreUnavailable."""
+        ...
+
 
 class RemovalSteps(RowReader):
     """`RemovalStore` implemented with reads and puts."""
@@ -208,6 +212,9 @@ class RemovalSteps(RowReader):
     async def _left(self, tenant: str, session: str) -> dict[str, bool]:
         (row,) = await self._fetch(REMAINING_ROWS, (tenant, session) * len(_KEYS))
         return {table: bool(found) for table, found in zip(_KEYS, row, strict=True)}
+
+    async def maintain(self) -> None:
+        """Do nothing: only a store with partitions needs it."""
 
     async def delete_tenant(self, tenant: str) -> int:
         removed = 0

@@ -13,8 +13,14 @@ from msgspec import Struct
 from proxy.store.row_reader import RowReader
 from proxy.store.texts import sanitize_label
 
-MAX_NAME_CHARS = 128
-"""Characters of a provider's name. A longer one is not stored."""
+MAX_NAME_BYTES = 512
+"""Bytes of a provider's name, which is part of an index. A longer one is not stored. Gateways put the provider and the
+model into a name in base64: LiteLLM's names have 150 to 300 characters."""
+
+
+def is_storable(name: str) -> bool:
+    """True if a name can be stored."""
+    return len(name.encode("utf-8", "replace")) <= MAX_NAME_BYTES
 
 
 class ResponseNameRow(Struct, frozen=True, gc=False):
@@ -88,7 +94,7 @@ class ResponseNameReads(RowReader):
     """The reading half of `ResponseNameStore`."""
 
     async def read_response_name(self, tenant: str, name: str) -> ResponseNameRow | None:
-        if not name or len(name) > MAX_NAME_CHARS:
+        if not name or not is_storable(name):
             return None
         rows = await self._fetch(RESPONSE_NAME, (tenant, sanitize_label(name)))
         flags = [bool(value) for value in rows[0][5:9]] if rows else []

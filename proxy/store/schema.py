@@ -257,6 +257,9 @@ WORDS_MIGRATION: tuple[str, ...] = (
     "CREATE INDEX helper_answers_by_time ON helper_answers (tenant, session, created_at)",
 )
 
+PARTITION_MIGRATION = 16
+"""The number of the migration that has statements in PostgreSQL alone (`postgres_partitions`)."""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1,
@@ -363,6 +366,12 @@ MIGRATIONS: tuple[Migration, ...] = (
         15,
         "The prompts that reasoning is bound to: a prompt that an upstream would refuse is known before it is sent.",
         (bindings.TABLE,),
+    ),
+    Migration(
+        PARTITION_MIGRATION,
+        "In PostgreSQL, tables that grow with time are partitioned by time: what is past its time leaves as a whole"
+        " partition. SQLite has no partitions.",
+        (),
     ),
 )
 

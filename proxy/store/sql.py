@@ -202,6 +202,10 @@ SESSIONS = """
 SELECT tenant, session FROM sessions WHERE (tenant, session) > ($1, $2) ORDER BY tenant, session LIMIT $3"""
 """Sessions in pages in the order of the primary key, so that no report reads a whole table at once."""
 
+SESSIONS_USED_SINCE = """
+SELECT tenant, session FROM sessions WHERE (tenant, session) > ($1, $2) AND last_at >= $3
+ORDER BY tenant, session LIMIT $4"""
+
 COUNTED_TABLES = (
     *("messages", "forms", "edits", "states", "exchanges", "gaps", "helper_answers", "embeddings", "iterations"),
     *("hidden_rounds", "scratchpads", "notes"),
@@ -288,6 +292,12 @@ EXCHANGES = (
     _EXCHANGE
     + "WHERE tenant = $1 AND session = $2 AND started_at < $3 ORDER BY started_at DESC, exchange DESC LIMIT $4"
 )
+
+EXCHANGES_AFTER = (
+    _EXCHANGE + "WHERE tenant = $1 AND session = $2 AND (started_at, exchange) > ($3, $4) AND started_at < $5"
+    " ORDER BY started_at, exchange LIMIT $6"
+)
+"""Exchanges in pages, oldest first, for exports."""
 
 FORM = "SELECT body FROM forms WHERE tenant = $1 AND session = $2 AND form = $3"
 

@@ -145,9 +145,7 @@ class SqliteStore(QueuedStore, StoreReads):
                 raise StoreRefused(f"the database {self.path} cannot be opened: {error}.") from error
             raise
         sqlite_files.make_private(self.path)
-        log.info("store open: SQLite %s", sqlite3.sqlite_version)
-        if told := wal_reset.describe_bug():
-            log.warning("%s", told)
+        log.info("store open: SQLite %s%s", sqlite3.sqlite_version, wal_reset.describe_bug_briefly())
 
     async def _migrate(self) -> None:
         try:

@@ -84,6 +84,7 @@ class FileLock:
     """Lock file, held by the one process that may use the database."""
 
     def __init__(self, path: Path) -> None:
+        self._database = path
         self._path = path.with_name(path.name + ".lock")
         self._descriptor: int | None = None
 
@@ -97,7 +98,7 @@ class FileLock:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
             raise StoreRefused(
-                f"the database of {self._path} is in use by another process (pid {holder}).",
+                f"the database {self._database} is in use by another process (pid {holder}).",
                 hint="Stop that one, give this one another --db, or use PostgreSQL for several processes.",
             ) from error
         os.ftruncate(descriptor, 0)

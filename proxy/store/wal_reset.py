@@ -26,8 +26,13 @@ def has_bug(version: Version) -> bool:
     return version < line
 
 
+def describe_bug_briefly(version: Version = sqlite3.sqlite_version_info) -> str:
+    """Addition to the log line of a start, which is no warning: the bug cannot strike here; "" without the bug."""
+    return "; its WAL-reset bug cannot strike here, see `context-proxy check`" if has_bug(version) else ""
+
+
 def describe_bug(version: Version = sqlite3.sqlite_version_info) -> str:
-    """Warning for an operator about this version; "" if there is nothing to warn of."""
+    """All that an operator should know of this version, for `check`; "" if there is nothing."""
     if not has_bug(version):
         return ""
     name = ".".join(map(str, version))

@@ -22,9 +22,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from proxy.errors import StoreUnavailable
 from proxy.store import encode, gap_file
@@ -55,20 +55,25 @@ ROW_OVERHEAD = 256
 """Bytes that a row counts in the spool in addition to its bodies: keys, labels, and the objects themselves."""
 
 
+_BODY_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
+    **dict.fromkeys((MessageRow, FormRow, IterationRow, HiddenRoundRow), lambda row: len(row.body)),
+    **dict.fromkeys(
+        (EditRow, StateRow, HelperAnswerRow, ScratchpadRow, NoteRow), lambda row: len(row.text) if row.text else 0
+    ),
+    ExchangeRow: lambda row: len(row.forms) + len(row.inserts),
+    EmbeddingRow: lambda row: len(row.vector),
+    MemoRow: lambda row: len(row.content),
+}
+"""Bytes of the bodies of a row, by its type; other types have none."""
+
+
 def count_bytes(rows: Sequence[Row]) -> int:
     """Bytes that the rows occupy in the spool."""
     total = ROW_OVERHEAD * len(rows)
     for row in rows:
-        if isinstance(row, (MessageRow, FormRow, IterationRow, HiddenRoundRow)):
-            total += len(row.body)
-        elif isinstance(row, (EditRow, StateRow, HelperAnswerRow, ScratchpadRow, NoteRow)):
-            total += len(row.text or "")
-        elif isinstance(row, ExchangeRow):
-            total += len(row.forms) + len(row.inserts)
-        elif isinstance(row, EmbeddingRow):
-            total += len(row.vector)
-        elif isinstance(row, MemoRow):
-            total += len(row.content)
+        size = _BODY_SIZES.get(type(row))
+        if size is not None:
+            total += size(row)
     return total
 
 

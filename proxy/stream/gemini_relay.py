@@ -23,11 +23,11 @@ from proxy.dialects.gemini.stream import (
     set_top,
     sum_rounds,
 )
-from proxy.dialects.usage import Usage
 from proxy.notes import state_block
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.gemini_answer import GeminiAnswer
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, replace_data
+from proxy.stream.round_relay import RoundRelay
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
 
 _CALL = b"functionCall"
@@ -49,7 +49,12 @@ class _Piece:
         self.is_new = False
         self.reason = read_reason(response)
 
-    def drop_texts(self) -> None:
+    @property
+    def is_text(self) -> bool:
+        """True if upstream wrote text in it, thoughts aside."""
+        return any(_is_text(one) for one in list_parts(self.response))
+
+    def drop_text(self) -> None:
         """Leave out the texts; thoughts stay."""
         kept = [part for part in self.parts if not _is_text(read_json(part))]
         self.is_new = self.is_new or len(kept) < len(self.parts)
@@ -65,43 +70,16 @@ def _is_text(part: Any) -> bool:
     return isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("thought") is not True
 
 
-class GeminiRelay:
+class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
     withhold_state: blocks under `headings` are removed from the text. drop_usage: ignored, since every Gemini stream
     has usage. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay of
     the round before, whose answer this one continues. hold_text: text waits until it is known that no hidden call
     follows it.
-
-    answer: what the client has got over all rounds. terminal: the end of the stream, b"" if it broke off or the round
-    goes on. is_unfinished: the bytes sent so far end within an event.
     """
 
-    __slots__ = (
-        "_after_large",
-        "_closed",
-        "_earlier",
-        "_filter",
-        "_filters",
-        "_has_hidden",
-        "_hidden",
-        "_hold",
-        "_last",
-        "_parser",
-        "_previous",
-        "_queue",
-        "_round",
-        "_shown",
-        "_spent",
-        "_straight",
-        "_withheld",
-        "answer",
-        "end_events",
-        "goes_on",
-        "hidden_calls",
-        "is_unfinished",
-        "terminal",
-    )  # fmt: skip
+    __slots__ = ("_after_large", "_filter", "_has_hidden", "_last", "_spent", "end_events")
 
     def __init__(
         self,
@@ -114,71 +92,24 @@ class GeminiRelay:
         previous: GeminiRelay | None = None,
         hold_text: bool = False,
     ) -> None:
-        self.answer: GeminiAnswer = GeminiAnswer(limit) if previous is None else previous.answer
-        self.terminal = b""
+        super().__init__(
+            GeminiAnswer,
+            previous,
+            withhold_state=withhold_state,
+            limit=limit,
+            headings=headings,
+            hidden_tools=hidden_tools,
+            hold_text=hold_text,
+        )
         self.end_events: list[bytes] = []
         """The events in `terminal`."""
-        self.is_unfinished = False
-        self.goes_on = False
-        """True if the round has ended with hidden calls alone: nothing of its end was sent."""
-        self.hidden_calls: list[HiddenCall] = []
-        """The hidden calls of this round, when it has ended; none if it did not end well."""
-        self._straight = not (withhold_state or hidden_tools or previous)
-        self._round = None if self._straight else GeminiAnswer(limit)
-        self._previous = previous
-        self._hidden = hidden_tools
-        self._withheld = headings if withhold_state else ()
-        self._hold = hold_text and bool(hidden_tools or previous)
-        self._parser = SseParser(limit)
-        self._closed = False
         self._after_large = b""
         self._filter: BlockFilter | None = None  # of the text that is being read
-        self._filters: list[BlockFilter] = []
         self._has_hidden = False  # a call of the proxy was left out
         self._last: list[_Piece] = []  # the newest event with a finish reason, and those behind it that say nothing
-        self._queue: list[_Piece] | None = None  # what waits, with `hold_text`
-        self._earlier: list[_Piece] = [] if previous is None else previous.list_waiting()
-        self._shown: int = 0 if previous is None else previous.shown_calls
         self._spent: dict[str, Any] | None = (
             None if previous is None else sum_rounds(previous._spent or {}, previous.read_wire_usage())
         )
-
-    # Facts about the round and the answer.
-
-    @property
-    def blocks(self) -> list[str]:
-        """The bodies of the STATE blocks withheld, in their order, over all rounds."""
-        before = self._previous.blocks if self._previous else []
-        return before + [body for one in self._filters for body in one.blocks]
-
-    @property
-    def other_blocks(self) -> list[str]:
-        """The bodies of the withheld blocks under all other headings, in the same way."""
-        before = self._previous.other_blocks if self._previous else []
-        return before + [body for one in self._filters for body in one.other_blocks]
-
-    @property
-    def shown_calls(self) -> int:
-        """The number of calls that the client has got in this answer."""
-        return self._shown
-
-    @property
-    def round_usage(self) -> Usage | None:
-        """The usage of this round alone."""
-        return (self._round or self.answer).usage
-
-    def build_round_message(self) -> bytes | None:
-        """Return the canonical message of this round as upstream should get it back: with its hidden calls, and with
-        the text as upstream wrote it."""
-        return (self._round or self.answer).build_round_message()
-
-    def list_waiting(self) -> list[_Piece]:
-        """Return what waits with `hold_text`, of this round and of the rounds before."""
-        return [*self._earlier, *(self._queue or ())]
-
-    def read_wire_usage(self) -> dict[str, Any]:
-        """Return the usage object of this round."""
-        return (self._round or self.answer).wire_usage
 
     # Bytes in, bytes out.
 
@@ -205,23 +136,6 @@ class GeminiRelay:
                 out += [*(self._render(one) for one in self._last), event.raw]
                 self._last = []
         self.end_round(out)
-        return b"".join(out)
-
-    def drop_held_text(self) -> None:
-        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
-        for piece in self._earlier:
-            piece.drop_texts()
-
-    def end_answer(self) -> bytes:
-        """End the answer although this round goes on. Return the held text of the rounds.
-
-        Then `terminal` has the value that it has at the end of any answer.
-        """
-        out: list[bytes] = []
-        self.goes_on = False
-        self._release(out)
-        self._send_end()
-        self.answer.is_done = True
         return b"".join(out)
 
     def take_event(self, event: SseEvent, out: list[bytes]) -> None:
@@ -251,6 +165,10 @@ class GeminiRelay:
     def _pass_unread(self, event: SseEvent, out: list[bytes]) -> None:
         """Pass on bytes that hold no response. They may be part of an event that was too large to be read."""
         self._note_overflow()
+        is_part = self._parser.overflowed and event.raw[:1] not in (b":", b"\n", b"\r")
+        if event.data is None and not is_part:  # a comment, as gateways send it to keep the connection
+            out.append(event.raw)
+            return
         if event.data is not None:
             self.answer.unparsed += 1
         if self._parser.overflowed and event.data is None:
@@ -266,12 +184,6 @@ class GeminiRelay:
     def _is_changed(self) -> bool:
         """True if the answer is not the bytes that come, so that unknown bytes do not fit into it."""
         return self._previous is not None or bool(self._queue) or self._has_hidden
-
-    def _note_overflow(self) -> None:
-        if self._parser.overflowed:
-            self.answer.is_capped = True
-            if self._round is not None:
-                self._round.is_capped = True
 
     # Parts.
 
@@ -332,28 +244,6 @@ class GeminiRelay:
             piece.is_new = True
             piece.parts.append(_set_text(_NO_TEXT, rest))
 
-    def _put(self, piece: _Piece, out: list[bytes]) -> None:
-        """Send a piece, or let it wait: with `hold_text` a text waits, and all that comes behind it."""
-        if piece.is_gone:
-            return
-        waits = (
-            self._queue is not None or bool(self._earlier) or any(_is_text(one) for one in list_parts(piece.response))
-        )
-        if self._hold and waits:
-            self._queue = self._queue or []
-            self._queue.append(piece)
-        else:
-            out.append(self._render(piece))
-
-    def _release(self, out: list[bytes]) -> None:
-        """Send what has waited: the client sees this round. If calls of the client's follow, the text that earlier
-        rounds put before hidden calls is left out."""
-        if self._shown:
-            self.drop_held_text()
-        waiting = self.list_waiting()
-        self._hold, self._earlier, self._queue = False, [], None
-        out += [self._render(piece) for piece in waiting if not piece.is_gone]
-
     def _render(self, piece: _Piece, *, is_end: bool = False) -> bytes:
         """The bytes of a piece, which is then part of the answer."""
         event, data, response = piece.event, piece.event.data or b"", piece.response
@@ -402,7 +292,7 @@ class GeminiRelay:
             if len(ids) == len(calls):  # else a result would not find its call
                 ours = [call for call in calls if call.name in self._hidden]
                 self.hidden_calls = [HiddenCall(call.id, call.name, call.arguments) for call in ours]
-                self.goes_on = self._shown == (self._previous.shown_calls if self._previous else 0)
+                self.goes_on = not self._shown
         if self.goes_on:
             self._put_before_end(out)
             return

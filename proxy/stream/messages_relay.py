@@ -20,12 +20,12 @@ from proxy.dialects.messages.stream import (
     read_event,
     sum_rounds,
 )
-from proxy.dialects.usage import Usage
 from proxy.notes import state_block
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call
 from proxy.stream.messages_patch import patch_index, patch_tail, patch_text, remove_told
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, replace_data
+from proxy.stream.round_relay import RoundRelay
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
 
 _PASSING = (b"event: content_block_", b"event:content_block_")
@@ -63,7 +63,7 @@ class _Piece:
     event: the event that it came in. delta: of a delta that is no text.
     """
 
-    __slots__ = ("block", "delta", "event", "kind", "text")
+    __slots__ = ("block", "delta", "event", "is_gone", "kind", "text")
 
     def __init__(
         self, kind: str, block: _Block, event: SseEvent | None, text: str = "", delta: dict[str, Any] | None = None
@@ -73,48 +73,29 @@ class _Piece:
         self.event = event
         self.text = text
         self.delta = delta or {}
+        self.is_gone = False
+
+    @property
+    def is_text(self) -> bool:
+        """True if it belongs to a block of text."""
+        return self.block.kind == "text"
+
+    def drop_text(self) -> None:
+        """Leave it out, if it belongs to a block of text."""
+        self.is_gone = self.is_text
 
 
-class MessagesRelay:
+class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
     withhold_state: blocks under `headings` are removed from the text. drop_usage: ignored, since every Messages stream
     has usage. hidden_tools: the names of the proxy's tools, whose calls the client never sees. previous: the relay of
     the round before, whose answer this one continues. hold_text: text waits until it is known that no hidden call
     follows it.
-
-    answer: what the client has got over all rounds. terminal: the end of the stream, b"" if it broke off or the round
-    goes on. is_unfinished: the bytes sent so far end within an event.
     """
 
     __slots__ = (
-        "_by_index",
-        "_closed",
-        "_earlier",
-        "_ending",
-        "_filters",
-        "_given",
-        "_hidden",
-        "_hidden_member",
-        "_hidden_places",
-        "_hold",
-        "_limit",
-        "_next",
-        "_parser",
-        "_previous",
-        "_queue",
-        "_round",
-        "_shown",
-        "_shown_before",
-        "_spent",
-        "_straight",
-        "_tail",
-        "_withheld",
-        "answer",
-        "goes_on",
-        "hidden_calls",
-        "is_unfinished",
-        "terminal",
+        "_by_index", "_ending", "_given", "_hidden_member", "_hidden_places", "_limit", "_next", "_spent", "_tail",
     )  # fmt: skip
 
     def __init__(
@@ -129,74 +110,27 @@ class MessagesRelay:
         hold_text: bool = False,
         hidden_member: bytes = b"",
     ) -> None:
-        self.answer: MessagesAnswer = MessagesAnswer(limit) if previous is None else previous.answer
-        self.terminal = b""
-        self.is_unfinished = False
-        self.goes_on = False
-        """True if the round has ended with hidden calls alone: nothing of its end was sent."""
-        self.hidden_calls: list[HiddenCall] = []
-        """The hidden calls of this round, when it has ended; none if it did not end well."""
-        self._straight = not (withhold_state or hidden_tools or previous or hidden_member)
+        super().__init__(
+            MessagesAnswer,
+            previous,
+            withhold_state=withhold_state,
+            limit=limit,
+            headings=headings,
+            hidden_tools=hidden_tools,
+            hold_text=hold_text,
+            edits=bool(hidden_member),
+        )
         self._hidden_member = hidden_member.decode()
-        self._round = None if self._straight else MessagesAnswer(limit)
         self._limit = limit
-        self._previous = previous
-        self._hidden = hidden_tools
-        self._withheld = headings if withhold_state else ()
-        self._hold = hold_text and bool(hidden_tools or previous)
-        self._parser = SseParser(limit)
-        self._closed = False
         self._given = 0  # bytes of the unfinished event that were sent
         self._by_index: dict[int, _Block] = {}
         self._ending: tuple[_Block, SseEvent] | None = None  # a text whose stop waits for the next event
-        self._filters: list[BlockFilter] = []
         self._hidden_places: list[int] = []  # of the hidden calls among the round's blocks
-        self._queue: list[_Piece] | None = None  # what waits, with `hold_text`
-        self._earlier: list[_Piece] = [] if previous is None else previous.list_waiting()
         self._tail: list[SseEvent] = []
         self._next: int = 0 if previous is None else previous._next
-        self._shown = 0
-        self._shown_before: int = 0 if previous is None else previous.shown_calls
         self._spent: dict[str, Any] = (
             {} if previous is None else sum_rounds(previous._spent, previous.read_wire_usage())
         )
-
-    # Facts about the round and the answer.
-
-    @property
-    def blocks(self) -> list[str]:
-        """The bodies of the STATE blocks withheld, in their order, over all rounds."""
-        before = self._previous.blocks if self._previous else []
-        return before + [body for one in self._filters for body in one.blocks]
-
-    @property
-    def other_blocks(self) -> list[str]:
-        """The bodies of the withheld blocks under all other headings, in the same way."""
-        before = self._previous.other_blocks if self._previous else []
-        return before + [body for one in self._filters for body in one.other_blocks]
-
-    @property
-    def shown_calls(self) -> int:
-        """The number of calls that the client has got in this answer."""
-        return self._shown_before + self._shown
-
-    @property
-    def round_usage(self) -> Usage | None:
-        """The usage of this round alone."""
-        return (self._round or self.answer).usage
-
-    def build_round_message(self) -> bytes | None:
-        """Return the canonical message of this round as upstream should get it back: with its hidden calls, and with
-        the text as upstream wrote it."""
-        return (self._round or self.answer).build_round_message()
-
-    def list_waiting(self) -> list[_Piece]:
-        """Return what waits with `hold_text`, of this round and of the rounds before."""
-        return [*self._earlier, *(self._queue or ())]
-
-    def read_wire_usage(self) -> dict[str, Any]:
-        """Return the usage object of this round."""
-        return (self._round or self.answer).wire_usage
 
     # Bytes in, bytes out.
 
@@ -237,23 +171,11 @@ class MessagesRelay:
             self._end_round(out, is_complete=bool(self._tail))
         return b"".join(out)
 
-    def drop_held_text(self) -> None:
-        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
-        self._earlier = [piece for piece in self._earlier if piece.block.kind != "text"]
-
     def end_answer(self) -> bytes:
-        """End the answer although the model would continue after this round. Return the held text of the rounds.
-
-        Then `terminal` has the value that it has at the end of any answer.
-        """
-        out: list[bytes] = []
-        self.goes_on = False
-        self._release(out)
+        """End the answer although the model would continue after this round. Return the held text of the rounds."""
         if not self._tail:
             self._tail = [SseEvent(_DELTA, _DELTA_DATA), SseEvent(_STOP, b'{"type":"message_stop"}')]
-        self._send_tail()
-        self.answer.is_done = True
-        return b"".join(out)
+        return super().end_answer()
 
     # One event.
 
@@ -301,12 +223,6 @@ class MessagesRelay:
         """True if blocks of this answer have other indexes than upstream's, or wait."""
         held = any(block.is_hidden or block.number < 0 for block in self._by_index.values())
         return held or self._previous is not None or bool(self._queue)
-
-    def _note_overflow(self) -> None:
-        if self._parser.overflowed:
-            self.answer.is_capped = True
-            if self._round is not None:
-                self._round.is_capped = True
 
     def _take_tail(self, event: SseEvent, found: MessagesEvent) -> None:
         self.answer.add_cleared({FIELD: found.context_management})
@@ -403,23 +319,6 @@ class MessagesRelay:
             self._open(block, out)
             self._put(_Piece("text", block, block.last_text, visible), out)
 
-    def _put(self, piece: _Piece, out: list[bytes]) -> None:
-        """Send a piece, or let it wait: with `hold_text` a text waits, and all that comes behind it."""
-        if self._hold and (self._queue is not None or self._earlier or piece.block.kind == "text"):
-            self._queue = self._queue or []
-            self._queue.append(piece)
-        else:
-            out.append(self._render(piece))
-
-    def _release(self, out: list[bytes]) -> None:
-        """Send the events that have waited: the client sees this round. If calls of the client's follow, the text that
-        earlier rounds put before hidden calls is left out."""
-        if self._shown:
-            self.drop_held_text()
-        waiting = self.list_waiting()
-        self._hold, self._earlier, self._queue = False, [], None
-        out += [self._render(piece) for piece in waiting]
-
     def _render(self, piece: _Piece) -> bytes:
         """The bytes of a piece, which is then part of the answer."""
         block, event = piece.block, piece.event
@@ -467,9 +366,9 @@ class MessagesRelay:
                 self.goes_on = not self._shown
         if not self.goes_on:
             self._release(out)
-            self._send_tail()
+            self._send_end()
 
-    def _send_tail(self) -> None:
+    def _send_end(self) -> None:
         """Set `terminal` to the end of the stream, with the stop reason and the usage of the whole answer."""
         of_round = self._round
         if of_round is None or not self._tail:

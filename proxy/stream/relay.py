@@ -63,7 +63,7 @@ class Relay:
         self._after = previous
         self._closed = False
         self._straightly = not (withhold_state or drop_usage or hidden_tools or previous)
-        self._parser = SseParser(limit)
+        self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
         self._cutting = False  # within an event that is too large and may hold hidden calls

@@ -51,7 +51,7 @@ class ResponseEcho:
         if event is None:
             return data
         new: dict[str, bytes] = {}
-        for name, rewrite in (("response", self._rewrite_response), ("item", self._hide_token)):
+        for name, rewrite in (("response", self._rewrite_response), ("item", self.hide_token)):
             if isinstance(event.get(name), dict):
                 raw = facts.read_member(data, name, event[name])
                 made = rewrite(raw)
@@ -67,10 +67,11 @@ class ResponseEcho:
         value: dict[str, Any] = facts.read_object(response) or {}
         new = {name: raw for name, raw in self._members.items() if name in value}
         if self._hides_tokens and _TOKEN in response and isinstance(value.get("output"), list):
-            new["output"] = join_items([self._hide_token(item) for item in facts.read_output(response)])
+            new["output"] = join_items([self.hide_token(item) for item in facts.read_output(response)])
         return set_members(response, new) if new else response
 
-    def _hide_token(self, item: bytes) -> bytes:
+    def hide_token(self, item: bytes) -> bytes:
+        """An item without its token, where the client did not ask for it."""
         if not self._hides_tokens or _TOKEN not in item:
             return item
         value = facts.read_object(item) or {}

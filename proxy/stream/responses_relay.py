@@ -56,7 +56,7 @@ class ResponsesRelay:
         self._limit = limit
         self._previous = previous
         self._closed = False
-        self._parser = SseParser(limit)
+        self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
         self._is_unedited = not (withhold_state or hidden_tools or previous or instructions is not None)

@@ -35,13 +35,15 @@ class SseParser:
     """Cut a stream into events. `feed` returns the events that are complete, `flush` the rest when the stream has
     ended.
 
-    pending: the bytes of the event that is not complete yet. overflowed: an event was larger than `limit`; it was
-    passed on in raw pieces without data.
+    drops_mark: a byte order mark at the beginning is left out, since the stream goes on behind another one. pending:
+    the bytes of the event that is not complete yet. overflowed: an event was larger than `limit`; it was passed on in
+    raw pieces without data.
     """
 
-    __slots__ = ("_after", "_limit", "_returns", "_skipping", "overflowed", "pending")
+    __slots__ = ("_after", "_drops_mark", "_limit", "_returns", "_skipping", "overflowed", "pending")
 
-    def __init__(self, limit: int = EVENT_LIMIT) -> None:
+    def __init__(self, limit: int = EVENT_LIMIT, *, drops_mark: bool = False) -> None:
+        self._drops_mark = drops_mark
         self.pending = bytearray()
         self.overflowed = False
         self._limit = limit
@@ -72,6 +74,8 @@ class SseParser:
             self._shed(old, events)
             if len(self.pending) > self._limit:
                 self._overflow(events)
+        if self._drops_mark and events:
+            self._drop_mark(events)
         return events
 
     def flush(self) -> list[SseEvent]:
@@ -81,11 +85,18 @@ class SseParser:
         self.pending = bytearray()
         if not rest:
             return []
+        if self._drops_mark:
+            rest = rest.removeprefix(_BOM)
         cut = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
         event = _read(rest[:cut])
         if event.data is None and rest[cut:].rstrip() in _DONE:
             return [SseEvent(rest, b"[DONE]", event.name)]
         return [SseEvent(rest, event.data, event.name)]
+
+    def _drop_mark(self, events: list[SseEvent]) -> None:
+        """Leave the byte order mark out of the first event of the stream."""
+        self._drops_mark = False
+        events[0] = msgspec.structs.replace(events[0], raw=events[0].raw.removeprefix(_BOM))
 
     def _find_event_end(self, text: bytes | bytearray, scan: int) -> int | None:
         """Return the end of the first event that ends behind `scan`; None if there is none."""
@@ -179,7 +190,11 @@ def replace_data(event: SseEvent, data: bytes) -> bytes:
             return raw[:at] + data + rest
     lines: list[bytes] = []
     written = False
-    for line in raw.splitlines(keepends=True):
+    old = raw.splitlines(keepends=True)
+    if len({line[len(line.rstrip(b"\r\n")) :] for line in old}) > 1:
+        # Of mixed ends, one that moves in front of another would make one end of two.
+        old = [line.rstrip(b"\r\n") + b"\n" for line in old]
+    for line in old:
         bare = line.removeprefix(_BOM)
         if not bare.startswith(b"data:"):
             lines.append(line)

@@ -19,14 +19,14 @@ import asyncio
 import re
 import string
 from collections.abc import AsyncIterator
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-import aiohttp
 import httpx2
-from aiohttp.connector import Connection
-from aiohttp.http import StreamWriter
 
 from proxy.upstream.headers import Headers, find_header
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
 
 HEAD_LIMIT: Final = 100 << 10
 """Bytes of an answer's head, including the informational heads before it."""
@@ -385,6 +385,8 @@ class ResponseStream(httpx2.AsyncByteStream):
         body = self._body
         self._keeps = False
         if body is None or not body.done:
+            import aiohttp  # noqa: PLC0415  # loaded by the connection: see transport.py
+
             error = self._protocol.exception()
             in_order = isinstance(error, aiohttp.ServerDisconnectedError)
             if isinstance(body, CloseDelimitedBody) and in_order:
@@ -495,6 +497,8 @@ class ResponseStream(httpx2.AsyncByteStream):
         if transport is None:
             return False
         transport.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+        from aiohttp.http import StreamWriter  # noqa: PLC0415  # loaded by the connection: see transport.py
+
         try:
             await StreamWriter(self._protocol, self._loop).drain()
         except ConnectionError:

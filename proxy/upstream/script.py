@@ -2,7 +2,9 @@
 
 It is made for a trial in somebody's real agent with real tools. It therefore calls at most two tools a prompt and then
 answers from their results. Its arguments are harmless: a command is only `ls` or the `echo` that ends a run. A tool
-that writes is called only if the prompt names it or a tool choice forces it.
+that writes, or starts another agent, is called only if the prompt names it or a tool choice forces it. A reminder
+that the agent itself puts into a user message is no prompt. It often says that a subagent has ended, and to start the
+next one for it would never end.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ _WRITES: Final = re.compile(
     r"write|edit|delete|remove|create|patch|apply|update|move|rename|send|post|kill|install|push|commit|replace|save",
     re.IGNORECASE,
 )
+_STARTS: Final = re.compile(r"agent|task|workflow|schedule|cron|wake|monitor|background", re.IGNORECASE)
+_REMINDER: Final = re.compile(r"<system-reminder>.*?(?:</system-reminder>\s*|$)", re.DOTALL)
+"""Text of Claude Code that stands in a user message, and that no user has said."""
 _IN_TURN: Final = re.compile(r"\b(?:and then|then|after that|afterwards)\b", re.IGNORECASE)
 _COMMAND: Final = re.compile(r"^(cmd|command|commands|bash|script|shell)$", re.IGNORECASE)
 _PATHLIKE: Final = re.compile(r"(?:[\w.-]*/)*[\w-]+\.(?:[a-z]{1,4})\b|(?:\.{0,2}/)[\w./-]+", re.IGNORECASE)
@@ -93,10 +98,10 @@ def read_message_text(message: Json) -> str:
 
 
 def _latest_prompt(messages: list[Json]) -> tuple[str, list[Json]]:
-    """Return the last user message's text, and all messages after it."""
+    """Return the last user message's text without reminders, and all messages after it."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].get("role") == "user":
-            return read_message_text(messages[index]), messages[index + 1 :]
+            return _REMINDER.sub("", read_message_text(messages[index])), messages[index + 1 :]
     return "", messages
 
 
@@ -186,10 +191,10 @@ def _is_named(tool: ClientTool, prompt: str) -> bool:
 def _choose_tool(tools: list[ClientTool], prompt: str, *, forced: bool) -> list[ClientTool]:
     """Return the tool whose words fit the prompt best; the first if none does and the prompt asks for an action.
 
-    A tool that changes things must be named in full, or forced. Its name counts more than its description, however
-    long.
+    A tool that changes things or starts an agent must be named in full, or forced. Its name counts more than its
+    description, however long.
     """
-    usable = tools if forced else [tool for tool in tools if not _WRITES.search(tool.name)]
+    usable = tools if forced else [one for one in tools if not (_WRITES.search(one.name) or _STARTS.search(one.name))]
     if not usable:
         return []
     asked = _words(prompt)

@@ -7,6 +7,9 @@ alone decide which connection carries a request with somebody's key.
 aiohttp's connector resolves names, connects (happy eyeballs), encrypts, tunnels through outbound proxies and keeps
 connections. It is called directly, because a session adds redirects, cookies and decompression. The answer is read by
 `http1.ResponseStream`. The head of that module names what aiohttp's own reader loses.
+
+aiohttp is imported in a worker thread before the first connection. It takes a tenth of a second and 10 MB, which an
+idle proxy and its demo upstream do not need.
 """
 
 from __future__ import annotations
@@ -19,22 +22,23 @@ import sys
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
-import aiohttp
 import httpx2
-import truststore
-from aiohttp.connector import Connection
-from yarl import URL
 
 from proxy.errors import ConfigError
 from proxy.settings.load import DEMO, PoolSettings, Settings
-from proxy.upstream.demo import DemoTransport
 from proxy.upstream.headers import GOOGLE_PATH, Headers
 from proxy.upstream.http1 import ResponseStream, write_request_head
+
+if TYPE_CHECKING:
+    import aiohttp
+    from aiohttp.connector import Connection
+    from yarl import URL
 
 KEPT_S: Final = 4.0
 """Seconds for which an idle connection is kept. It is less than the 5 s after which uvicorn (so vLLM and LiteLLM) and
@@ -174,6 +178,8 @@ def _trusting(bundle: str | None) -> ssl.SSLContext:
     if bundle is not None:
         return ssl.create_default_context(cafile=bundle)
     if sys.platform == "darwin":
+        import truststore  # noqa: PLC0415  # for this system alone
+
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(*_system_authorities())
@@ -201,6 +207,9 @@ def create_transport(target: Target, limits: PoolSettings) -> httpx2.AsyncBaseTr
     `extensions["target"]` is the path and query as they are sent.
     """
     if target.base_url == DEMO:
+        # The scripts of the demo: no other upstream needs them.
+        from proxy.upstream.demo import DemoTransport  # noqa: PLC0415
+
         return DemoTransport()
     url = urlsplit(target.proxy)
     allowed = HTTP_PROXY_SCHEMES if target.transport == "aiohttp" else HTTP_PROXY_SCHEMES + SOCKS_SCHEMES
@@ -221,7 +230,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         connection takes the turn of the next task there."""
         self._answers: set[ResponseStream] = set()
         self._connector: aiohttp.TCPConnector | None = None
-        self._where = URL(f"{address.scheme.decode()}://{address.host_header.decode()}", encoded=True)
+        self._where = f"{address.scheme.decode()}://{address.host_header.decode()}"
         """The origin that is connected to."""
         self._before = b""
         """The part of a request's first line before the path, for an outbound proxy that reads it."""
@@ -234,7 +243,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             through, secret = _credentials(target.proxy)
             encrypted = encrypted or through.scheme == "https"
             if address.scheme == b"http":
-                self._where = through
+                self._where = str(through)
                 self._before = b"http://" + address.host_header
                 self._to_proxy = [(b"proxy-authorization", secret.encode())] if secret else []
             else:
@@ -305,8 +314,11 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
     async def _connect(self, seconds: float) -> Connection:
         if self._connector is None:
-            self._start()
-        assert self._connector is not None  # noqa: S101  # it was started
+            await asyncio.to_thread(import_module, "aiohttp.connector")
+        import aiohttp  # noqa: PLC0415  # it is loaded now: see the head of this module
+
+        if self._connector is None:
+            self._connector = self._start()
         try:
             return await self._connector.connect(self._connect_request, [], _connect_timeout(seconds))
         except TimeoutError as error:
@@ -323,11 +335,15 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             cause = error.__cause__ or error
             raise httpx2.ConnectError(str(cause) or type(cause).__name__) from error
 
-    def _start(self) -> None:
+    def _start(self) -> aiohttp.TCPConnector:
         """Make the objects that need a running loop."""
+        import aiohttp  # noqa: PLC0415  # as in _connect
+        from yarl import URL  # noqa: PLC0415  # a package of aiohttp's
+
         loop = asyncio.get_running_loop()
-        self._connect_request = aiohttp.ClientRequest("GET", self._where, loop=loop, **self._options)
-        self._connector = aiohttp.TCPConnector(
+        where = URL(self._where, encoded=True)
+        self._connect_request = aiohttp.ClientRequest("GET", where, loop=loop, **self._options)
+        return aiohttp.TCPConnector(
             limit=0,
             keepalive_timeout=KEPT_S,
             ssl=self.tls or True,
@@ -406,12 +422,16 @@ class _DeadlineBody(httpx2.AsyncByteStream):
 
 @lru_cache(maxsize=8)
 def _connect_timeout(seconds: float) -> aiohttp.ClientTimeout:
+    import aiohttp  # noqa: PLC0415  # as in AiohttpTransport._connect
+
     return aiohttp.ClientTimeout(connect=seconds, ceil_threshold=seconds)  # not rounded up to whole seconds
 
 
 def _credentials(proxy: str) -> tuple[URL, str]:
     """Return an outbound proxy's URL without its user and password, and the header value that carries these; "" for
     none."""
+    from yarl import URL  # noqa: PLC0415  # a package of aiohttp's
+
     url = URL(proxy, encoded=True)
     if not url.raw_user:
         return url.origin(), ""

@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from proxy.chat.json_spans import SizeLimits
@@ -27,12 +27,12 @@ from proxy.exchange import lookups, retention
 from proxy.exchange.dialect import find_dialect
 from proxy.exchange.message_cache import MessageCache
 from proxy.exchange.services import Services
+from proxy.exchange.stored_responses import find_stored_response, read_question
 from proxy.helper.budget import Budget
 from proxy.helper.queue import make_helper_queue
 from proxy.metrics import Metrics
-from proxy.operator import inband_commands
 from proxy.sessions.live import LiveSessions
-from proxy.settings.load import Settings, find_shipped_file
+from proxy.settings.load import Settings
 from proxy.settings.model import ALL_TENANTS
 from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import create_store
@@ -40,7 +40,7 @@ from proxy.store.base import Store
 from proxy.telemetry import create_telemetry
 from proxy.tokenizers import get_token_counter
 from proxy.upstream.client import UpstreamClient
-from proxy.web.api.admin_app import create_api, limit_bodies
+from proxy.web.api.lazy_app import LazyAdminApp
 from proxy.web.asgi import MAX_PATH_CHARS, App, Message, Receive, Scope, Send, log_requests
 from proxy.web.auth import CALLER_KEY, ROUTE_KEY, Caller, require_access
 from proxy.web.chat import serve_chat
@@ -59,8 +59,12 @@ from proxy.web.routes import (
     RouteTable,
     is_conversational,
 )
+from proxy.web.stored_response_paths import serve_stored_response
 from proxy.web.tracing import trace_requests
 from proxy.web.tunnel import NOT_SERVED, TUNNEL_KEY, relay_tunnel, serve_tunnel
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +79,12 @@ ROUTES = (
     ("POST", "/v1/messages/count_tokens", "The upstream counts the prompt that would be sent. Nothing is stored."),
     ("POST", "/v1/responses/input_tokens", "The same for Responses."),
     ("POST", "/v1/responses/compact", "Passed on: the answer begins a new history in the same session."),
+    (
+        "GET",
+        "/v1/responses/{id}",
+        "A response whose chain the proxy took over; `DELETE` deletes it. Others are passed on.",
+    ),
+    ("GET", "/v1/responses/{id}/input_items", "The input of such a response. `POST .../cancel` is refused for it."),
     ("POST", "/s/{session}/v1/...", "One of these, in the session that the path names."),
     ("POST", "/v1/compress", "Messages of a gateway, shortened: as many, in their order."),
     ("GET", "/v1/retrieve/{hash}", "The original of a message that was shortened there."),
@@ -97,7 +107,11 @@ def make_store(settings: Settings) -> Store:
     try:
         kept = settings.store
         return create_store(
-            settings.db, durability=kept.durability, spool_mb=settings.limits.spool_mb, read_s=kept.read_s
+            settings.db,
+            durability=kept.durability,
+            spool_mb=settings.limits.spool_mb,
+            read_s=kept.read_s,
+            retention_days=kept.retention_days,
         )
     except StoreRefused as problem:
         # The value may hold a password, so the error gives only the allowed values.
@@ -107,10 +121,9 @@ def make_store(settings: Settings) -> Store:
 def make_policies(settings: Settings) -> dict[str, Policy]:
     """Return every policy that can be named, with the values that the settings replace."""
     patterns = compile_patterns(settings.groups.observation)
-    shipped = find_shipped_file("policies")
     made = {}
     for name, path in settings.find_policy_files().items():
-        policy = _read_shipped_policy(path) if path.parent == shipped else read_policy_file(path)
+        policy = read_policy_file(path)
         if settings.state.ask != "policy":
             policy = replace(policy, ask=settings.state.ask)
         if settings.state.guidelines:
@@ -122,17 +135,13 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
     return made
 
 
-_read_shipped_policy = cache(read_policy_file)
-"""The package's own files do not change while the process runs."""
-
-
 def make_services(settings: Settings, store: Store) -> Services:
     """Return the services that every exchange uses."""
     known = {"upstream": list(settings.active_upstreams)}
     metrics = Metrics(known)
     counters: dict[str, TokenCounter] = {}
 
-    def weigh(model: Model) -> TokenCounter:
+    def find_token_counter(model: Model) -> TokenCounter:
         exact = settings.tokens.count == "exact" and model.tokenizer != "estimate"
         name = model.tokenizer if exact else "estimate"
         if name not in counters:
@@ -164,12 +173,22 @@ def make_services(settings: Settings, store: Store) -> Services:
         message_cache=messages,
         models=models,
         policies=make_policies(settings),
-        find_token_counter=weigh,
+        find_token_counter=find_token_counter,
         helper_budget=budget,
         event_bus=EventBus(settings.events, metrics),
-        run_command=inband_commands.run_command,
+        run_command=run_inband_command,
         helper_queue=make_helper_queue(settings, client, budget, branches, metrics, models),
     )
+
+
+async def run_inband_command(
+    services: Services, tenant: str, session: str, line: str, *, branch: str | None = None
+) -> str:
+    """Return the reply to an in-band command of an operator."""
+    # The models of the operator actions are only needed by operators. A thread imports them, so that streams go on.
+    commands = await asyncio.to_thread(import_module, "proxy.operator.inband_commands")
+    reply: str = await commands.run_command(services, tenant, session, line, branch=branch)
+    return reply
 
 
 class ContextProxy:
@@ -190,10 +209,10 @@ class ContextProxy:
         several = len({find_share_owner(key.tenant, key.name) for key in settings.keys}) > 1
         self.body_budget = BodyBudget(settings.limits.bodies_mb << 20, self.services.metrics, several=several)
         self.probes: App = create_probes(self.store, self.services.metrics, draining=lambda: self.draining)
-        self.api = create_api(self.services)
+        self.lazy_api = LazyAdminApp(self.services, settings.limits.body_mb << 20)
         self._pages = create_dashboard(settings)
-        self._api = limit_bodies(self.api, settings.limits.body_mb << 20)
-        routes, metrics = RouteTable(self.api.routes, compress=settings.compress.enabled), self.services.metrics
+        routes = RouteTable(load_routes=self.lazy_api.load, compress=settings.compress.enabled)
+        metrics = self.services.metrics
         self.telemetry = self.services.client.telemetry = create_telemetry(settings)
         routed = self._route if self.telemetry is None else trace_requests(self._route, self.telemetry)
         checked = require_access(routed, settings, routes)
@@ -201,6 +220,11 @@ class ContextProxy:
         handshake = require_access(admit_handshake, settings, routes)
         self._admit = answer_errors(limit_heads(handshake, settings), metrics)
         self._histories = CarriedHistories(settings.limits.bodies_mb << 20)
+
+    @property
+    def api(self) -> FastAPI:
+        """The admin API, for its description and for tests; built now, if no request was for it yet."""
+        return self.lazy_api.app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -265,7 +289,7 @@ class ContextProxy:
             raise UpgradeRequired(NOT_SERVED)
         if route.kind == "api":
             with self._count_request("api", send) as counted:
-                await self._api(scope, receive, counted)
+                await self.lazy_api(scope, receive, counted)
             return
         if route.kind == "pages":
             await self._pages(scope, receive, send)
@@ -297,6 +321,13 @@ class ContextProxy:
             ):
                 await serve_chat(scope, receive, counted, self.services, raw, session, share, dialect)
             return
+        question = read_question(scope["method"], path, scope.get("query_string", b""))
+        if question is not None:
+            found = await find_stored_response(self.services, list(scope["headers"]), caller.one_tenant, question)
+            if found is not None:
+                with self._count_request("stored", send) as counted, self.concurrency.hold_place():
+                    await serve_stored_response(counted, self.services, found, question)
+                return
         talks = is_conversational(scope["method"], path)
         shown = raw.partition("?")[0][:MAX_PATH_CHARS] if talks else None
         naming_send = send if shown is None else _naming_path(send, shown)

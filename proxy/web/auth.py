@@ -35,7 +35,7 @@ from proxy.web.cors import (
     is_preflight,
 )
 from proxy.web.error_responses import send_error
-from proxy.web.routes import Route, RouteTable, check_path
+from proxy.web.routes import UNREAD, Route, RouteTable, check_path
 
 _KEYED_PATH: Final = re.compile(r":(?:generateContent|streamGenerateContent|countTokens)/?$")
 KEY_HEADER: Final = b"x-context-key"
@@ -163,6 +163,9 @@ def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
             await app(scope, receive, send)
             return
         route = routes.find_route(scope["method"], scope["path"])
+        if route is UNREAD:
+            await routes.load()
+            route = routes.find_route(scope["method"], scope["path"])
         if not keys:
             _check_local(scope)
         scope[ROUTE_KEY] = route

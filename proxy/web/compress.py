@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from proxy.exchange.compress_rows import compress_rows, retrieve_original
 from proxy.exchange.services import Services
-from proxy.web.asgi import Receive, Scope, Send, run_while_connected, with_write_timeout
+from proxy.web.asgi import Receive, Scope, Send, run_while_connected, send_json
 from proxy.web.chat import read_incoming
 from proxy.web.limits import BodyShare
 from proxy.web.routes import GATEWAY_PATH
@@ -23,7 +23,4 @@ async def serve_gateway(
     name = found["hash"] if found is not None else None
     work = compress_rows(services, incoming) if name is None else retrieve_original(services, incoming, name)
     answer = await run_while_connected(scope, receive, work)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body)), *answer.headers]
-    send = with_write_timeout(send, services.settings.timeouts.idle_s)
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    await send_json(send, answer.body, answer.headers, services.settings.timeouts.idle_s)

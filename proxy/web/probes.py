@@ -7,47 +7,48 @@ orchestrator that removed the proxy would turn a lost history into a lost servic
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+import msgspec
 
 from proxy.metrics import CONTENT_TYPE, Metrics
 from proxy.store.base import Store
+from proxy.web.asgi import App, Receive, Scope, Send
 
 
-@dataclass(frozen=True, slots=True)
-class _Probed:
-    """The objects that the probes read. The framework keeps the functions behind its routes for the lifetime of the
-    process. With these objects in a closure, no app would ever be freed, and its conversations in memory would stay
-    too."""
-
-    store: Store
-    metrics: Metrics
-    draining: Callable[[], bool]
-
-
-async def _healthz() -> JSONResponse:
-    return JSONResponse({"status": "ok"})
-
-
-async def _readyz(request: Request) -> JSONResponse:
-    asked: _Probed = request.app.state.probed
-    store = asked.store
-    status = "draining" if asked.draining() else "ok" if store.healthy else "degraded"
-    fields = {"status": status, "store": "ok" if store.healthy else store.trouble, "queued": store.queued}
-    return JSONResponse(fields | {"dropped": store.dropped}, status_code=503 if status == "draining" else 200)
-
-
-async def _metrics(request: Request) -> Response:
-    asked: _Probed = request.app.state.probed
-    return Response(asked.metrics.render_text(), headers={"content-type": CONTENT_TYPE})
-
-
-def create_probes(store: Store, metrics: Metrics, *, draining: Callable[[], bool] = lambda: False) -> FastAPI:
+def create_probes(store: Store, metrics: Metrics, *, draining: Callable[[], bool] = lambda: False) -> App:
     """Return the app with /healthz, /readyz and /metrics. `draining`: returns True if the process is to stop."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.probed = _Probed(store, metrics, draining)
-    for path, probe in (("/healthz", _healthz), ("/readyz", _readyz), ("/metrics", _metrics)):
-        app.get(path)(probe)
-    return app
+
+    async def answer_probe(scope: Scope, _: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path not in ("/healthz", "/readyz", "/metrics"):
+            await _send(send, 404, msgspec.json.encode({"detail": "Not Found"}))
+        elif scope["method"] != "GET":
+            await _send(send, 405, msgspec.json.encode({"detail": "Method Not Allowed"}), allow="GET")
+        elif path == "/healthz":
+            await _send(send, 200, b'{"status":"ok"}')
+        elif path == "/readyz":
+            fields = _read_readiness(store, stopping=draining())
+            await _send(send, 503 if fields["status"] == "draining" else 200, msgspec.json.encode(fields))
+        else:
+            await _send(send, 200, metrics.render_text(), content_type=CONTENT_TYPE)
+
+    return answer_probe
+
+
+def _read_readiness(store: Store, *, stopping: bool) -> dict[str, Any]:
+    status = "draining" if stopping else "ok" if store.healthy else "degraded"
+    fields = {"status": status, "store": "ok" if store.healthy else store.trouble, "queued": store.queued}
+    return fields | {"dropped": store.dropped}
+
+
+async def _send(send: Send, status: int, body: bytes, *, content_type: str = "application/json", **more: str) -> None:
+    headers = {"content-length": str(len(body)), "content-type": content_type, **more}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

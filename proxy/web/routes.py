@@ -11,7 +11,7 @@ the operator (`PathRules`). An upstream may resolve `..` behind the check of a p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import unquote
@@ -67,6 +67,8 @@ METRICS: Final = Route("metrics", frozenset({"metrics", "admin"}), "/metrics")
 PAGES: Final = Route("pages", frozenset())
 """The dashboard's own files: they hold no data, which their scripts fetch from /api with a key."""
 ADMIN: Final = Route("api", frozenset({"admin"}))
+UNREAD: Final = Route("api", frozenset({"admin"}))
+"""A path of the admin API, whose routes have not been read yet: `RouteTable.load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +84,24 @@ class AdminRoute:
 class RouteTable:
     """The table of everything that a request can ask for."""
 
-    def __init__(self, routes: Iterable[Any], *, compress: bool = True) -> None:
-        """Read the routes. routes: those of the admin API, as FastAPI has them. compress: the paths of gateways are
-        answered here."""
+    def __init__(
+        self,
+        routes: Iterable[Any] | None = None,
+        *,
+        load_routes: Callable[[], Awaitable[Iterable[Any]]] | None = None,
+        compress: bool = True,
+    ) -> None:
+        """Read the routes. routes: those of the admin API, as FastAPI has them. load_routes: returns them when they are
+        first needed, in place of `routes`. compress: the paths of gateways are answered here."""
         self._compress = compress
-        self.admin_routes = tuple(
-            AdminRoute(method, route.path, route.path_regex, _planes(route, method))
-            for route in routes
-            for method in sorted(route.methods or ())
-        )
+        self._load_routes = load_routes
+        self.admin_routes = () if routes is None else _read_routes(routes)
+
+    async def load(self) -> None:
+        """Read the routes of the admin API. Call it where `find_route` returned UNREAD."""
+        if self._load_routes is not None:
+            self.admin_routes = _read_routes(await self._load_routes())
+            self._load_routes = None
 
     def find_route(self, method: str, path: str) -> Route:
         """Return the target of a method and a path."""
@@ -101,6 +112,8 @@ class RouteTable:
         if path == "/dashboard" or path.startswith("/dashboard/"):
             return PAGES
         if path == "/api" or path.startswith("/api/"):
+            if self._load_routes is not None:
+                return UNREAD
             for way in self.admin_routes:
                 if way.method == method and way.pattern.match(path):
                     return Route("api", way.planes, way.path)
@@ -110,6 +123,14 @@ class RouteTable:
         if self._compress and (found := GATEWAY_PATH.fullmatch(path)):
             return GATEWAY if method == ("GET" if found["hash"] else "POST") else DATA
         return DATA
+
+
+def _read_routes(routes: Iterable[Any]) -> tuple[AdminRoute, ...]:
+    return tuple(
+        AdminRoute(method, route.path, route.path_regex, _planes(route, method))
+        for route in routes
+        for method in sorted(route.methods or ())
+    )
 
 
 def _planes(route: Any, method: str) -> frozenset[str]:

@@ -24,6 +24,8 @@ import asyncio
 import importlib
 import logging
 import select
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -83,8 +85,8 @@ class Connection(HttpToolsProtocol):
     metrics: Metrics
     half_open: HalfOpenConnections
     shares: ConnectionLimit
-    websocket_class: Any = None
-    """The class of connections after a WebSocket handshake; None if the package for it is not installed."""
+    load_websocket_class: Callable[[], Any] | None = None
+    """Returns the class of connections after a WebSocket handshake; None if the package for it is not installed."""
 
     def __init__(
         self,
@@ -332,7 +334,7 @@ class Connection(HttpToolsProtocol):
             self._end(400, "tunnels are not made here")
             return
         if method == b"GET" and any(name == b"sec-websocket-key" for name, _ in self.headers):
-            if self.websocket_class is not None and not self._is_answering():
+            if self.load_websocket_class is not None and not self._is_answering():
                 self._hand_over(rest)
                 return
             # Codex goes to HTTP at once on this status, and tries for seven seconds on any other.
@@ -347,13 +349,15 @@ class Connection(HttpToolsProtocol):
         if not self.shares.has_room(self._address):
             self._end(503, "too many connections are open", code="unavailable")
             return
+        assert self.load_websocket_class is not None  # noqa: S101  # or the handshake was refused
+        websocket_class = self.load_websocket_class()
         for timer in (self._look_again, self._watching, self._lingering):
             if timer is not None:
                 timer.cancel()
         self.half_open.remove(self._address, self)
         self._leave_place()
         self.connections.discard(self)
-        protocol = self.websocket_class(self.config, self.server_state, self.app_state, self.loop)
+        protocol = websocket_class(self.config, self.server_state, self.app_state, self.loop)
         protocol.connection_made(self.transport)
         self.transport.set_protocol(protocol)
         head = b"GET %b HTTP/1.1\r\n" % self.url
@@ -421,7 +425,7 @@ def has_ended(file_descriptor: int) -> bool:
 def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connection]:
     """Return the class of an application's connections, for uvicorn's `http`."""
     shares = ConnectionLimit(settings.limits.connections, settings.limits.address_share)
-    known = {
+    known: dict[str, Any] = {
         "header_s": settings.timeouts.header_s,
         "body_s": settings.timeouts.body_s,
         "header_bytes": settings.limits.header_kb * 1024,
@@ -429,13 +433,13 @@ def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connecti
         "metrics": metrics,
         "half_open": HalfOpenConnections(settings.limits.half_open),
         "shares": shares,
-        "websocket_class": find_websocket_class(settings.limits.body_mb << 20, shares),
     }
+    if find_spec("websockets") is not None:
+        # Imported at the first handshake, in 10 ms: most proxies never see one.
+        @cache
+        def load_websocket_class() -> Any:
+            websocket = importlib.import_module("proxy.web.websocket")
+            return websocket.make_websocket_class(settings.limits.body_mb << 20, shares)
+
+        known["load_websocket_class"] = staticmethod(load_websocket_class)
     return type("Connection", (Connection,), known)
-
-
-def find_websocket_class(frame_bytes: int, shares: ConnectionLimit) -> Any:
-    """Return the class of WebSocket connections; None if the package `websockets` is not installed."""
-    if find_spec("websockets") is None:
-        return None
-    return importlib.import_module("proxy.web.websocket").make_websocket_class(frame_bytes, shares)

@@ -22,7 +22,7 @@ PING_S: Final = 20.0
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
-    """A connection. `find_websocket_class` makes a subclass that has the limits."""
+    """A connection. `make_websocket_class` makes a subclass that has the limits."""
 
     frame_bytes = 64 << 20
     shares: ConnectionLimit

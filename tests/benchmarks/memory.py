@@ -54,7 +54,9 @@ def run(scope: Scope) -> list[Row]:
                 drive(lambda: send(server, lines))  # noqa: B023
         for server in servers:
             settled(server.pid)
-            told = f"{count:,} live sessions of {SIZE // 1000} KB: above"
+            told = f"{count:,} live sessions of {SIZE // 1000} KB"
+            rows.append(row(server, told))
+            told += ": above"
             rows.append(row(server, f"{told} idle", idle[server.name]))
             rows.append(row(server, f"{told} a used one", used[server.name]))
     base = {row["case"]: row["value"] for row in rows if row["server"] == BARE}

@@ -48,25 +48,34 @@ def history(messages: int) -> list[Row]:
 
 def measure(policy: Policy, messages: int, runs: int) -> list[float]:
     """Milliseconds of processor time for one more request of a conversation of that length."""
-    cache, weigh, model = MessageCache(1 << 30), TokenCounter(estimate_text_tokens), Model(window=messages * WINDOW)
+    cache, token_counter, model = (
+        MessageCache(1 << 30),
+        TokenCounter(estimate_text_tokens),
+        Model(window=messages * WINDOW),
+    )
     values, session = history(messages), BranchState()
     # The request before, whose edits and prompt are remembered, and the one that is measured.
-    request, keys, session = _step(cache, values[:-2], session, policy, model, weigh)
-    request, keys, session = _step(cache, values, session, policy, model, weigh)
+    request, keys, session = _step(cache, values[:-2], session, policy, model, token_counter)
+    request, keys, session = _step(cache, values, session, policy, model, token_counter)
     taken = []
     for _ in range(runs):
         began = time.process_time()
-        rewrite(request, session, policy, model, 2.0, RewriteInputs(weigh, keys=keys))
+        rewrite(request, session, policy, model, 2.0, RewriteInputs(token_counter, keys=keys))
         taken.append((time.process_time() - began) * 1000)
     return taken
 
 
 def _step(
-    cache: MessageCache, values: list[Row], session: BranchState, policy: Policy, model: Model, weigh: TokenCounter
+    cache: MessageCache,
+    values: list[Row],
+    session: BranchState,
+    policy: Policy,
+    model: Model,
+    token_counter: TokenCounter,
 ) -> tuple[Request, list[bytes], BranchState]:
     request, _ = cache.get_request(json.dumps({"model": "bench", "messages": values}).encode())
     keys = chain.compute_keys("bench", request.messages)
-    plan = rewrite(request, session, policy, model, 1.0, RewriteInputs(weigh, keys=keys))
+    plan = rewrite(request, session, policy, model, 1.0, RewriteInputs(token_counter, keys=keys))
     return request, keys, session.after_sending(plan, 1.0)
 
 

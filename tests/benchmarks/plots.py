@@ -157,6 +157,8 @@ def drawn(results: Mapping[str, Any]) -> dict[str, str]:
     if "streams" in rows:
         mine = [row for row in rows["streams"] if row["what"] == "processor"]
         made["streams"] = ratios("Processor time a stream of 100 chunks", mine)
+    if "dialects" in rows:
+        made["dialects"] = ratios("Processor time a request, by dialect", rows["dialects"])
     if "growth" in rows:
         title = "Processor time a request by length of its history, two messages of it new"
         made["growth"] = lines(title, "messages of 1.7 KB", "us", by(rows["growth"], "messages", of_server))

@@ -11,6 +11,7 @@ import asyncio
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
+from tests.benchmarks import answers
 from tests.benchmarks.probe import Probe
 
+CHAT_PATH = "/v1/chat/completions"
 CALL = "call_bench_"
 """What ids of calls begin with. A number of 8 digits follows, one more than that of the newest call in the history."""
 CHUNKS = 100
@@ -42,10 +45,12 @@ def told() -> str:
     return "".join(f"word {n} " for n in range(CHUNKS))
 
 
-def _answer(body: bytes) -> bytes:
+def _answer(path: str, body: bytes) -> bytes:
     at = body.rfind(CALL.encode())
     number = int(body[at + len(CALL) : at + len(CALL) + 8]) + 1 if at >= 0 else 0
     prompt = len(body) // 4
+    if path in answers.WRITERS:
+        return answers.WRITERS[path](message(number), prompt)
     usage = {"prompt_tokens": prompt, "completion_tokens": 30, "total_tokens": prompt + 30}
     usage |= {"prompt_tokens_details": {"cached_tokens": prompt * 9 // 10 // 128 * 128}}  # type: ignore[dict-item]
     choice = {"index": 0, "message": message(number), "finish_reason": "tool_calls"}
@@ -65,6 +70,10 @@ STREAM = [
     _chunk({}, "stop"),
     b"data: [DONE]\n\n",
 ]
+STREAMS = {
+    CHAT_PATH: STREAM,
+    **{path: make([f"word {n} " for n in range(CHUNKS)]) for path, make in answers.STREAMS.items()},
+}
 
 
 async def upstream(scope: Any, receive: Any, send: Any) -> None:
@@ -80,17 +89,17 @@ async def upstream(scope: Any, receive: Any, send: Any) -> None:
     ends = body[:600] + body[-600:]  # gateways write a body anew, in an order of their own
     if _ASKED.search(ends):
         gap = _GAP.search(ends)
-        await _stream(send, int(gap[1]) / 1000 if gap else 0)
+        await _stream(send, STREAMS.get(scope["path"], STREAM), int(gap[1]) / 1000 if gap else 0)
         return
-    answer = _answer(body)
+    answer = _answer(scope["path"], body)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": answer})
 
 
-async def _stream(send: Any, gap: float) -> None:
+async def _stream(send: Any, chunks: Sequence[bytes], gap: float) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-    for chunk in STREAM:
+    for chunk in chunks:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await asyncio.sleep(gap)
     await send({"type": "http.response.body", "body": b""})
@@ -103,14 +112,17 @@ def bare(upstream_port: int) -> Any:
     app = FastAPI()
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{upstream_port}", timeout=60)
 
-    @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> StreamingResponse:
-        headers = {k: v for k, v in request.headers.items() if k not in ("host", "content-length")}
-        asked = client.build_request("POST", "/v1/chat/completions", content=await request.body(), headers=headers)
-        answer = await client.send(asked, stream=True)
-        kept = {k: v for k, v in answer.headers.items() if k not in ("transfer-encoding", "connection")}
-        return StreamingResponse(answer.aiter_raw(), answer.status_code, kept)
+    def pass_on(path: str) -> None:
+        @app.post(path)
+        async def chat(request: Request) -> StreamingResponse:
+            headers = {k: v for k, v in request.headers.items() if k not in ("host", "content-length")}
+            asked = client.build_request("POST", path, content=await request.body(), headers=headers)
+            answer = await client.send(asked, stream=True)
+            kept = {k: v for k, v in answer.headers.items() if k not in ("transfer-encoding", "connection")}
+            return StreamingResponse(answer.aiter_raw(), answer.status_code, kept)
 
+    for path in STREAMS:
+        pass_on(path)
     return app
 
 

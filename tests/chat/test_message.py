@@ -171,9 +171,9 @@ def test_every_policy_can_be_stopped_on_its_way_and_planned_again_to_the_same_en
                     raise Over
 
         with cancellation_check(check):
-            return rewrite(asked, BranchState(), policy, Model(window=4000), 2.0, RewriteInputs(weigh))
+            return rewrite(asked, BranchState(), policy, Model(window=4000), 2.0, RewriteInputs(token_counter))
 
-    weigh = TokenCounter(estimate_text_tokens)
+    token_counter = TokenCounter(estimate_text_tokens)
     asked = request(hostile(300))
     stopped = 0
     for left in (0, 1, 5, 20, 60, 200):

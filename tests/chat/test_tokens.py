@@ -34,6 +34,35 @@ def test_other_alphabets_dense_scripts_and_emoji_weigh_what_they_are_cut_into() 
     assert estimate_text_tokens("\N{GRINNING FACE}" * 100) == 150
 
 
+def count_by_the_rules(text: str) -> int:
+    """The estimate, each rule by itself: pairs of classes at which something begins, and single classes."""
+
+    def classify(byte: int) -> str:
+        kinds = {32: "s", 10: "n", 13: "n", 9: "t"}
+        if byte in kinds or byte >= 128:
+            return kinds.get(byte) or "." if byte < 192 else "2" if byte < 224 else "3" if byte < 240 else "4"
+        letter = chr(byte)
+        return "l" if letter.islower() else "U" if letter.isupper() else "d" if letter.isdigit() else "p"
+
+    classes = "n" + "".join(map(classify, text.encode("utf-8", "surrogatepass")))
+    begins = {
+        790: "sl pl nl dl tl sU pU nU dU tU lU",
+        500: "lp Up sp np dp tp .p",
+        667: "ld Ud sd nd pd td .d",
+        -350: "lpl",
+        1050: "nss lss pss dss",
+    }
+    total = sum(weight * sum(map(classes.count, patterns.split())) for weight, patterns in begins.items())
+    total += 1000 * classes.count("sd")
+    single = {"l": 53, "U": 53 + 240, "p": 300, "d": 333, "2": 500, "3": 850, "4": 1500}
+    return (total + sum(weight * classes.count(one) for one, weight in single.items()) + 500) // 1000
+
+
+@given(st.text("aaZZ19  \n\t.-_()é日😀", max_size=60))
+def test_the_estimate_is_the_sum_of_its_rules(text: str) -> None:
+    assert estimate_text_tokens(text) == (count_by_the_rules(text) if text else 0)
+
+
 @given(st.text(), st.text())
 def test_the_estimate_never_fails_and_grows_with_the_text(one: str, other: str) -> None:
     assert (
@@ -117,11 +146,11 @@ def test_the_tools_array_is_counted_once_and_few_are_remembered() -> None:
         counted.append(text)
         return len(text)
 
-    weigh = TokenCounter(count)
-    assert (weigh.count_tools(None), weigh.count_tools(b"")) == (0, 0)
-    assert weigh.count_tools(b"[1]") == weigh.count_tools(b"[1]") == 3
+    token_counter = TokenCounter(count)
+    assert (token_counter.count_tools(None), token_counter.count_tools(b"")) == (0, 0)
+    assert token_counter.count_tools(b"[1]") == token_counter.count_tools(b"[1]") == 3
     assert counted == ["[1]"]
     for n in range(3 * MAX_REMEMBERED_TOOLS):
-        assert weigh.count_tools(b"%d" % n) == len(str(n))
-    assert len(weigh._heads) <= MAX_REMEMBERED_TOOLS
-    assert weigh.count_tools(b"\xff") == 1
+        assert token_counter.count_tools(b"%d" % n) == len(str(n))
+    assert len(token_counter._heads) <= MAX_REMEMBERED_TOOLS
+    assert token_counter.count_tools(b"\xff") == 1

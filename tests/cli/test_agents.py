@@ -11,6 +11,7 @@ from proxy.cli.agents import (
     CHATGPT,
     CLOUDS,
     FIRST_PARTY,
+    GOOGLE,
     OPENAI,
     TOOL_SEARCH,
     AgentSetup,
@@ -39,17 +40,17 @@ def bases(setup: AgentSetup) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def test_each_agent_asks_its_provider_by_itself_and_the_proxy_when_pointed_there(tmp_path: Path) -> None:
-    keys = {"OPENAI_API_KEY": "k", "COPILOT_PROVIDER_API_KEY": "k"}
+    keys = {"OPENAI_API_KEY": "k", "COPILOT_PROVIDER_API_KEY": "k", "GEMINI_API_KEY": "k"}
     for agent in AGENTS:
         setup = read(agent, tmp_path, **keys)
-        assert {one.base_url for one in setup.upstreams} <= {OPENAI, ANTHROPIC}, agent
+        assert {one.base_url for one in setup.upstreams} <= {OPENAI, ANTHROPIC, GOOGLE}, agent
         given = json.dumps([setup.fill_environment(URL), setup.fill_arguments(URL)])
         assert URL in given, agent
         assert "{url}" not in given, agent
 
 
 def test_an_unknown_agent_is_refused_with_the_ones_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="claude, codex, opencode, qwen, aider, copilot"):
+    with pytest.raises(ConfigError, match="claude, codex, opencode, qwen, aider, copilot, gemini"):
         read("emacs", tmp_path)
 
 
@@ -157,6 +158,36 @@ def test_copilot_needs_a_provider_of_ones_own(tmp_path: Path) -> None:
     assert (bases(made), made.fill_environment(URL)) == ([(ANTHROPIC, ("*",))], {"COPILOT_PROVIDER_BASE_URL": URL})
     with pytest.raises(ConfigError, match="openai or anthropic"):
         read("copilot", tmp_path, COPILOT_PROVIDER_TYPE="azure")
+
+
+def test_gemini_is_pointed_with_a_key_and_a_login_with_google_is_refused(tmp_path: Path) -> None:
+    made = read("gemini", tmp_path, GEMINI_API_KEY="k")
+    assert (bases(made), made.fill_environment(URL)) == ([(GOOGLE, ("*",))], {"GOOGLE_GEMINI_BASE_URL": URL})
+    with pytest.raises(ConfigError, match="a key of yours"):
+        read("gemini", tmp_path)
+    for variable in ("GOOGLE_GENAI_USE_GCA", "GOOGLE_GENAI_USE_VERTEXAI"):
+        with pytest.raises(ConfigError, match="addresses of their own"):
+            read("gemini", tmp_path, GEMINI_API_KEY="k", **{variable: "true"})
+    settings = tmp_path / ".gemini/settings.json"
+    write(settings, json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}))
+    assert bases(read("gemini", tmp_path)) == [(GOOGLE, ("*",))], "the key may be in its own store"
+    write(settings, json.dumps({"security": {"auth": {"selectedType": "oauth-personal"}}}))
+    with pytest.raises(ConfigError, match="addresses of their own"):
+        read("gemini", tmp_path, GEMINI_API_KEY="k")
+    assert read("gemini", tmp_path, GEMINI_API_KEY="k", GEMINI_CLI_HOME=str(tmp_path / "project")).upstreams
+
+
+def test_gemini_s_file_of_variables_gives_way_to_the_environment(tmp_path: Path) -> None:
+    write(tmp_path / ".env", "GEMINI_API_KEY=far\n")
+    write(
+        tmp_path / "project/.gemini/.env",
+        '# keys\n\nexport GEMINI_API_KEY="k"\nGOOGLE_GEMINI_BASE_URL=https://g.example\n',
+    )
+    assert bases(read("gemini", tmp_path)) == [("https://g.example", ("*",))], "the nearest file is read"
+    made = read("gemini", tmp_path, GOOGLE_GEMINI_BASE_URL="https://other.example")
+    assert bases(made) == [("https://other.example", ("*",))]
+    (tmp_path / "project/.gemini/.env").write_bytes(b"\xff")
+    assert bases(read("gemini", tmp_path)) == [(GOOGLE, ("*",))], "one that is no text is none"
 
 
 @pytest.mark.parametrize("agent", AGENTS)

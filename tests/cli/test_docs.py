@@ -34,6 +34,12 @@ def invoke(folder: Path, *more: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def test_outside_of_a_checkout_nothing_is_written(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["docs", "--folder", str(tmp_path)])
+    assert "a checkout of context-proxy" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_tables_are_written_between_their_markers_and_nothing_else_changes(checkout: Path) -> None:
     code, output = invoke(checkout)
     text = (checkout / "docs" / "metrics.md").read_text()
@@ -80,6 +86,7 @@ def test_the_readme_may_have_tables_too(checkout: Path) -> None:
 
 def test_a_checkout_without_pages_is_told(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
+    (tmp_path / "docs").mkdir()
     assert "no page has markers for the table metrics" in invoke(tmp_path)[1]
 
 

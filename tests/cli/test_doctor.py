@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from proxy.cli import doctor
@@ -12,12 +13,14 @@ from proxy.cli.agents import FIRST_PARTY, TOOL_SEARCH, AgentSurroundings
 from proxy.cli.doctor import Finding
 from proxy.cli.main import app
 from proxy.context.models import Model
+from proxy.errors import StoreRefused
 from proxy.settings.load import Settings, UpstreamSettings
 from proxy.store.sqlite_files import FileLock
 from proxy.web.app import make_policies
 from tests.faulty import faulty
 from tests.running import running
 from tests.scripted import Scripted, reply
+from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 
 
@@ -78,6 +81,35 @@ async def test_an_upstream_of_messages_is_asked_in_its_own_form(tmp_path: Path) 
         assert (found.status, model.refusals) == ("good", [])
 
 
+async def test_an_upstream_of_gemini_is_asked_in_its_own_form_and_by_its_own_key(tmp_path: Path) -> None:
+    model = StrictGemini("OK.")
+    (tmp_path / "config.toml").write_text('policy = "thrifty"\n[upstreams.google]\nstrategy = "gemini"\n')
+    async with faulty(model) as upstream:
+        with (tmp_path / "config.toml").open("a") as file:
+            file.write(f'base_url = "http://127.0.0.1:{upstream.port}"\n')
+        code, found = await to_thread(
+            tmp_path, "--config", str(tmp_path / "config.toml"), "--send", GEMINI_API_KEY="k", OPENAI_API_KEY="sk-other"
+        )
+    assert model.refusals == ["not found: GET /v1beta/models HTTP/1.1"], "the list is not scripted"
+    assert [one.all(b"x-goog-api-key") for one in model.received] == [[b"k"], [b"k"]]
+    assert "sk-other" not in str([one.headers for one in model.received]), "no provider gets another one's key"
+    assert code == 0
+    assert "gemini-2.5-flash answered" in found["request to google"]["text"]
+    assert "thrifty edits when they pay" in found["edits for google"]["text"]
+
+
+async def refuses_in_googles_form(request: Any, there: Any) -> None:
+    error = {"code": 400, "status": "INVALID_ARGUMENT", "details": [{"reason": "API_KEY_INVALID"}]}
+    await reply(there, b"400 Bad Request", json.dumps({"error": error}).encode())
+
+
+async def test_google_refuses_a_key_with_400(tmp_path: Path) -> None:
+    async with faulty(Scripted(refuses_in_googles_form)) as upstream:
+        target = UpstreamSettings(base_url=f"http://127.0.0.1:{upstream.port}", strategy="gemini", api_key_env="HOME")
+        found = await asyncio.to_thread(doctor.check_upstream, "a", target)
+    assert (found.status, found.text) == ("fault", "it refuses the key in HOME: 400")
+
+
 async def refuses(request: Any, there: Any) -> None:
     await reply(there, b"401 Unauthorized", b'{"error": {"message": "no such key"}}')
 
@@ -114,20 +146,16 @@ def test_a_policy_that_never_edits_is_a_fault_and_a_model_without_facts_a_loss(t
     assert "models_file" in named["model of default"]["remedy"]
 
 
-def test_edits_depend_on_format_policy_and_window() -> None:
+def test_edits_depend_on_policy_and_window() -> None:
     policies = make_policies(Settings())
-    demo = UpstreamSettings(base_url="demo")
-    gemini = UpstreamSettings(base_url="https://g.example", strategy="gemini")
     known, unknown = Model("m", window=1000), Model("m")
     told = [
-        doctor.check_edits("x", target, policies[policy], model).status
-        for target, policy, model in (
-            (demo, "thrifty", known), (demo, "thrifty", unknown), (demo, "observe", known), (gemini, "thrifty", known),
-        )
-    ]  # fmt: skip
-    assert told == ["good", "loss", "fault", "fault"]
+        doctor.check_edits("x", policies[policy], model).status
+        for policy, model in (("thrifty", known), ("thrifty", unknown), ("observe", known))
+    ]
+    assert told == ["good", "loss", "fault"]
     for policy in policies.values():
-        assert doctor.check_edits("x", demo, policy, known).text
+        assert doctor.check_edits("x", policy, known).text
 
 
 def test_the_store_is_looked_at_and_left_alone(tmp_path: Path) -> None:
@@ -143,7 +171,9 @@ def test_the_store_is_looked_at_and_left_alone(tmp_path: Path) -> None:
     lock = FileLock(file)
     lock.acquire()
     file.touch()
-    assert ("in use" in look(file).text, look(file).status) == (True, "good")
+    assert (look(file).text, look(file).status) == (f"{file} is in use, as it is while a proxy runs", "good")
+    with pytest.raises(StoreRefused, match=rf"the database {file} is in use"):
+        FileLock(file).acquire()
     lock.release()
     assert look("postgresql://u:secret@127.0.0.1:9/db").status == "fault"
     assert "secret" not in look("postgresql://u:secret@127.0.0.1:9/db").text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from _pytest.capture import CaptureFixture
@@ -9,6 +10,7 @@ from _pytest.capture import CaptureFixture
 from proxy.cli.experiment import _print_report
 from proxy.operator.compare_arms import compare_arms, describe_verdict
 from proxy.operator.experiment_report import find_losses
+from proxy.settings.load import load_settings
 from tests.operator.simulated_sessions import draw_experiment, draw_pool
 
 
@@ -33,3 +35,20 @@ def test_the_report_is_one_sentence_a_table_and_the_sessions_that_cost_money(cap
     assert "+2" in out.split("dollars for the same prompts")[1].splitlines()[0] or "+1" in out
     assert "1.0000 dollars predicted, 1.2500 reported" in out
     assert " without the proxy" in out
+
+
+def test_without_sessions_to_compare_it_says_what_to_set_and_where(capsys: CaptureFixture[str], tmp_path: Path) -> None:
+    found: dict[str, Any] = {"verdict": "Not known.", "share": 0.0, "control_sessions": 0, "managed_sessions": 0}
+    _print_report(found)
+    out = capsys.readouterr().out
+    assert "serve --config FILE" in out
+    assert "[95 %]" not in out, "no table of dashes"
+    lines = out.splitlines()
+    first = lines.index("[experiment]")
+    file = tmp_path / "config.toml"
+    file.write_text("\n".join(lines[first : first + 2]))
+    assert load_settings(file).experiment.control == 0.1
+    _print_report({**found, "share": 0.25})
+    out = capsys.readouterr().out
+    assert "25% of the sessions that begin from now on" in " ".join(out.split())
+    assert "[95 %]" not in out

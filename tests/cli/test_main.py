@@ -7,10 +7,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from proxy.cli import entry
-from proxy.cli.main import app, run
+from proxy.cli.main import AFTER_ACTIONS, BEFORE_ACTIONS, CommandModule, app, choose_app, make_app, run
 from proxy.errors import ConfigError
 from proxy.version import VERSION
 
@@ -29,6 +31,45 @@ def test_version_is_told() -> None:
 def test_help_names_every_command() -> None:
     output = CliRunner().invoke(app, ["--help"]).output
     assert all(name in output for name in ("serve", "check", "docs"))
+
+
+@pytest.mark.parametrize("one", [*BEFORE_ACTIONS, *AFTER_ACTIONS], ids=lambda one: one.name)
+def test_a_command_alone_is_as_it_is_among_all(one: CommandModule) -> None:
+    alone, whole = get_command(make_app(one.name)), get_command(app)
+    assert isinstance(alone, TyperGroup)
+    assert isinstance(whole, TyperGroup)
+    assert list(alone.commands) == [one.name]
+    given = [CliRunner().invoke(each, [one.name, "--help"]).output for each in (make_app(one.name), app)]
+    assert given[0] == given[1]
+
+
+@pytest.mark.parametrize(
+    ("word", "commands", "others"),
+    [
+        ("serve", {"serve"}, {"stats", "sessions", "build"}),
+        ("build", {"build", "sessions", "context"}, {"serve", "docs"}),
+        ("sessions", {"build", "sessions", "context"}, {"serve", "docs"}),
+        ("docs", {"serve", "docs", "sessions"}, set()),
+        ("shell", {"serve", "shell", "sessions"}, set()),
+        ("nonesuch", {"serve", "docs", "sessions"}, set()),
+        ("--help", {"serve", "docs", "sessions"}, set()),
+        ("", {"serve", "docs", "sessions"}, set()),
+    ],
+)
+def test_a_command_line_has_as_few_commands_as_its_word_needs(word: str, commands: set[str], others: set[str]) -> None:
+    chosen = get_command(choose_app(word))
+    assert isinstance(chosen, TyperGroup)
+    assert commands <= set(chosen.commands)
+    assert not others & set(chosen.commands)
+
+
+def test_a_command_that_asks_a_running_proxy_imports_no_server() -> None:
+    code = (
+        "import sys; from proxy.cli.main import make_app; make_app('stats');"
+        "print(sorted({'fastapi', 'uvicorn', 'aiohttp', 'proxy.store', 'proxy.exchange'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_config_error_ends_with_code_2_and_one_line(

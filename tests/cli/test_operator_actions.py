@@ -268,3 +268,19 @@ def test_memos_are_written_a_line_each(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "memos.jsonl"
     assert shop.json("memos", "export", "--out", str(file)) == {"file": str(file), "memos": len(lines)}
     assert file.read_text().splitlines() == lines
+
+
+def test_a_part_of_a_long_prompt_is_shown_and_said_to_be_one(shop: Shop, name: str) -> None:
+    whole = shop.json("context", "show", name)
+    count = whole["count"]
+    page = shop.json("context", "show", name, "--first", "2", "--limit", "3")
+    assert page["messages"] == whole["messages"][2:5]
+    end = shop.ok("context", "show", name, "--first=-2", "--brief").out
+    assert f"messages {count - 2} to {count - 1} of {count}\n" in end
+    assert (
+        f"messages 0 to 2 of {count}; --first 3 shows those that follow"
+        in shop.ok("context", "show", name, "--limit", "3").out
+    )
+    assert "--first is behind the last one" in shop.ok("context", "show", name, "--first", "999").out
+    assert "messages 0 to" not in shop.ok("context", "show", name).out
+    assert shop.ok("context", "show", name, "--limit", "1", "--body").out == whole["body"], "bytes come whole"

@@ -88,6 +88,12 @@ def test_a_name_is_a_name_whatever_is_in_it(shop: Shop) -> None:
         assert remote.request("GET", remote.find_session_path(stored))["session"] == stored
 
 
+@pytest.mark.parametrize("wrong", [("--url", "http://a b"), ("--url", "http://a\x01b"), ("--key", "cp-a\n")])
+def test_an_address_or_a_key_that_no_request_can_have_is_told(shop: Shop, wrong: tuple[str, str]) -> None:
+    ran = shop.run("stats", *wrong)
+    assert (ran.code, ran.out, wrong[0] in ran.err) == (2, "", True)
+
+
 def test_the_newest_session_is_a_dash(shop: Shop) -> None:
     name = shop.fresh()
     remote = AdminClient(shop.url, "cp-acme-admin")

@@ -23,7 +23,7 @@ from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.store.readonly import ReadOnlyStore
 from tests.faulty import faulty
 from tests.replay.recorded import line, says, user, work, write
-from tests.running import Agent, running
+from tests.running import Agent, running, running_beside
 from tests.scripted import Scripted
 
 COMMAND = [sys.executable, "-m", "proxy.cli.main", "replay"]
@@ -114,9 +114,18 @@ def test_what_cannot_be_played_ends_with_code_2_file_and_line(tmp_path: Path, te
 
 
 @pytest.mark.parametrize(
+    ("text", "told"), [("", "FILE = 'stdin' is not usable"), ("hello", "stdin:1: line = 'hello'"), ("[]", "'stdin'")]
+)
+def test_stdin_is_called_stdin_and_no_temporary_file(text: str, told: str) -> None:
+    result = CliRunner().invoke(app, ["replay", "-"], input=text)
+    assert told in str(result.exception)
+    assert "/context-proxy-" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "recordings, - for stdin, or --from-store"),
+        ([], "FILE is not given; needed: recordings, - for stdin, or --from-store"),
         (["none.jsonl"], "a file that is there"),
         (["FILE", "--policy", "nonesuch"], "one of all, baselines, nothing"),
         (["FILE", "--policy", "thrifty:soon"], "a schedule of always, over_budget, when_it_pays, append_only, all"),
@@ -138,6 +147,12 @@ def test_a_wrong_option_is_told_before_anything_is_played(runs: Path, arguments:
 def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match="there is no database"):
         invoke("--from-store", "--db", tmp_path / "none.sqlite3")
+
+
+def test_a_store_without_conversations_is_named(tmp_path: Path) -> None:
+    db = tmp_path / "a.sqlite3"
+    with running_beside("demo", db=str(db)), pytest.raises(ConfigError, match=f"db = '{db}' is not usable.*nothing"):
+        invoke("--from-store", "--db", db)
 
 
 def test_a_store_that_breaks_while_it_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,9 @@ async def test_a_store_is_filled_with_requests_that_policies_have_edited(tmp_pat
     file = tmp_path / "a.sqlite3"
     count = await sample.fill_store(Settings(db=str(file)))
     with closing(sqlite3.connect(file)) as there:
-        rows = there.execute("SELECT status, tokens_before, tokens_after, started_at FROM exchanges").fetchall()
+        rows = there.execute(
+            "SELECT status, tokens_before, tokens_after, started_at, first_byte_ms, ended_at, session FROM exchanges"
+        ).fetchall()
         edits = there.execute("SELECT count(*) FROM edits").fetchone()[0]
         names = [row[0] for row in there.execute("SELECT session FROM sessions")]
     assert len(rows) == count
@@ -34,6 +36,9 @@ async def test_a_store_is_filled_with_requests_that_policies_have_edited(tmp_pat
     assert after < 0.9 * before, "the dashboard has something to show"
     assert edits > 0
     assert sorted(names) == sorted(one["id"] for one in sample.read_samples())
+    assert all(row[4] > 0 and row[5] > row[3] for row in rows), "each request has the time that it took"
+    last = max(rows, key=lambda row: row[3])[6]
+    assert last == max(sample.read_samples(), key=lambda one: len(one["messages"]))["id"], "`-` is the long session"
     spread = max(row[3] for row in rows) - min(row[3] for row in rows)
     assert spread > sample.STEP_S * (count - 2)
 
@@ -53,6 +58,8 @@ def test_only_an_empty_store_is_filled(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as refused:
             sample.check_empty(db)
         assert "secret" not in str(refused.value)
+    with pytest.raises(ConfigError, match="a SQLite file"):
+        sample.check_empty(str(tmp_path))
     file.write_bytes(b"x" * 100)
     with pytest.raises(StoreRefused):
         sample.check_empty(str(file))

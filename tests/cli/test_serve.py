@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
-from rich.console import Console
 
 from proxy.cli.serve import make_base_url, make_examples, open_listener, print_address, read_with_keys
 from proxy.errors import ConfigError
@@ -23,10 +23,14 @@ from proxy.settings.load import Settings
 
 
 @contextmanager
-def served(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A real `context-proxy serve` on a free port, and what it printed until it was ready."""
+def served(
+    folder: Path, *flags: str, python: tuple[str, ...] = (), log: IO[str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A real `context-proxy serve` on a free port, and what it printed until it was ready. python: its options; log:
+    where its stderr goes, for one that writes more than a pipe holds."""
     command = [
         sys.executable,
+        *python,
         "-m",
         "proxy.cli.main",
         "serve",
@@ -36,7 +40,8 @@ def served(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], s
         str(folder / "a.sqlite3"),
         *flags,
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    errors = subprocess.PIPE if log is None else log
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert process.stdout is not None
         printed = ""
@@ -67,6 +72,53 @@ def test_what_is_printed_says_where_and_what(running: tuple[Path, str]) -> None:
     assert re.search(r"policy +thrifty", printed)
     assert "a.sqlite3" in printed
     assert "scripted model" in printed
+
+
+UNUSED = {
+    *("aiohttp", "asyncpg", "fastapi", "hypothesis", "mcp", "opentelemetry", "proxy.operator", "proxy.replay"),
+    *("proxy.cli.remote", "proxy.cli.settings_toml", "proxy.web.api.admin_app", "pydantic.v1", "rich", "starlette"),
+    *("websockets", "zensical"),
+}
+"""Modules that a start and a plain request do without: each would cost every start its time and its memory."""
+
+
+@contextmanager
+def importing(folder: Path, imported: set[str]) -> Iterator[str]:
+    """A server, and what it printed; once it has ended, `imported` has the modules that it imported."""
+    with (folder / "imports").open("w+") as log:
+        with served(folder, python=("-X", "importtime"), log=log) as (_, printed):
+            yield printed
+        log.seek(0)
+        imported |= {line.rpartition("|")[2].strip() for line in log if line.startswith("import time:")}
+
+
+def ask(printed: str, method: str, path: str, body: bytes | None = None) -> int:
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", printed)
+    assert found is not None
+    connection = http.client.HTTPConnection("127.0.0.1", int(found.group(1)), timeout=20)
+    connection.request(method, path, body, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status
+
+
+def test_a_start_and_a_plain_request_import_only_what_they_need(tmp_path: Path) -> None:
+    chat = b'{"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}'
+    imported: set[str] = set()
+    with importing(tmp_path, imported) as printed:
+        assert ask(printed, "POST", "/v1/chat/completions", chat) == 200
+        for path in ("/healthz", "/readyz", "/metrics", "/dashboard/"):
+            assert ask(printed, "GET", path) == 200
+    assert "proxy.web.app" in imported, "the log is read"
+    assert imported & UNUSED == set()
+
+
+def test_the_admin_api_is_imported_by_its_first_request(tmp_path: Path) -> None:
+    imported: set[str] = set()
+    with importing(tmp_path, imported) as printed:
+        assert ask(printed, "GET", "/api/sessions") == 200
+    assert {"fastapi", "proxy.web.api.admin_app"} <= imported
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
@@ -197,7 +249,7 @@ def test_with_keys_the_examples_send_one_and_it_is_said_how_many_there_are() -> 
     assert python.startswith("from os import environ\n")
     assert 'default_headers={"x-context-key": environ["CONTEXT_KEY"]}' in python
     written = io.StringIO()
-    print_address(settings, "http://h/v1", Console(file=written, width=80))
+    print_address(settings, "http://h/v1", written)
     assert re.search(r"keys +1\b", written.getvalue())
     assert "abab" not in written.getvalue()
 
@@ -205,10 +257,31 @@ def test_with_keys_the_examples_send_one_and_it_is_said_how_many_there_are() -> 
 def test_passwords_are_not_announced() -> None:
     settings = Settings.model_validate({"db": "postgresql://me:canary@h/x"})
     written = io.StringIO()
-    print_address(settings, "http://h/v1", Console(file=written, width=80))
+    print_address(settings, "http://h/v1", written)
     assert "canary" not in written.getvalue()
     assert "postgresql://me:***@h/x" in written.getvalue()
     assert all(len(line) < 81 or "curl" in line or "print(" in line for line in written.getvalue().splitlines())
+
+
+def test_colours_are_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for environment, out, coloured in (
+        ({}, Terminal(), True),
+        ({}, io.StringIO(), False),
+        ({"NO_COLOR": "1"}, Terminal(), False),
+        ({"TERM": "dumb"}, Terminal(), False),
+    ):
+        with monkeypatch.context() as surroundings:
+            for name, value in environment.items():
+                surroundings.setenv(name, value)
+            print_address(Settings(), "http://h/v1", out)
+        assert ("\x1b[" in out.getvalue()) == coloured
+        assert "curl -s http://h/v1/chat/completions" in out.getvalue(), "what is copied has no colours in it"
 
 
 def test_as_many_files_may_be_open_as_the_limits_need(tmp_path: Path) -> None:

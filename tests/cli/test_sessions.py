@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from proxy.cli.sessions import _cost
+from proxy.cli.sessions import _cost, _format_figure
 from tests.cli.conftest import Shop
 
 
@@ -173,3 +173,8 @@ def test_no_color_takes_the_colours_out_of_a_terminal(shop: Shop) -> None:
     assert "\x1b[32m" in shop.run(*words, TTY_COMPATIBLE="1", TERM="xterm").out
     plain = shop.run(*words, TTY_COMPATIBLE="1", TERM="xterm", NO_COLOR="1").out
     assert not re.findall(r"\x1b\[[0-9;]*[34]\d[0-9;]*m", plain)
+
+
+def test_dollars_of_the_proxy_have_more_than_two_places() -> None:
+    shown = [_format_figure(*one) for one in (("cost_dollars.paid", 0.0004), ("requests", 12.0), ("cpu_seconds", 1.5))]
+    assert shown == ["$0.0004", "12", "1.50"]

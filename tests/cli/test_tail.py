@@ -53,6 +53,15 @@ def test_what_happens_is_shown_while_it_happens(shop: Shop) -> None:
     assert after == found[1]
 
 
+def test_a_dash_is_the_session_used_last_and_without_one_that_is_said(shop: Shop) -> None:
+    name = shop.fresh()
+    shop.world.ask("POST", f"/api/sessions/{name}/window", {"groups": 1})
+    ran = shop.run("tail", "--session", "-", "--after", "0", "--kind", "context:*", "-n", "1", "--json")
+    assert ran.json()["session"] == name
+    ran = shop.run("tail", "--session", "-", "--tenant", "nobody", key="cp-all-admin")
+    assert (ran.code, "there is no session yet" in ran.err) == (1, True)
+
+
 def test_a_kind_that_is_none_is_told(shop: Shop) -> None:
     ran = shop.run("tail", "--kind", "nonesuch")
     assert (ran.code, ran.out) == (2, "")

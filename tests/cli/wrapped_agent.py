@@ -29,6 +29,8 @@ def address(agent: str) -> tuple[str, str]:
         return env["ANTHROPIC_BASE_URL"] + "/v1/messages", "messages"
     if agent == "codex":
         return json.loads(argument("-c").partition("=")[2]) + "/responses", "responses"
+    if agent == "gemini":
+        return env["GOOGLE_GEMINI_BASE_URL"] + "/v1beta/models/gemini-2.5-flash:generateContent", "gemini"
     if agent == "opencode":
         options = json.loads(env["OPENCODE_CONFIG_CONTENT"])["provider"]["openai"]["options"]
         return options["baseURL"] + "/responses", "responses"
@@ -44,6 +46,7 @@ def ask(url: str, body: Any) -> Any:
         "content-type": "application/json",
         "authorization": "Bearer sk-one",
         "x-api-key": "sk-one",
+        "x-goog-api-key": "sk-one",
         "anthropic-version": "2023-06-01",
     }
     # Not by way of a proxy of the environment.
@@ -56,7 +59,12 @@ def work(url: str, form: str) -> None:
     """Each step asks, and shows a long file in the next message."""
     history: list[Any] = []
     for step in range(STEPS):
-        history.append({"role": "user", "content": f"Step {step}: what does this say?\n{RESULT}"})
+        asked = f"Step {step}: what does this say?\n{RESULT}"
+        if form == "gemini":
+            history.append({"role": "user", "parts": [{"text": asked}]})
+            history.append(ask(url, {"contents": history})["candidates"][0]["content"])
+            continue
+        history.append({"role": "user", "content": asked})
         if form == "messages":
             made = ask(url, {"model": "claude-opus-5-5", "max_tokens": 100, "system": "Careful.", "messages": history})
             history.append({"role": "assistant", "content": made["content"]})

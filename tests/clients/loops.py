@@ -4,13 +4,14 @@ with a run without it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.faulty import faulty
 from tests.running import running
+from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -57,6 +58,8 @@ class Run:
     desk: Desk
 
 
+StrictModel = StrictMessages | StrictResponses | StrictGemini
+"""An upstream that refuses what its provider refuses."""
 Client = Callable[[str, bool], Awaitable[Run]]
 """A whole run, from the base URL of an upstream (without `/v1`) and whether the answers are streamed."""
 
@@ -87,16 +90,33 @@ def make_responses_model(tool: str = "read", make_arguments: Callable[[int], Jso
     return StrictResponses(*steps, [Think(), Say(FINAL)])
 
 
-def find_refusals(model: StrictMessages | StrictResponses) -> list[Any]:
+def make_gemini_model(tool: str, make_arguments: Callable[[int], Json]) -> StrictGemini:
+    """A model of Gemini that works for 25 steps."""
+    steps: list[list[Json]] = [
+        [
+            {"text": f"I look at file {n}.", "thought": True},
+            {"text": f"Step {n}."},
+            {"functionCall": {"name": tool, "args": make_arguments(n)}},
+        ]
+        for n in range(STEPS)
+    ]
+    return StrictGemini(*steps, FINAL)
+
+
+def find_refusals(model: StrictModel) -> list[Any]:
     """The requests that a strict upstream has refused, and the reasoning that it has dropped."""
+    if isinstance(model, StrictGemini):
+        return list(model.refusals)
     refused: list[Any] = list(model.refusals if isinstance(model, StrictMessages) else model.refused)
     return [*refused, *model.dropped]
 
 
-def list_prompts(model: StrictMessages | StrictResponses) -> list[Any]:
+def list_prompts(model: StrictModel) -> list[Any]:
     """The messages or items of each conversation request that a strict upstream was sent."""
     if isinstance(model, StrictMessages):
         return [body["messages"] for body in model.bodies]
+    if isinstance(model, StrictGemini):
+        return [body["contents"] for body in model.bodies]
     return [body.get("input") for body in model.received]
 
 
@@ -111,15 +131,16 @@ def drop_bound(value: Any) -> Any:
 
 async def check_client(
     client: Client,
-    make_model: Callable[[], StrictMessages | StrictResponses],
-    policy: str,
+    make_model: Callable[[], StrictModel],
+    policy: str | Sequence[str],
     folder: Path,
     *,
     stream: bool,
     is_managed: bool = True,
     is_repeatable: bool = True,
-) -> tuple[int, int]:
-    """Run a client without the proxy and with it. Return the characters of its prompts without the proxy and with it.
+    **more: Json,
+) -> None:
+    """Run a client without the proxy, and with it under each policy. more: further settings of the proxy.
 
     is_managed: False if the provider holds the history, so that the proxy only passes it on. is_repeatable: False if
     two runs of the client without the proxy differ in their prompts, by random names and times.
@@ -128,28 +149,30 @@ async def check_client(
     async with faulty(model) as upstream:
         direct = await client(f"http://127.0.0.1:{upstream.port}", stream)
     assert find_refusals(model) == [], "the client alone breaks no rule"
+    assert direct.final == FINAL
+    assert direct.desk.read_paths == [f"file{n % 3}.py" for n in range(STEPS)]
     plain = list_prompts(model)
-    model = make_model()
-    tree: Json = {"policy": policy, "db": str(folder / "a.sqlite3")}
-    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
-        managed = await client(f"http://127.0.0.1:{proxy.port}", stream)
-        outcomes = await proxy.outcomes()
-        sessions = await proxy.rows("SELECT count(DISTINCT session) FROM branches")
-    assert find_refusals(model) == []
-    assert managed.final == direct.final == FINAL
-    assert managed.desk.read_paths == direct.desk.read_paths == [f"file{n % 3}.py" for n in range(STEPS)]
-    assert drop_bound(managed.transcript) == drop_bound(direct.transcript)
-    assert "x-context" not in json.dumps(managed.transcript, default=str)
-    before, after = (sum(map(len, map(json.dumps, prompts))) for prompts in (plain, list_prompts(model)))
-    name = getattr(client, "__name__", type(client).__name__)
-    print(f"{name} | {policy} | stream={stream} | {before} | {after} | saved {1 - after / before:.0%}")
-    if policy == "observe" and not is_repeatable:
-        assert 0.95 < after / before < 1.05
-    elif policy == "observe" or not is_managed:
-        assert drop_bound(list_prompts(model)) == drop_bound(plain)
-    else:
-        assert after < before, "something is saved"
-    if is_managed:
-        assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
-        assert sessions == [(1,)], "one conversation is one session"
-    return before, after
+    for one in [policy] if isinstance(policy, str) else policy:
+        model = make_model()
+        tree: Json = {"policy": one, "db": str(folder / f"{one}.sqlite3"), **more}
+        async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+            managed = await client(f"http://127.0.0.1:{proxy.port}", stream)
+            outcomes = await proxy.outcomes()
+            sessions = await proxy.rows("SELECT count(DISTINCT session) FROM branches")
+        assert find_refusals(model) == []
+        assert managed.final == direct.final
+        assert managed.desk.read_paths == direct.desk.read_paths
+        assert drop_bound(managed.transcript) == drop_bound(direct.transcript)
+        assert "x-context" not in json.dumps(managed.transcript, default=str)
+        before, after = (sum(map(len, map(json.dumps, prompts))) for prompts in (plain, list_prompts(model)))
+        name = getattr(client, "__name__", type(client).__name__)
+        print(f"{name} | {one} | stream={stream} | {before} | {after} | saved {1 - after / before:.0%}")
+        if one == "observe" and not is_repeatable:
+            assert 0.95 < after / before < 1.05
+        elif one == "observe" or not is_managed:
+            assert drop_bound(list_prompts(model)) == drop_bound(plain)
+        else:
+            assert after < before, "something is saved"
+        if is_managed:
+            assert {(status, fallback) for status, _, fallback in outcomes} == {("complete", None)}
+            assert sessions == [(1,)], "one conversation is one session"

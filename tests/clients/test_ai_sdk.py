@@ -44,14 +44,18 @@ async def run_ai_sdk(base: str, stream: bool, *, folder: Path, provider: str, mo
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("options", [{}, ENCRYPTED], ids=["stored", "whole"])
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_openai_works_as_without_the_proxy(policy: str, options: Json, stream: bool, tmp_path: Path) -> None:
+async def test_openai_works_as_without_the_proxy(options: Json, stream: bool, tmp_path: Path) -> None:
     client = partial(run_ai_sdk, folder=tmp_path, provider="openai", model="gpt-5.5", options=options)
-    await check_client(client, make_responses_model, policy, tmp_path, stream=stream, is_managed=options is ENCRYPTED)
+    await check_client(client, make_responses_model, POLICIES, tmp_path, stream=stream, is_managed=options is ENCRYPTED)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_anthropic_works_as_without_the_proxy(policy: str, stream: bool, tmp_path: Path) -> None:
+async def test_references_to_stored_items_are_managed_where_chains_are_taken_over(stream: bool, tmp_path: Path) -> None:
+    client = partial(run_ai_sdk, folder=tmp_path, provider="openai", model="gpt-5.5", options={})
+    await check_client(client, make_responses_model, "thrifty", tmp_path, stream=stream, responses={"takeover": True})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_anthropic_works_as_without_the_proxy(stream: bool, tmp_path: Path) -> None:
     client = partial(run_ai_sdk, folder=tmp_path, provider="anthropic", model="claude-opus-5-5", options=THINKING)
-    await check_client(client, make_messages_model, policy, tmp_path, stream=stream)
+    await check_client(client, make_messages_model, POLICIES, tmp_path, stream=stream)

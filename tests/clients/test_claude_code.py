@@ -39,9 +39,8 @@ def make_command(n: int) -> Json:
     return {"command": f"cat file{n % 3}.py", "description": "Print a file"}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_it_works_as_without_the_proxy(policy: str, tmp_path: Path) -> None:
+async def test_it_works_as_without_the_proxy(tmp_path: Path) -> None:
     program = install() / "node_modules" / ".bin" / "claude"
     client = partial(run_claude_code, program=program, folder=tmp_path)
     make_model = partial(make_messages_model, "Bash", make_command)
-    await check_client(client, make_model, policy, tmp_path, stream=True)
+    await check_client(client, make_model, POLICIES, tmp_path, stream=True)

@@ -97,15 +97,11 @@ async def run_pydantic_messages(base: str, stream: bool) -> Run:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("run", [run_agents, run_pydantic_responses])
-async def test_a_framework_works_on_responses_as_without_the_proxy(
-    run: Any, policy: str, stream: bool, tmp_path: Path
-) -> None:
-    await check_client(run, make_responses_model, policy, tmp_path, stream=stream)
+async def test_a_framework_works_on_responses_as_without_the_proxy(run: Any, stream: bool, tmp_path: Path) -> None:
+    await check_client(run, make_responses_model, POLICIES, tmp_path, stream=stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_pydantic_ai_works_on_messages_as_without_the_proxy(policy: str, stream: bool, tmp_path: Path) -> None:
-    await check_client(run_pydantic_messages, make_messages_model, policy, tmp_path, stream=stream)
+async def test_pydantic_ai_works_on_messages_as_without_the_proxy(stream: bool, tmp_path: Path) -> None:
+    await check_client(run_pydantic_messages, make_messages_model, POLICIES, tmp_path, stream=stream)

@@ -143,21 +143,15 @@ async def run_whole_tool_runner(base: str, stream: bool) -> Run:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("run", [run_responses, run_raw_responses])
-async def test_the_openai_sdk_works_on_responses_as_without_the_proxy(
-    run: Any, policy: str, stream: bool, tmp_path: Path
-) -> None:
-    await check_client(run, make_responses_model, policy, tmp_path, stream=stream)
+async def test_the_openai_sdk_works_on_responses_as_without_the_proxy(run: Any, stream: bool, tmp_path: Path) -> None:
+    await check_client(run, make_responses_model, POLICIES, tmp_path, stream=stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("run", [run_messages, run_whole_tool_runner])
-async def test_the_anthropic_sdk_works_as_without_the_proxy(
-    run: Any, policy: str, stream: bool, tmp_path: Path
-) -> None:
-    await check_client(run, make_messages_model, policy, tmp_path, stream=stream)
+async def test_the_anthropic_sdk_works_as_without_the_proxy(run: Any, stream: bool, tmp_path: Path) -> None:
+    await check_client(run, make_messages_model, POLICIES, tmp_path, stream=stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -22,7 +22,7 @@ from proxy.context.plan import Plan, RewriteInputs
 from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedule
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.notes.memo_matching import Memo
-from tests.conversations import INPUTS, PLAIN, WEIGH, Json, assistant, request, result, system, user
+from tests.conversations import INPUTS, PLAIN, WEIGH, Json, assistant, request_after, result, system, user
 
 POLICIES = (
     "thrifty", "thrifty/over_budget", "rolling", "rolling/over_budget", "rolling/when_it_pays",
@@ -95,12 +95,13 @@ class Story:
         decides half way."""
         turns: list[Turn] = []
         session, now = BranchState(), 0.0
+        asked: Request | None = None
         for n, stop in enumerate(self.stops):
             if n == len(self.stops) // 2:
                 session = replace(session, decisions=operator_decisions)
             now += self.pauses[n % len(self.pauses)]
             values = self.values[:stop]
-            asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
+            asked = request_after(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])
             beside = self._beside(n, asked, policy)
             plan = rewrite(asked, session, policy, self.model, now, beside)
             turns.append(Turn(values, asked, session, plan, now, beside))

@@ -26,7 +26,7 @@ from proxy.context.plan import Plan, RewriteInputs
 from proxy.dialects.completions.request import read_request, write_request
 from proxy.notes.memo_matching import Memo
 from tests.context.agent import LONG, load
-from tests.conversations import PLAIN, Json, assistant, request, result, system, user
+from tests.conversations import PLAIN, Json, assistant, request_after, result, system, user
 
 pytestmark = pytest.mark.slow
 
@@ -54,14 +54,14 @@ class Asked:
     request: Request
     plan: Plan
     model: Model
-    weigh: TokenCounter
+    token_counter: TokenCounter
     room: int
 
     @property
     def sent(self) -> int:
         """Tokens of the body that goes out."""
         out = read_request(write_request(self.request, self.plan.messages))
-        return self.weigh.count_tools(out.tools) + sum(map(self.weigh, out.messages))
+        return self.token_counter.count_tools(out.tools) + sum(map(self.token_counter, out.messages))
 
     @property
     def most(self) -> int:
@@ -85,21 +85,22 @@ class Talk:
     max_tokens: int | None
 
     def play(self, policy: str) -> list[Asked]:
-        chosen, weigh = load(policy), weigh_at(self.scale)
+        chosen, token_counter = load(policy), weigh_at(self.scale)
         session, turns = BranchState(), []
+        asked: Request | None = None
         for n, stop in enumerate(self.stops):
             more = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-            asked = request(self.values[:stop], tools=TOOLS, **more)
+            asked = request_after(asked, self.values[:stop], tools=TOOLS, **more)
             window = self.model.window or 0
             keys = chain.compute_keys("", asked.messages)
             plan = rewrite(
-                asked, session, chosen, self.model, float(n), RewriteInputs(weigh, keys=keys,
+                asked, session, chosen, self.model, float(n), RewriteInputs(token_counter, keys=keys,
                 offered_tools=frozenset(chosen.tools),
                 scratchpad=f"- step {n}", memos=[Memo("m", "finding of an earlier session", (), "s", 1e9, 1e9)],
                 guarded_keys=frozenset(keys[-1:]) if asked.messages[-1].is_result and n % 3 == 0 else frozenset()),
             )  # fmt: skip
             room = self.max_tokens if self.max_tokens is not None else min(self.model.answer, window // 5)
-            turns.append(Asked(asked, plan, self.model, weigh, 0 if self.model.answer_apart else room))
+            turns.append(Asked(asked, plan, self.model, token_counter, 0 if self.model.answer_apart else room))
             share = self.cached[n % len(self.cached)]
             session = session.after_sending(plan, float(n)).after_answer(
                 predicted=plan.predicted,

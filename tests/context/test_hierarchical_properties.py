@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.chat.message import Request
 from proxy.context.branch_state import BranchState
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, RewriteInputs
@@ -16,12 +17,10 @@ from proxy.context.policy import Policy, with_schedule
 from proxy.context.stages.compress_levels import CompressLevels
 from tests.context.agent import Story, Turn, load, stories
 from tests.context.test_pipeline_properties import sent, stand, unpaired
-from tests.conversations import WEIGH, request
+from tests.conversations import WEIGH, request_after
 
 pytestmark = pytest.mark.slow
 
-SCHEDULES = pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
-SOME = settings(max_examples=40)
 TIGHT: dict[str, Any] = {
     "total": 3000, "session": 400, "working": 900, "block": 3, "recent": 1, "verbose": 1000, "summary_chars": 300,
     "brief_chars": 150, "told_chars": 100, "least_words": 1, "same_task": 0.9, "session_s": 100, "working_s": 40,
@@ -38,9 +37,10 @@ def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Tur
     """As `Story.play`, with messages `each` seconds apart, and some of them pinned."""
     turns: list[Turn] = []
     session = BranchState()
+    asked: Request | None = None
     for n, stop in enumerate(story.stops):
         values = story.values[:stop]
-        asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
+        asked = request_after(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])
         times = [each * k for k in range(len(values))]
         plan = rewrite(asked, session, policy, story.model, times[-1] + 1, RewriteInputs(WEIGH, times=times))
         turns.append(Turn(values, asked, session, plan, times[-1] + 1))
@@ -50,32 +50,21 @@ def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Tur
     return turns
 
 
-DRAWN = given(story=stories(), pins=st.lists(st.integers(0, 50), max_size=2), each=st.sampled_from([0.0, 5.0, 30.0]))
+def assert_valid_and_no_pair_parted(turn: Turn) -> None:
+    assert turn.plan.refusal is None, turn.plan.notes
+    assert unpaired(sent(turn)) == []
+    head = WEIGH.count_tools(turn.request.tools)
+    own = sum(n == -1 for n, _ in turn.plan.placed_inserts)
+    assert abs(turn.plan.after - head - sum(map(WEIGH, sent(turn)))) <= 6 * own
 
 
-@SCHEDULES
-@SOME
-@DRAWN
-def test_e4_no_plan_is_invalid_and_no_pair_is_parted(schedule: str, story: Story, pins: list[int], each: float) -> None:
-    for turn in play(story, tight(schedule), pins, each):
-        assert turn.plan.refusal is None, turn.plan.notes
-        assert unpaired(sent(turn)) == []
-        head = WEIGH.count_tools(turn.request.tools)
-        own = sum(n == -1 for n, _ in turn.plan.placed_inserts)
-        assert abs(turn.plan.after - head - sum(map(WEIGH, sent(turn)))) <= 6 * own
-
-
-@SCHEDULES
-@SOME
-@DRAWN
-def test_e7_what_is_pinned_goes_out_as_it_came(schedule: str, story: Story, pins: list[int], each: float) -> None:
-    for turn in play(story, tight(schedule), pins, each):
-        inserted = {n for n, _ in turn.plan.placed_inserts}
-        for n, (came, goes) in enumerate(zip(turn.request.messages, stand(turn), strict=True)):
-            edit = turn.plan.edits.get(turn.plan.keys[n])
-            if turn.plan.keys[n] in turn.session.pins and not came.is_system and n not in inserted:
-                assert goes is not None
-                assert goes.raw == came.raw or (edit is not None and edit.action == "append")
+def assert_pinned_messages_go_out_as_they_came(turn: Turn) -> None:
+    inserted = {n for n, _ in turn.plan.placed_inserts}
+    for n, (came, goes) in enumerate(zip(turn.request.messages, stand(turn), strict=True)):
+        edit = turn.plan.edits.get(turn.plan.keys[n])
+        if turn.plan.keys[n] in turn.session.pins and not came.is_system and n not in inserted:
+            assert goes is not None
+            assert goes.raw == came.raw or (edit is not None and edit.action == "append")
 
 
 def _stood(turn: Turn, edit: Edit) -> int:
@@ -84,16 +73,22 @@ def _stood(turn: Turn, edit: Edit) -> int:
     return max(edit.before, held.after if held is not None else 0)
 
 
-@SCHEDULES
-@SOME
-@DRAWN
-def test_e4_every_message_that_is_gone_is_told_or_volatile_or_over_the_budget(
+def assert_nothing_leaves_without_a_reason_and_no_summary_is_longer(turn: Turn, schedule: str) -> None:
+    """What a summary stands for never leaves without it."""
+    for edit in turn.plan.edits.values():
+        assert edit.reason
+        if edit.text and edit.text.startswith("[summary of "):
+            assert edit.action == "text"
+            assert edit.after <= _stood(turn, edit) or schedule == "always"
+
+
+@pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
+@settings(max_examples=50)
+@given(story=stories(), pins=st.lists(st.integers(0, 50), max_size=2), each=st.sampled_from([0.0, 5.0, 30.0]))
+def test_e4_e7_plans_are_valid_pins_stay_and_what_is_gone_has_its_reason(
     schedule: str, story: Story, pins: list[int], each: float
 ) -> None:
-    """Nothing leaves without a reason on record, and what a summary stands for never leaves without it."""
     for turn in play(story, tight(schedule), pins, each):
-        for edit in turn.plan.edits.values():
-            assert edit.reason
-            if edit.text and edit.text.startswith("[summary of "):
-                assert edit.action == "text"
-                assert edit.after <= _stood(turn, edit) or schedule == "always"
+        assert_valid_and_no_pair_parted(turn)
+        assert_pinned_messages_go_out_as_they_came(turn)
+        assert_nothing_leaves_without_a_reason_and_no_summary_is_longer(turn, schedule)

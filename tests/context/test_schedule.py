@@ -166,6 +166,25 @@ def test_the_longest_batch_that_has_paid_is_taken() -> None:
     assert when_it_pays(view, whole) == whole
 
 
+def test_an_eager_policy_shortens_a_result_that_was_sent_once_without_waiting_for_its_rent() -> None:
+    view = seen(talk(12))
+    # 12 rounds: 2434 tokens, 2307 cached, keep 389.45. The result of round 11 goes from 100 to 30 behind 2207 tokens:
+    # cut 1.25 * (2434 - 70 - 2207) + 220.7 = 416.95: price 27.5. It was possible just now: no rent.
+    newest = [shorten(22, 30, since=23)]
+    assert when_it_pays(view, newest, payback=0.5) == []
+    # Within half of the 12 requests it saves 0.1 * 70 * 6 = 42, within a quarter 21.
+    assert when_it_pays(view, newest, payback=0.5, eager=True) == newest
+    assert when_it_pays(view, newest, payback=0.25, eager=True) == []
+    # Page faults that eat half of the saving leave 21.
+    assert when_it_pays(view, newest, payback=0.5, fault_cost=lambda _: 3.5, eager=True) == []
+
+
+def test_an_eager_policy_waits_for_the_rent_of_a_result_with_sent_messages_behind_it() -> None:
+    # The same result of round 10, in front of 2080: cut 1.25 * (2434 - 70 - 2080) + 208 = 563: price 173.55. Within 500
+    # times the requests it saves enough, and still it waits.
+    assert when_it_pays(seen(talk(12)), [shorten(20, 30, since=23)], payback=500.0, eager=True) == []
+
+
 @pytest.mark.parametrize("requests", [1, 2, 10, 40, 63, 64, 65, 100, 130])
 def test_renting_until_the_price_is_reached_costs_at_most_twice_the_best_in_hindsight(requests: int) -> None:
     """One stale result of 404 tokens in a prompt of 2445, all of it cached: with each request its rent is paid once

@@ -134,4 +134,4 @@ def test_a_view_is_the_same_for_the_same_input() -> None:
     one, other = look(TALK), look(TALK)
     fields = [f for f in View.__slots__ if f not in ("messages", "request", "history", "edited_history")]
     assert [getattr(one, f) for f in fields] == [getattr(other, f) for f in fields]
-    assert one.weigh is WEIGH
+    assert one.token_counter is WEIGH

@@ -53,7 +53,7 @@ def test_d9_the_worked_example_in_both_forms(history: list[Json]) -> None:
 
 def test_d9_the_sources_own_tests_where_a_choice_is_forced() -> None:
     talk = [system("s" * 40), *[user(f"{n:03}" * 10) for n in range(50)], user("last")]
-    found = proxy.prune_context(talk, 200, weigh=WEIGH)
+    found = proxy.prune_context(talk, 200, token_counter=WEIGH)
     assert found["pruned"][0] is talk[0]
     assert found["pruned"][-1] is talk[-1]
     assert found["stats"]["final"] <= 200 < found["stats"]["original"]
@@ -64,22 +64,24 @@ def test_d9_the_sources_own_tests_where_a_choice_is_forced() -> None:
         model = {"role": "model", "parts": [said]}
         history = [*asked[:2], model, *asked[2:]]
         chosen = [model if stays else asked[1], *asked[2:]]  # 41 points with its words, 26 without; `two` has 28
-        assert proxy.prune_context(history, 3 * 18, weigh=WEIGH)["pruned"] == chosen
+        assert proxy.prune_context(history, 3 * 18, token_counter=WEIGH)["pruned"] == chosen
 
 
 def test_d9_steps_stay_whole() -> None:
     talk = [user("a"), user("b" * 60), assistant(None, "c1"), result("c1", "ERROR" + "x" * 60), user("c")]
-    found = proxy.prune_context(talk, 120, weigh=WEIGH)
+    found = proxy.prune_context(talk, 120, token_counter=WEIGH)
     assert found["pruned"] == [talk[0], *talk[2:]]  # the call has 26 points, its result 49, `b` 28
-    small = proxy.prune_context(talk, 80, weigh=WEIGH)
+    small = proxy.prune_context(talk, 80, token_counter=WEIGH)
     assert small["pruned"] == [*talk[:2], talk[4]]
     ends = [user("b" * 60), assistant(None, "c1"), result("c1", "x" * 60)]
-    assert proxy.prune_context(ends, 1, weigh=WEIGH)["pruned"] == ends[1:]  # the newest message brings its call along
+    assert (
+        proxy.prune_context(ends, 1, token_counter=WEIGH)["pruned"] == ends[1:]
+    )  # the newest message brings its call along
 
 
 def test_d9_what_must_stay_stays_over_the_budget() -> None:
     talk = [system("s" * 100), user("a"), user("b" * 100)]
-    found = proxy.prune_context(talk, 50, weigh=WEIGH)
+    found = proxy.prune_context(talk, 50, token_counter=WEIGH)
     assert found["pruned"] == [talk[0], talk[2]]
     assert found["stats"]["final"] == 208
 
@@ -94,10 +96,10 @@ def test_d9_a_history_that_fits_comes_back_as_it_is(history: list[Json]) -> None
 
 def test_d9_a_history_is_managed_to_80_percent_of_its_models_limit() -> None:
     talk = [system("s"), *[user("x" * 4996) for _ in range(30)]]
-    found = proxy.auto_manage_context(talk, "gpt-5", weigh=WEIGH)
+    found = proxy.auto_manage_context(talk, "gpt-5", token_counter=WEIGH)
     assert found["stats"]["final"] == 5 + 20 * 5000 <= 102_400
-    assert proxy.auto_manage_context(talk, "claude-4-5-sonnet", weigh=WEIGH)["pruned"] is talk
-    assert len(proxy.auto_manage_context(talk, weigh=WEIGH)["pruned"]) == 16
+    assert proxy.auto_manage_context(talk, "claude-4-5-sonnet", token_counter=WEIGH)["pruned"] is talk
+    assert len(proxy.auto_manage_context(talk, token_counter=WEIGH)["pruned"]) == 16
 
 
 def test_d3_the_limits_are_the_sources_four_and_80_percent_is_the_target() -> None:
@@ -107,7 +109,7 @@ def test_d3_the_limits_are_the_sources_four_and_80_percent_is_the_target() -> No
     assert [find_limit(name, SHIPPED) for name in names] == limits
     for limit, target in ((128_000, 102_400), (100_000, 80_000)):
         name = "gpt-5" if limit == 128_000 else "who"
-        at = [proxy.get_context_stats([user("x" * (n - 4))], name, weigh=WEIGH) for n in (target, target + 1)]
+        at = [proxy.get_context_stats([user("x" * (n - 4))], name, token_counter=WEIGH) for n in (target, target + 1)]
         assert [s["needsPruning"] for s in at] == [False, True]
     assert SOURCE_MODELS[-1].name == "*"
 
@@ -119,10 +121,10 @@ def test_d3_other_models_have_the_limits_that_are_given() -> None:
 
 def test_d5_stats() -> None:
     talk = [user("x" * 59_996), assistant("y" * 14_996)]
-    assert proxy.get_context_stats(talk, "default", weigh=WEIGH) == {
+    assert proxy.get_context_stats(talk, "default", token_counter=WEIGH) == {
         "items": 2, "tokens": 75_000, "limit": 100_000, "utilizationPercent": 75.0, "needsPruning": False,
     }  # fmt: skip
-    more = proxy.get_context_stats([*talk, user("z" * 9_996)], "default", weigh=WEIGH)
+    more = proxy.get_context_stats([*talk, user("z" * 9_996)], "default", token_counter=WEIGH)
     assert (more["utilizationPercent"], more["needsPruning"]) == (85.0, True)
     assert proxy.get_context_stats([])["tokens"] == 0
 
@@ -194,10 +196,10 @@ ITEMS = st.sampled_from([system(), user("u" * 50), assistant("a" * 30), user("er
 def test_d9_whatever_the_history_nothing_is_lost_or_changed(parts: list[list[Json]]) -> None:
     talk = [item for part in parts for item in part]
     before = copy.deepcopy(talk)
-    found = proxy.prune_context(talk, 300, weigh=WEIGH)
+    found = proxy.prune_context(talk, 300, token_counter=WEIGH)
     proxy.summarize_context(talk, 3)
     assert talk == before
     assert len(found["pruned"]) + len(found["removed"]) == len(talk)
     must = [i for i in talk if i["role"] == "system"] + talk[-1:]
-    floor = sum(proxy.estimate_tokens(i, weigh=WEIGH) for i in must) + 30
+    floor = sum(proxy.estimate_tokens(i, token_counter=WEIGH) for i in must) + 30
     assert found["stats"]["final"] <= max(300, floor)

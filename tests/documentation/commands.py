@@ -25,6 +25,7 @@ import yaml
 from typer.testing import CliRunner
 
 from proxy.cli.main import app
+from tests.cli.test_decision_replay import record
 from tests.documentation.blocks import ALL, ROOT
 
 ADDRESS = "127.0.0.1:8080"
@@ -108,6 +109,9 @@ def ours(words: list[str], place: Place, given: dict[str, str]) -> None:
         given = {**given, "CONTEXT_PROXY_DB": str(place.folder / "restored.sqlite3")}
     if action[0] == "replay":
         action += ["--jobs", "1"]
+    if "--ask" in action:  # no test asks a provider: nothing may be spent, so no question is sent
+        action[action.index("--dollars") + 1] = "0"
+        action.append(str(record(place.folder / "edited.jsonl")))
     ask(place, *action, **given)
 
 
@@ -134,8 +138,15 @@ def curl(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 
 def make(words: list[str], place: Place, given: dict[str, str]) -> None:
-    targets = set(re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split())
-    assert {word for word in words[1:] if "=" not in word} <= targets
+    assert {word for word in words[1:] if "=" not in word} <= list_targets()
+    if "run" in words:
+        given_args = [word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")]
+        ours(["context-proxy", "serve", *shlex.split(" ".join(given_args))], place, given)
+
+
+def list_targets() -> set[str]:
+    """The targets of the Makefile that a person calls."""
+    return set(re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split())
 
 
 def docker(words: list[str], place: Place, given: dict[str, str]) -> None:

@@ -1,6 +1,8 @@
-"""The README's two pictures: the dashboard's strip of a recorded conversation, as it came and as `thrifty` sends it.
+"""The pictures of the README and of the dashboard's page: the strip of a recorded conversation, as it came and as
+`thrifty` sends it, and the overview of a running proxy.
 
     python -m tests.documentation.pictures RECORDING.jsonl ID
+    python -m tests.documentation.pictures --overview http://127.0.0.1:8090
 
 Plays the conversation through a running proxy, request by request, against an upstream that answers as was recorded,
 once under `passthrough` and once under `thrifty`. Writes strip-before.png and strip-after.png in docs/pictures/, and
@@ -22,6 +24,7 @@ from tests.web.dashboard.screen import CHROMIUM, FLAGS, Stage, looking, stage
 
 PICTURES = {"passthrough": "strip-before.png", "thrifty": "strip-after.png"}
 WIDTH = 900
+OVERVIEW_WIDTH = 860
 EDGE = 12
 
 
@@ -45,13 +48,33 @@ def play(there: Stage, run: dict[str, Any], policy: str, model: str) -> None:
         assert status == 200, answer
 
 
+def take_overview(base: str) -> None:
+    """The tiles and the whole chart of the first page."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = chromium.new_page(viewport={"width": OVERVIEW_WIDTH, "height": 900})
+        page.goto(f"{base}/dashboard/")
+        page.wait_for_selector(".overview-chart .u-over", timeout=60_000)
+        top, bottom = (page.locator(one).first.bounding_box() for one in (".tiles", ".overview-chart .chart"))
+        assert top is not None
+        assert bottom is not None
+        height = bottom["y"] + bottom["height"] - top["y"] + 2 * EDGE
+        clip = {"x": 0.0, "y": top["y"] - EDGE, "width": float(OVERVIEW_WIDTH), "height": height}
+        page.screenshot(path=ROOT / "docs" / "pictures" / "overview.png", clip=clip)  # type: ignore[arg-type]
+        chromium.close()
+
+
 def main() -> None:
     """Play it twice, and take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, help="conversations, one a line")
-    parser.add_argument("id", help="the conversation's id in it")
+    parser.add_argument("file", type=Path, nargs="?", help="conversations, one a line")
+    parser.add_argument("id", nargs="?", help="the conversation's id in it")
+    parser.add_argument("--overview", help="take the first page's picture of the proxy at this address")
     parser.add_argument("--model", default="claude-sonnet-4-5", help="whose prices and window")
     args = parser.parse_args()
+    if args.overview:
+        take_overview(args.overview)
+        return
     run = recorded(args.file, args.id)
     with tempfile.TemporaryDirectory() as folder, stage(Path(folder)) as there, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)

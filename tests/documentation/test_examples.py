@@ -26,7 +26,7 @@ from proxy.notes import state_block
 from proxy.settings.load import load_settings
 from proxy.web.app import make_policies
 from tests.conversations import PLAIN, Json, assistant, look, user
-from tests.documentation.blocks import ALL, PAGES, ROOT, Block, blocks, name, titled
+from tests.documentation.blocks import ALL, PAGES, ROOT, Block, blocks, name, rows, ticked, titled
 from tests.documentation.commands import ADDRESS, Place, ask, chat, lines, run
 from tests.running import running_beside
 
@@ -94,6 +94,14 @@ def test_commands_of_a_page_run_one_after_the_other(page: Path, place: Place) ->
         if block.language == "sh":
             for line in lines(block.text):
                 run(line, place)
+
+
+def test_lines_that_the_readme_shows_in_a_table_stand_in_blocks_that_are_tried() -> None:
+    shown = [code for row in rows((ROOT / "README.md").read_text("utf-8"), "Client") for code in ticked(row[1])]
+    lines_to_copy = [code for code in shown if ADDRESS in code]
+    assert len(lines_to_copy) >= 7
+    for code in lines_to_copy:
+        assert any(code in block.text for block in ALL if block.page != "README.md"), code
 
 
 @pytest.mark.clients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +32,7 @@ from proxy.settings.load import (
 from proxy.settings.model import Plane, SettingsSection
 from proxy.tools.registry import TOOLS
 from tests.documentation.blocks import PAGES, ROOT, name, rows, ticked, written
+from tests.documentation.commands import list_targets
 from tests.house import FLOORS, PURE
 
 DEFAULTS = Settings()
@@ -88,6 +90,8 @@ def test_headers_exist(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     for code in ticked(written(page)):
         words = code.split()
+        if words[0] == "make" and "|" not in words:
+            assert {word for word in shlex.split(code)[1:] if "=" not in word} <= list_targets(), code
         if words[0] != "context-proxy" or len(words) < 2 or words[1].startswith("-"):
             continue
         command: Any = typer.main.get_command(app)
@@ -96,6 +100,8 @@ def test_commands_exist(page: Path) -> None:
             assert command is not None, code
             if not hasattr(command, "commands"):
                 break
+        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, code
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

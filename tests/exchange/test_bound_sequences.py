@@ -20,6 +20,7 @@ from proxy.exchange import plan_request
 from tests.faulty import faulty
 from tests.running import Heard, Running, running
 from tests.strict_messages import StrictMessages
+from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
 LISTINGS = ["\n".join(f"{n}\tdef function_{kind}_{n}(argument): return {n}" for n in range(80)) for kind in range(3)]
@@ -30,6 +31,10 @@ ACTIONS = (
     "step", "many", "ask_again", "fork", "compact", "mark", "date", "tools", "detour", "off", "restart", "lose_store",
     "fail", "rolling", "observe", "passthrough", "eager",
 )  # fmt: skip
+
+PLAIN = {"off", "detour", "lose_store", "fail", "observe", "passthrough"}
+"""Actions that send the client's own prompt, or lose the bindings. On Responses, reasoning behind another one is left
+out then, and nothing is refused: the request goes on, and costs thinking."""
 
 
 def think(n: int) -> list[Json]:
@@ -106,6 +111,84 @@ class Client:
         self.messages.append({"role": "user", "content": f"In other words: go on {at}."})
 
 
+def reason(n: int) -> list[Any]:
+    """The n-th answer on Responses, with reasoning in the same places."""
+    call, other = Ask("read", {"path": f"{n % 3}.py"}), Ask("read", {"path": "b.py"})
+    answers: list[list[Any]] = [
+        [Think(f"First {n}."), call],
+        [Think(), call, Think(f"And {n}."), other],
+        [Think(f"So {n}."), Say(f"I read on {n}."), call, other],
+        [Think(f"Then {n}."), Say(f"Done {n}.")],
+        [call],
+    ]
+    return answers[n % 5]
+
+
+class ResponsesClient(Client):
+    """A client of Responses. Each entry of `messages` is a list of items. The provider leaves out reasoning behind
+    another prompt, and refuses nothing: the client sees no difference."""
+
+    def make_body(self, *, stream: bool) -> Json:
+        names = ["read", "write", "search"][: self.tools]
+        self._begin()
+        groups: Any = self.messages
+        items = [item for group in groups for item in group]
+        if self.marks and items[-1].get("role") == "user":
+            marked = {
+                "type": "input_text",
+                "text": items[-1]["content"],
+                "prompt_cache_breakpoint": {"mode": "explicit"},
+            }
+            items[-1] = {**items[-1], "content": [marked]}
+        return {
+            "model": "gpt-6.2-sol", "store": False, "include": ["reasoning.encrypted_content"], "stream": stream,
+            "instructions": f"You are careful. Today is day {self.day}.", "input": items,
+            "tools": [{"type": "function", "name": one, "parameters": {"type": "object"}} for one in names],
+        }  # fmt: skip
+
+    def _begin(self) -> None:
+        """Make the first prompt, which may be that of a client of Messages, a list of items."""
+        if isinstance(self.messages[0], dict):
+            self.messages[0] = self._say(self.messages[0]["content"])
+
+    def _say(self, text: str) -> Any:
+        return [{"type": "message", "role": "user", "content": text}]
+
+    async def ask(self, *lines: bytes) -> Heard:
+        found = await self.proxy.post(self.make_body(stream=False), *lines, path="/v1/responses", seconds=30)
+        self.told.append(found)
+        if found.status == 200:
+            output = found.json()["output"]
+            self.messages.append(output)
+            listing = LISTINGS[len(self.messages) // 2 % 3]
+            calls = [one["call_id"] for one in output if one["type"] == "function_call"]
+            results: Any = [{"type": "function_call_output", "call_id": one, "output": listing} for one in calls]
+            self.messages.append(results or self._say(f"Go on {len(self.messages)}."))
+        return found
+
+    def forget_reasoning(self) -> None:
+        self._begin()
+        groups: Any = self.messages
+        for group in groups:
+            # An item with an id is refused without the reasoning that led to it.
+            group[:] = [
+                {name: value for name, value in item.items() if name != "id"}
+                for item in group
+                if item["type"] != "reasoning"
+            ]
+
+    def cut(self, *, again: bool) -> None:
+        groups: Any = self.messages
+        if len(groups) < 3:
+            return
+        if again:
+            del groups[-2:]
+            return
+        prompts = [n for n, group in enumerate(groups) if group[0].get("role") == "user"]
+        at = prompts[len(prompts) // 2]
+        groups[at:] = [self._say(f"In other words: go on {at}.")]
+
+
 class World:
     """A client, an upstream and a proxy that may be replaced."""
 
@@ -169,8 +252,12 @@ class World:
             assert (await self.client.ask(*lines)).status == 200
 
 
-async def play(actions: Sequence[str]) -> tuple[StrictMessages, World]:
-    model = StrictMessages(*[think(n) for n in range(400)])
+def list_refusals(model: StrictMessages | StrictResponses) -> list[Any]:
+    return list(model.refusals if isinstance(model, StrictMessages) else model.refused)
+
+
+async def play(actions: Sequence[str], model: StrictMessages | StrictResponses, client: type[Client] = Client) -> World:
+    """Have a client do these things, one after the other."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = (Path(__file__).parents[2] / "config" / "policies" / "thrifty.toml").read_text()
@@ -178,20 +265,30 @@ async def play(actions: Sequence[str]) -> tuple[StrictMessages, World]:
         (folder / "eager.toml").write_text(text)
         async with faulty(model) as upstream, AsyncExitStack() as stack:
             world = World(upstream.port, folder, stack)
-            world.client = Client(await world.start(new_store=True))
+            world.client = client(await world.start(new_store=True))
             for n, action in enumerate(actions):
-                refused = len(model.refusals)
+                refused, dropped = len(list_refusals(model)), len(model.dropped)
                 # A store that was lost may have edited any part of the conversation.
                 is_seen = action not in ("detour", "off") and "lose_store" not in actions[: n + 1]
                 await world.act(action)
-                assert not is_seen or len(model.refusals) == refused, (action, model.refusals[-1])
+                assert not is_seen or len(list_refusals(model)) == refused, (action, list_refusals(model)[-1])
+                is_known = not PLAIN & set(actions[: n + 1])
+                assert not is_known or len(model.dropped) == dropped, (action, model.dropped[-1])
             await world.ask()  # a store that was lost is known to be lost by now
-            refused = len(model.refusals)
+            refused = len(list_refusals(model))
             for _ in range(3):
                 await world.ask()
-            assert len(model.refusals) == refused
+            assert len(list_refusals(model)) == refused
             await stack.aclose()
-    return model, world
+    return world
+
+
+def make_messages_model() -> StrictMessages:
+    return StrictMessages(*[think(n) for n in range(400)])
+
+
+def make_responses_model() -> StrictResponses:
+    return StrictResponses(*[reason(n) for n in range(400)])
 
 
 @pytest.mark.slow
@@ -206,11 +303,35 @@ async def play(actions: Sequence[str]) -> tuple[StrictMessages, World]:
 @example(["many", "date", "many", "tools", "many", "fork", "many"])
 @example(["mark", "many", "mark", "compact", "many", "fork", "restart"])
 def test_no_sequence_of_actions_ends_a_conversation(actions: list[str]) -> None:
-    model, _ = asyncio.run(play(actions))
+    model = make_messages_model()
+    asyncio.run(play(actions, model))
     assert model.dropped == []
 
 
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.sampled_from(ACTIONS), min_size=2, max_size=10))
+@example(["many", "fail", "many", "observe", "step", "eager", "many"])
+@example(["many", "off", "step", "detour", "ask_again", "lose_store", "many"])
+@example(["many", "date", "many", "tools", "mark", "many", "fork", "many", "restart", "rolling", "eager", "compact"])
+def test_no_sequence_of_actions_is_refused_or_loses_reasoning_on_responses(actions: list[str]) -> None:
+    model = make_responses_model()
+    asyncio.run(play(actions, model, ResponsesClient))
+    assert model.refused == []
+
+
+SHORT = ["many", "fail", "ask_again", "mark", "fork", "step"]
+
+
 def test_a_short_sequence() -> None:
-    model, world = asyncio.run(play(["many", "fail", "ask_again", "mark", "fork", "step"]))
+    model = make_messages_model()
+    world = asyncio.run(play(SHORT, model))
     assert model.dropped == model.refusals == []
     assert any(one.header("x-context-fallback") == "bound" for one in world.client.told)
+
+
+def test_a_short_sequence_on_responses() -> None:
+    model = make_responses_model()
+    asyncio.run(play(SHORT, model, ResponsesClient))
+    assert model.refused == []
+    assert len(model.dropped) == 3, "in the request that a fault of the proxy sent as it came, and in no later one"

@@ -132,6 +132,36 @@ async def test_a_lifetime_that_the_client_asks_for_counts_from_the_first_request
     assert without == pytest.approx(paid)
 
 
+@pytest.mark.parametrize(("ttl", "price_of_writes"), [("5m", 1.25), ("1h", 2.0)])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_metrics_statistics_and_savings_are_what_the_provider_bills(
+    ttl: str, price_of_writes: float, stream: bool
+) -> None:
+    model = make_model(steps=4)
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        more: Json = {"cache_control": {"type": "ephemeral", "ttl": ttl}}
+        agent = MessagesAgent(proxy, read, stream=stream, more=more, lines=(b"x-context-session: a",))
+        await agent.work("Find the fault.")
+        await proxy.outcomes()
+        paid, without = said(proxy)
+        stats = (await proxy.get("/api/sessions/a/stats")).json()
+        sums = (await proxy.get("/api/savings?since=0")).json()
+        names = ("prompt_tokens_total", "completion_tokens_total")
+        counted = [*(proxy.count(name) for name in names), proxy.count("cached_tokens_total", kind="reported")]
+    usages = [answer["usage"] for answer in agent.answers]
+    fresh, read_again, written, said_tokens = (
+        sum(one[name] for one in usages)
+        for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+    )
+    assert sum(one["cache_creation"][f"ephemeral_{ttl}_input_tokens"] for one in usages) == written > 1000
+    assert counted == [fresh + read_again + written, said_tokens, read_again]
+    assert [stats["prompt_tokens"], stats["completion_tokens"], stats["cached_reported"]] == counted
+    bill = (4 * (fresh + price_of_writes * written + 0.05 * read_again) + 20 * said_tokens) / 1e6
+    assert paid == pytest.approx(bill)
+    assert [stats["cost"], sums["cost"]] == pytest.approx([bill, bill])
+    assert [stats["cost_without"], sums["cost_without"]] == pytest.approx([without, without])
+
+
 async def test_a_reported_write_for_five_minutes_outweighs_the_client() -> None:
     class Short(StrictMessages):
         def _read_cache(self, body: Any) -> Json:

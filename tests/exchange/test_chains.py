@@ -10,6 +10,7 @@ import pytest
 
 from tests.faulty import faulty
 from tests.running import Heard, Running, running
+from tests.scripted import Scripted
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
 Json = dict[str, Any]
@@ -306,3 +307,11 @@ async def test_tools_of_ours_and_the_state_work_in_a_chain_that_is_taken_over(st
         assert [tool["name"] for tool in sent["tools"]] == ["read", "recall"]
     assert states[0].startswith("Goal: go on")
     assert "Goal: go on" in json.dumps(model.received[-1])
+
+
+async def test_a_request_with_too_many_keys_goes_on_as_it_came() -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        raw = b'{"model":"m","input":"Hello."%b}' % b"".join(b',"k%d":1' % n for n in range(2000))
+        found = await proxy.post(raw, path=PATH)
+        assert (found.status, found.header("x-context-fallback")) == (200, "size")
+        assert upstream.requests[-1].body == raw

@@ -120,10 +120,10 @@ class Metered:
         self.steps = 0
 
     async def __call__(self, request: Request, there: Connection) -> None:
-        read, weigh = read_request(request.body), TokenCounter(estimate_text_tokens)
-        sizes, came = [weigh(m) for m in read.messages], [m.raw for m in read.messages]
+        read, token_counter = read_request(request.body), TokenCounter(estimate_text_tokens)
+        sizes, came = [token_counter(m) for m in read.messages], [m.raw for m in read.messages]
         shared = next((n for n, (a, b) in enumerate(zip(came, self.sent, strict=False)) if a != b), len(self.sent))
-        head, shared, self.sent = weigh.count_tools(read.tools), min(shared, len(came)), came
+        head, shared, self.sent = token_counter.count_tools(read.tools), min(shared, len(came)), came
         prompt, cached = head + sum(sizes), head + sum(sizes[:shared]) if shared else 0
         self.paid += ((prompt - cached) * 1.25 * 2 + cached * 0.1 * 2 + 100 * 10) / 1e6
         self.steps += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,15 @@ from proxy.notes import state_block
 from proxy.notes.memo_matching import Memo
 from proxy.operator import edit_messages, give_notes
 from proxy.tools import stored_memos
+from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.faulty import faulty
+from tests.gemini_agent import GeminiAgent
 from tests.operator.agent import POLICIES, Talk, numbers, of, talking
 from tests.running import Agent, running
 from tests.scripted import Scripted
+from tests.strict_gemini import StrictGemini
+from tests.strict_messages import StrictMessages
+from tests.strict_responses import StrictResponses
 
 ON = {"in_band": True}
 
@@ -90,14 +96,46 @@ async def test_off_by_default_they_are_the_users_words() -> None:
         assert "/undo" in await talk.ask("/undo")
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
-async def test_in_another_format_they_go_to_the_model(path: str) -> None:
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, commands=ON, policy="thrifty") as proxy:
-        said = {"role": "user", "content": "/context show"}
-        await proxy.post({"model": "m", "max_tokens": 50, "messages": [said], "input": [said]}, path=path)
-        assert [(one.line.split()[1].decode(), b"/context show" in one.body) for one in upstream.requests] == [
-            (path, True)
-        ]
+FORMATS: dict[str, Any] = {
+    "messages": lambda proxy, stream: MessagesAgent(proxy, refuse, stream=stream),
+    "responses": lambda proxy, stream: ResponsesAgent(proxy, refuse, stream=stream),
+    "gemini": lambda proxy, stream: GeminiAgent(proxy, refuse, stream="events" if stream else ""),
+    "gemini list": lambda proxy, stream: GeminiAgent(proxy, refuse, stream="list" if stream else ""),
+}
+
+
+def refuse(name: str, arguments: Any) -> str:
+    raise AssertionError("nothing is called")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+async def test_commands_are_answered_in_each_format_and_never_go_upstream(name: str, stream: bool) -> None:
+    models: dict[str, Any] = {"messages": StrictMessages, "responses": StrictResponses}
+    model = models.get(name, StrictGemini)("First.", "Second.", "Third.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", commands=ON) as proxy:
+        agent = FORMATS[name](proxy, stream)
+        for prompt, answer in (("One?", "First."), ("Two?", "Second.")):
+            assert await agent.work(prompt) == answer
+        asked = len(model.received)
+        assert (await agent.work("/undo")).startswith("[context-proxy] Undone: group ")
+        assert "One?" in await agent.work("/messages")
+        assert len(model.received) == asked
+        assert await agent.work("Three?") == "Third."
+        assert await proxy.rows("SELECT count(DISTINCT session) FROM messages") == [(1,)]
+        stored = await proxy.rows("SELECT count(*) FROM messages WHERE body LIKE '%/undo%'")
+    assert stored == [(0,)]
+    sent = json.dumps(model.received[-1]) if name == "responses" else model.received[-1].body.decode()
+    assert [word in sent for word in ("One?", "Two?", "/undo", "/messages", "context-proxy", "Three?")] == [
+        True, False, False, False, False, True,
+    ]  # fmt: skip
+    assert not (model.refused if name == "responses" else model.refusals)
+
+
+async def test_a_client_whose_answers_the_provider_stores_says_them_to_the_model() -> None:
+    async with faulty(StrictResponses("What?")) as upstream, running(upstream.port, commands=ON) as proxy:
+        agent = ResponsesAgent(proxy, refuse, more={"store": True})
+        assert await agent.work("/context show") == "What?"
 
 
 async def test_what_the_model_answered_before_they_were_switched_on_stays() -> None:

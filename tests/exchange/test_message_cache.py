@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from proxy.chat.json_spans import SizeLimits
+from proxy.dialects.messages.request import MessagesRequest, read_messages_request
 from proxy.errors import NotManaged
-from proxy.exchange.message_cache import ALIKE, COPIES, FRONTS, OVERHEAD, SMALL, MessageCache, _count_front_bytes
+from proxy.exchange.message_cache import ALIKE, COPIES, OVERHEAD, PREFIX_SHARE, SMALL, MessageCache
 
 
 def raw(text: str, role: str = "user") -> bytes:
@@ -36,7 +38,7 @@ def test_what_cannot_be_read_is_not_kept() -> None:
 
 def test_the_least_recently_used_message_leaves_first() -> None:
     one = len(raw("00")) * COPIES + OVERHEAD
-    cache = MessageCache(int(3 * one / (1 - FRONTS)) + 1)
+    cache = MessageCache(int(3 * one / (1 - PREFIX_SHARE)) + 1)
     for n in (0, 1, 2, 0, 3):
         cache.get_message(raw(f"0{n}"))
     assert list(cache._live_messages) == [raw("00"), raw("02"), raw("03")]
@@ -53,7 +55,7 @@ def test_memory_stays_within_its_limit() -> None:
     for n in range(200):
         cache.get_request(body(30, f"history {n}"))
     assert cache.size <= cache.max_bytes
-    assert cache._fronts_size == sum(_count_front_bytes(f) for alike in cache._fronts.values() for f in alike)
+    assert cache._prefixes.size == sum(one.size for alike in cache._prefixes.alike.values() for one in alike)
 
 
 def test_one_message_larger_than_the_limit_can_still_be_read() -> None:
@@ -65,15 +67,17 @@ def test_one_message_larger_than_the_limit_can_still_be_read() -> None:
 
 def test_a_history_that_grows_is_known_by_its_beginning() -> None:
     cache = MessageCache(1 << 24)
-    assert cache.count_unread_bytes(body(30)) == len(body(30))
+    assert cache.find_prefix(body(30)) is None
     for count in range(30, 90):
-        request, front = cache.get_request(body(count))
+        request, prefix_cache = cache.get_request(body(count))
         assert len(request.messages) == count
-        assert front is not None
+        assert prefix_cache is not None
         assert request.prefix_messages == (count - 1 if count > 30 else 0)
-    assert cache.count_unread_bytes(body(95)) < len(body(95)) - len(body(88))
-    assert cache.count_unread_bytes(body(95, "another")) == len(body(95, "another"))
-    assert sum(len(alike) for alike in cache._fronts.values()) == 1, "a longer beginning takes the place of a shorter"
+    assert len(cache.find_prefix(body(95)) or ()) > len(body(88))
+    assert cache.find_prefix(body(95, "another")) is None
+    assert sum(len(alike) for alike in cache._prefixes.alike.values()) == 1, (
+        "a longer beginning takes the place of a shorter"
+    )
 
 
 def test_messages_of_a_history_are_known_though_its_first_one_was_written_anew_and_leave_with_it() -> None:
@@ -96,7 +100,7 @@ def test_a_small_body_is_read_whole() -> None:
     small = body(2)
     assert len(small) < SMALL
     assert cache.get_request(small)[1] is None
-    assert cache.count_unread_bytes(small) == len(small)
+    assert cache.find_prefix(small) is None
 
 
 def test_histories_that_part_late_are_all_read_right() -> None:
@@ -107,7 +111,30 @@ def test_histories_that_part_late_are_all_read_right() -> None:
         asked = json.dumps({"model": "m", "messages": ends}).encode()
         request, _ = cache.get_request(asked)
         assert [json.loads(m.raw) for m in request.messages] == ends
-    assert all(len(alike) <= ALIKE for alike in cache._fronts.values())
+    assert all(len(alike) <= ALIKE for alike in cache._prefixes.alike.values())
+
+
+def test_a_request_of_another_wire_format_is_read_on_from_its_beginning() -> None:
+    cache = MessageCache(1 << 24)
+    known: list[int] = []
+
+    def read(text: bytes, limits: SizeLimits | None, before: MessagesRequest | None) -> MessagesRequest:
+        known.append(len(before.places) if before is not None else 0)
+        return read_messages_request(text, limits, before)
+
+    def read_wire(text: bytes) -> MessagesRequest:
+        found: MessagesRequest = cache.read_wire_on("messages", text, cache.find_prefix(text, "messages"), read)
+        return found
+
+    for count in (1, 30, 31, 40):
+        assert len(read_wire(body(count)).places) == count
+    assert known == [0, 0, 30, 31], "a small body is not remembered"
+    assert len(cache.find_prefix(body(41), "messages") or ()) > len(body(39))
+    assert cache.find_prefix(body(41)) is None, "the beginning of another wire format does not count"
+    assert sum(len(alike) for alike in cache._prefixes.alike.values()) == 1
+    for n in range(9):
+        read_wire(body(900, str(n), 2000))
+    assert cache.size <= cache.max_bytes
 
 
 def test_two_branches_may_read_at_once() -> None:
@@ -131,4 +158,4 @@ def test_two_branches_may_read_at_once() -> None:
         worker.join()
     assert wrong == []
     assert cache._messages_size == sum(len(key) * COPIES + OVERHEAD for key in cache._messages)
-    assert cache._fronts_size == sum(_count_front_bytes(f) for alike in cache._fronts.values() for f in alike)
+    assert cache._prefixes.size == sum(one.size for alike in cache._prefixes.alike.values() for one in alike)

@@ -197,7 +197,7 @@ async def test_while_the_store_lingers_a_request_goes_out_without_its_new_edits(
     async with faulty(model) as upstream, running(upstream.port, **tree, before=put_in(store)) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         store.hold = True
-        await works(agent, lambda: proxy.count("fallbacks_total", reason="edits_not_stored") > 0)
+        await works(agent, lambda: proxy.count("replans_total", reason="edits_not_stored") > 0)
         assert not shortened(model.last)
         assert (await agent_goes_on(agent)).header("x-context-fallback") == "store"
         store.release()
@@ -320,9 +320,9 @@ async def test_what_several_begin_with_at_once_is_counted_beside_the_loop_for_ea
         time.sleep(0.002)
         return len(text) // 4
 
-    weigh = TokenCounter(count)
+    token_counter = TokenCounter(count)
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
-        proxy.app.services.find_token_counter = lambda _: weigh
+        proxy.app.services.find_token_counter = lambda _: token_counter
         said = [{"role": ("user", "assistant")[n % 2], "content": f"{n} {LONG}"} for n in range(31)]
         found = await asyncio.gather(*(Agent(proxy, messages=said).send() for _ in range(4)))
     assert [one.status for one in found] == [200] * 4

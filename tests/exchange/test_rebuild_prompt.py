@@ -120,7 +120,7 @@ async def test_edits_that_could_not_be_stored_in_time_are_not_in_the_prompt() ->
             came.append(json.dumps({"model": "m", "messages": agent.messages}).encode())
             agent.messages.append((await proxy.post(came[-1], *agent.lines)).message)
             agent.brings(LONG)
-        assert proxy.count("fallbacks_total", reason="edits_not_stored") > 0
+        assert proxy.count("replans_total", reason="edits_not_stored") > 0
         assert any(LONG not in json.loads(model.received[-1].body)["messages"][n]["content"] for n in range(2, 40, 2))
         await assert_all_rebuilt(proxy, came, [r.body for r in model.received])
 

@@ -106,6 +106,29 @@ async def test_rounds_come_by_themselves_beside_requests() -> None:
         task.cancel()
 
 
+async def test_a_store_with_partitions_is_maintained_though_nothing_is_ever_removed(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = await new_store_database(postgres)
+    try:
+        async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=url) as proxy:
+            rounds: list[str] = []
+            store = proxy.app.store
+            maintain = store.maintain
+
+            async def counted() -> None:
+                await maintain()
+                rounds.append("done")
+
+            monkeypatch.setattr(store, "maintain", counted)
+            task = asyncio.create_task(retention.run_retention(proxy.app.services, 0.0, 0.001))
+            await until(lambda: len(rounds) > 1)
+            task.cancel()
+            assert proxy.count("internal_errors_total", where="retention") == 0
+    finally:
+        await drop_database(url)
+
+
 async def test_nothing_is_ever_removed_unless_it_is_asked_for() -> None:
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
         await asyncio.wait_for(retention.run_retention(proxy.app.services, 0.0, 0.0), 30)

@@ -48,8 +48,8 @@ def test_what_is_known_of_a_front_gives_the_same_groups_and_only_to_whom_it_belo
     for tenant in ("t", "u"):
         before, after = turn(*talk[:3]), turn(*talk, tenant=tenant)
         assert ids(before, 2)
-        front = before.request.messages
-        messages = (*front, *after.request.messages[3:])
+        prefix_cache = before.request.messages
+        messages = (*prefix_cache, *after.request.messages[3:])
         request = replace(after.request, messages=messages, memo_values=dict(before.request.memo_values))
         after = replace(after, request=request)
         found = ids(after)

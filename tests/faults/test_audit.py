@@ -49,4 +49,6 @@ def test_s15_what_was_audited_is_told(audit: Any) -> None:
 
 
 def test_s15_ci_audits() -> None:
-    assert ".ci/audit" in (CI / "run").read_text()
+    (asked,) = [line for line in (CI / "run").read_text().splitlines() if line.startswith("make -j")]
+    assert "audit" in asked.split()
+    assert ".ci/audit" in (CI.parent / "Makefile").read_text().partition("\naudit:")[2].partition("\n\n")[0]

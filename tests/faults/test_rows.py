@@ -54,7 +54,7 @@ SHOWN: dict[str, list[str]] = {
         "stream/test_relay.py::test_a_long_stream_is_linear",
     ],
     "j7": [
-        "context/test_pipeline_properties.py::test_no_plan_is_invalid_and_pairs_are_kept",
+        "context/test_pipeline_properties.py::test_every_plan_is_valid_and_keeps_what_it_promises",
         "chat/test_group.py::test_reused_call_ids_are_paired_by_where_they_stand",
     ],
     "d1": [

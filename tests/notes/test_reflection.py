@@ -37,7 +37,7 @@ def made(effort: str = "", seconds: float | None = 2.5, feedback: str = "") -> I
         (Call("d", "ls", "no json"), message(result("d", "")), "def", None, 0, BAD),
     ]
     said = message(assistant("I search, since\nit is not known.", "c", "d"))
-    return reflection.build_report(3, 100.0, effort, said, done, seconds=seconds, weigh=len, feedback=feedback)
+    return reflection.build_report(3, 100.0, effort, said, done, seconds=seconds, token_counter=len, feedback=feedback)
 
 
 def test_c1_a_record_has_everything_that_the_source_names() -> None:
@@ -120,6 +120,6 @@ def test_c1_half_a_surrogate_pair_does_not_spoil_a_record() -> None:
     object.__setattr__(odd, "text", "a\ud800")
     call = Call("c", "f", '{"a": "\ud800"}')
     found = reflection.build_report(
-        1, 1.0, "", odd, [(call, odd, "i", None, 0, GOOD)], seconds=None, weigh=len, feedback="\ud800"
+        1, 1.0, "", odd, [(call, odd, "i", None, 0, GOOD)], seconds=None, token_counter=len, feedback="\ud800"
     )
     assert b'"raw_output":"a?"' in msgspec.json.encode(found)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
+import pytest
+
+from proxy.exchange import plan_request
 from proxy.operator.find_session import find_branch
 from proxy.operator.preview import NEXT_MESSAGE_TEXT, NEXT_RESULT_TEXT, preview_prompt
 from proxy.sessions.branch import SessionSettings, StoredDecisions
@@ -40,3 +45,22 @@ async def test_a_policy_by_header_is_foreseen_as_it_was_last() -> None:
         await talk.agent.say("More.", b"x-context-policy: rolling")
         here = await find_branch(talk.parts, talk.tenant, "s")
         assert (await preview_prompt(talk.parts, here)).turn.enriched.policy.name == "rolling"
+
+
+async def test_a_preview_that_fails_is_no_request_that_went_out_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("a stage that fails")
+
+    async def count() -> float:
+        text = (await talk.proxy.get("/metrics")).body.decode()
+        found = re.findall(r"^context_proxy_fallbacks_total\{.*\} (\S+)$", text, re.MULTILINE)
+        return sum(map(float, found))
+
+    async with talking("thrifty") as talk:
+        monkeypatch.setattr(plan_request, "rewrite", fail)
+        before = await count()
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        assert (await preview_prompt(talk.parts, here)).turn.prompt.fallback == "error"
+        assert await count() == before
+        await talk.ask()
+        assert await count() == before + 1

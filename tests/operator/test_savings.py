@@ -30,6 +30,15 @@ async def test_requests_without_a_price_are_counted_and_their_models_named() -> 
         assert made.tokens_before == made.tokens_after > 0
 
 
+async def test_requests_that_failed_are_counted_apart() -> None:
+    async with talking("passthrough") as talk:
+        before = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
+        await talk.proxy.rows("UPDATE exchanges SET status = 'failed', prompt_tokens = NULL, meter = NULL")
+        made = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
+    assert (before.failed, made.failed, made.without_usage, made.unpriced) == (0, before.requests, 0, 0)
+    assert before.requests > 0
+
+
 async def test_more_sessions_than_are_added_up_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(savings, "MAX_SESSIONS", 0)
     async with talking("passthrough") as talk:

@@ -11,8 +11,12 @@ def test_a_title_is_one_line_without_tags_and_without_the_agent_s_own_context() 
     assert make_title("<system-reminder>Be careful.</system-reminder>\nPaint it.") == "Paint it."
     assert make_title("<environment_context>\n<cwd>/w</cwd>\n</environment_context>") == ""
     assert make_title("<system-reminder>cut off in the midd") == ""
+    command = "<command-message>review</command-message>\n<command-name>/review</command-name>"
+    assert make_title(command) == "/review", "the name of the command stands there once"
+    assert make_title("<local-command-caveat>Caveat: do not answer.</local-command-caveat>") == ""
     long = make_title("word " * 100)
     assert (len(long), long[-1]) == (TITLE_CHARS, "…")
+    assert make_title("word " * 100, 10) == "word word…"
     assert make_title("if a < b and c > d: stop") == "if a < b and c > d: stop"
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ _MORE = re.compile(r"for more select substr\(content, \d+, (\d+)\)")
 _NEXT = re.compile(r'next: recall\(id="\w+", page=(\d+)\)')
 WINDOW = 8_000
 """Tokens that the model is known to have: few, so that policies which act on a full window act."""
+SHORTENED = 10
+"""One in so many messages is asked for as by a client that has shortened its history itself: all is looked up in the
+store."""
 
 
 @dataclass
@@ -65,7 +68,8 @@ async def check(proxy: Running, model: Model, conversation: Conversation, *, ste
         "SELECT key, count(*) FROM edits WHERE session = ? AND action <> 'append' GROUP BY key", name
     )
     raws = [json.dumps(message).encode() for message in conversation["messages"]]
-    keys = chain.compute_keys(tenant, [read_message(raw) for raw in raws])
+    messages = [read_message(raw) for raw in raws]
+    keys = chain.compute_keys(tenant, messages)
     places = {k: n for n, k in enumerate(keys) if conversation["messages"][n]["role"] not in ("system", "developer")}
     found.edits = sum(count for _, count in rows)
     for k, _ in rows:
@@ -74,11 +78,13 @@ async def check(proxy: Running, model: Model, conversation: Conversation, *, ste
         else:
             found.wrong.append(f"{name}: an edit of a message that nobody sent")
     context = open_tool_context(proxy, tenant, session)
+    whole = replace(context, prompt=messages, prompt_keys=keys)  # as in a request: where a message is from stands there
     table = await contents(context)
     every = max(1, -(-len(lost) // queries))
     for count, n in enumerate(sorted(lost)):
         message, public = conversation["messages"][n], chain.public_id(keys[n])
-        if same(message, table.get(public, "")) and same(message, await recalled(context, public)):
+        asked = context if count % SHORTENED == 0 else whole
+        if same(message, table.get(public, "")) and same(message, await recalled(asked, public)):
             found.recalled += 1
         else:
             found.wrong.append(f"{name}: recall of {n}, {public}")

@@ -104,14 +104,14 @@ class Searched:
         """What the model gets."""
         return format_result(msgspec.convert(sandbox_child.run_statement(self._database, sql), QueryResult), self._most)
 
-    def ids(self, question: str, rounds: int) -> set[str]:
-        """All that it has read in so many rounds."""
-        found: set[str] = set()
+    def ids_by_round(self, question: str, rounds: int) -> list[frozenset[str]]:
+        """All that it has read after each of so many rounds."""
+        found: list[frozenset[str]] = []
         for sql in queries(question, rounds):
             head, *lines = self.ask(sql).split("\n")
             assert "[+" not in head, head  # no row was cut to make room
-            found.update(json.loads(line)[0] for line in lines)
+            found.append(frozenset(json.loads(line)[0] for line in lines).union(*found[-1:]))
             if len(lines) < ROWS:
                 assert "more with OFFSET" not in head, head
-                break
+                return found + found[-1:] * (rounds - len(found))
         return found

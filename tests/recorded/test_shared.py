@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import random
 import socket
-import subprocess
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.recorded import policies
+from tests.recorded.scorer import load_scorer
 from tests.running import running_beside
 
 pytestmark = pytest.mark.slow
@@ -44,11 +45,11 @@ def free_port() -> int:
 
 def run(shared: Path, out: Path, *arguments: str) -> Rows:
     """The scorer's rows, one a file and one for all."""
-    script = shared / "replay" / "replay_score.py"
-    command = [sys.executable, str(script), "--out", str(out), *arguments]
-    environment = {name: value for name, value in os.environ.items() if name != "TIKTOKEN_CACHE_DIR"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    scorer = load_scorer(shared)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves closing its files to the interpreter
+        patch.setattr(sys, "argv", ["replay_score.py", "--out", str(out), *arguments])
+        asyncio.run(scorer.main())
     rows: Rows = json.loads(out.read_text())["rows"]
     return rows
 
@@ -101,9 +102,20 @@ SAMPLE = ("livemcpbench", "swe-agent", "tau-bench")
 """The small files, whole."""
 
 
+def test_without_a_proxy_the_scorer_finds_what_it_says_that_doing_nothing_costs(shared: Path, tmp_path: Path) -> None:
+    rows = run(shared, tmp_path / "rows.json", "--direct", *files(shared / OPEN, *SAMPLE))
+    for row in rows.values():
+        for price in PRICES:
+            assert row[f"cost@{price}"] == row[f"effective@{price}"] == row[f"plain@{price}"] > 0
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_thrifty_is_sound_on_a_sample(shared: Path, tmp_path: Path, way: str) -> None:
     assert_sound(score(shared, tmp_path, "thrifty", SAMPLE, *WAYS[way]))
+
+
+def test_thrifty_bold_is_sound_on_runs_with_edits(shared: Path, tmp_path: Path) -> None:
+    assert_sound(score(shared, tmp_path, "thrifty-bold", ("entire-cli",), "--limit", "2", "--stream"))
 
 
 def test_thrifty_is_sound_on_long_runs(shared: Path, tmp_path: Path) -> None:

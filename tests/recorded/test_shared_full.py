@@ -9,7 +9,7 @@ import pytest
 
 from tests.recorded.play import read
 from tests.recorded.strict import text_of
-from tests.recorded.test_shared import AGENTS, DEAR, OPEN, PRICES, WAYS, Rows, assert_sound, files, run, score
+from tests.recorded.test_shared import AGENTS, DEAR, OPEN, PRICES, WAYS, Rows, assert_sound, score
 
 pytestmark = [pytest.mark.full_replay, pytest.mark.long]
 
@@ -18,19 +18,11 @@ FAR_APART = ("stream and header",)
 SHARES = ("recall_far", "lines", "in_place_text", "faults", "outcomes_cut", "outcomes_failed_cut", "misleading")
 
 
-@pytest.fixture(scope="module")
-def direct(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """What the same runs come to without a proxy."""
-    folder = tmp_path_factory.mktemp("direct")
-    return run(shared, folder / "rows.json", "--direct", *files(shared / OPEN, *AGENTS))
-
-
-def figures(rows: Rows, direct: Rows) -> Iterator[str]:
+def figures(rows: Rows) -> Iterator[str]:
     """A line a file: cost and effective at every pair of prices relative to doing nothing, and the shares."""
     for name, row in rows.items():
-        base = direct[name]
-        costs = [f"{price} {row[f'cost@{price}'] / base[f'cost@{price}']:.3f}" for price in PRICES]
-        worth = [f"{price} {row[f'effective@{price}'] / base[f'effective@{price}']:.3f}" for price in PRICES]
+        costs = [f"{price} {row[f'cost@{price}'] / row[f'plain@{price}']:.3f}" for price in PRICES]
+        worth = [f"{price} {row[f'effective@{price}'] / row[f'plain@{price}']:.3f}" for price in PRICES]
         shares = [f"{share} {row[share]}" for share in SHARES]
         told = (
             f"cost {', '.join(costs)}",
@@ -43,15 +35,15 @@ def figures(rows: Rows, direct: Rows) -> Iterator[str]:
 
 @pytest.mark.parametrize("way", FAR_APART)
 def test_thrifty_pays_on_all_agent_runs(
-    shared: Path, tmp_path: Path, direct: Rows, way: str, capsys: pytest.CaptureFixture[str]
+    shared: Path, tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = score(shared, tmp_path, "thrifty", AGENTS, *WAYS[way])
     with capsys.disabled():
-        print(f"\nthrifty, {way}, relative to doing nothing\n  " + "\n  ".join(figures(rows, direct)))
+        print(f"\nthrifty, {way}, relative to doing nothing\n  " + "\n  ".join(figures(rows)))
     assert_sound(rows)
-    total, base = rows["TOTAL"], direct["TOTAL"]
-    assert total[f"cost@{DEAR}"] <= 0.77 * base[f"cost@{DEAR}"]
-    assert total[f"effective@{DEAR}"] <= 0.79 * base[f"effective@{DEAR}"]
+    total = rows["TOTAL"]
+    assert total[f"cost@{DEAR}"] <= 0.77 * total[f"plain@{DEAR}"]
+    assert total[f"effective@{DEAR}"] <= 0.79 * total[f"plain@{DEAR}"]
     assert total["recall_far"] >= 0.997
     assert total["lines"] >= 0.978
     assert total["in_place_text"] >= 0.967, "the numbers of a listing left aside: most of them are thinned out"
@@ -62,18 +54,16 @@ def test_thrifty_pays_on_all_agent_runs(
         f"{name} at {price}"
         for name in rows
         for price in PRICES
-        if rows[name][f"effective@{price}"] > direct[name][f"effective@{price}"]
+        if rows[name][f"effective@{price}"] > rows[name][f"plain@{price}"]
     ]
     assert above == [], "nowhere dearer than doing nothing"
 
 
 @pytest.mark.again
-def test_rolling_is_sound_on_all_agent_runs(
-    shared: Path, tmp_path: Path, direct: Rows, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rolling_is_sound_on_all_agent_runs(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = score(shared, tmp_path, "rolling", AGENTS, "--stream")
     with capsys.disabled():
-        print("\nrolling, relative to doing nothing\n  " + "\n  ".join(figures(rows, direct)))
+        print("\nrolling, relative to doing nothing\n  " + "\n  ".join(figures(rows)))
     assert_sound(rows)
 
 

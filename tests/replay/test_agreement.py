@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -24,6 +23,7 @@ from proxy.replay.report import ReportRow, build_row
 from proxy.replay.score import ReplayTotals
 from proxy.settings.load import Settings
 from proxy.web.app import make_policies
+from tests.recorded.scorer import load_scorer
 from tests.running import running
 
 SAMPLE = {"entire-cli": 1, "mini-swe-agent": 1, "livemcpbench": 4, "swe-agent": 2, "tau-bench": 3}
@@ -33,12 +33,7 @@ TOLERANCE = 0.01
 
 @pytest.fixture(scope="module")
 def scorer(shared: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("replay_score", shared / "replay" / "replay_score.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_scorer(shared)
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +126,14 @@ async def test_doing_nothing_is_found_to_be_the_same(scorer: ModuleType, sample:
 async def test_a_baseline_is_found_to_be_the_same(
     scorer: ModuleType, sample: list[RecordedConversation], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weigh = TokenCounter(estimate_text_tokens)
+    token_counter = TokenCounter(estimate_text_tokens)
     baseline = BASELINES[name]
     # Half of a history is chosen by its tokens: both have to count them alike.
-    monkeypatch.setitem(BASELINES, name, lambda messages, _: baseline(messages, weigh))
+    monkeypatch.setitem(BASELINES, name, lambda messages, _: baseline(messages, token_counter))
 
     def transform(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         history = [read_message(json.dumps(message).encode()) for message in messages]
-        return [json.loads(raw) for raw in baseline(history, weigh)]
+        return [json.loads(raw) for raw in baseline(history, token_counter)]
 
     theirs = await scored(scorer, sample, transform)
     agree(theirs, found(scorer, sample, Contender(name, None, name)))

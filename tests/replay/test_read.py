@@ -69,6 +69,17 @@ def test_a_file_that_is_not_text_is_told_too(tmp_path: Path) -> None:
         count_conversations([file])
 
 
+def test_a_folder_an_empty_list_and_a_file_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.json"
+    empty.write_text("[]")
+    with pytest.raises(ConfigError, match="this one is an empty list"):
+        list(read_conversations(empty))
+    with pytest.raises(ConfigError, match=r"this is a folder. Name the files in it, as in .*/\*.jsonl"):
+        list(read_conversations(tmp_path))
+    with pytest.raises(ConfigError, match="a file that can be read"):
+        list(read_conversations(Path("/proc/self/mem")))  # its first page is nobody's
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a file that is there"):
         count_conversations([tmp_path / "none.jsonl"])

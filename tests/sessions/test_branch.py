@@ -86,11 +86,11 @@ def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_t
     assert live_session.restore_token_count(b"k", again, counter)
     assert counter(again) == 77
     assert counter(known) == 9
-    for key, one, weigh in (
+    for key, one, token_counter in (
         (b"k", again, other),
         (b"k", message(user("Hallo")), counter),
         (b"new", message(user("Hello")), counter),
         (b"none", message(user("Hello")), counter),
     ):
-        assert not live_session.restore_token_count(key, one, weigh)
-        assert not weigh.has_count(one)
+        assert not live_session.restore_token_count(key, one, token_counter)
+        assert not token_counter.has_count(one)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from proxy.dialects.responses.chained import ChainFacts
-from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, HistoryMemory, KnownHistory
+from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, HistoryMemory, ItemMemory, KnownHistory
 
 
 def history(*messages: bytes, session: str = "s1") -> KnownHistory:
@@ -38,6 +38,19 @@ def test_a_session_is_forgotten_with_all_its_names() -> None:
     assert memory.size == 2
 
 
+def test_items_are_remembered_within_a_bound_and_forgotten_with_their_session() -> None:
+    memory = ItemMemory(10)
+    memory.put("t", "s1", "msg_1", b"four")
+    memory.put("t", "s2", "msg_2", b"four")
+    assert (memory.get("t", "msg_1"), memory.get("u", "msg_1"), memory.size) == (b"four", None, 8)
+    memory.put("t", "s2", "msg_2", b"12345")
+    memory.put("t", "s1", "msg_3", b"12")
+    assert [memory.get("t", f"msg_{n}") for n in (1, 2, 3)] == [None, b"12345", b"12"], "the oldest went"
+    memory.remove_session("t", "s2")
+    assert (memory.get("t", "msg_2"), memory.size) == (None, 2)
+    memory.remove("t", "msg_9")
+
+
 def test_a_chain_says_where_its_history_is() -> None:
     held = Chain(ChainFacts("resp_1"), b"")
     assert (held.is_held, held.is_ours, held.word) == (True, False, "provider, unknown")
@@ -47,5 +60,6 @@ def test_a_chain_says_where_its_history_is() -> None:
     assert (taken.is_held, taken.is_ours, taken.word) == (False, True, "taken over")
     begun = Chain(ChainFacts(), b"")
     assert (begun.is_held, begun.is_ours, begun.word) == (False, False, "")
+    assert replace(begun, is_resolved=True).word == "taken over", "items that it refers to came from the store"
     assert not replace(begun, adds_encrypted=True).is_ours, "items that cannot be written again stay at the provider"
     assert replace(begun, is_whole=True).is_ours

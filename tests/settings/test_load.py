@@ -104,7 +104,7 @@ def test_config_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch
         ('[upstreams.main]\nmodels = ["*"]\n', "upstreams.main.base_url", 1, "a value"),
         ('[upstreams.main]\nbase_url = "ftp://a"\n', "upstreams.main.base_url", 2, "http"),
         ('[upstreams.main]\nbase_url = "https://u:p@a/"\n', "upstreams.main.base_url", 2, "credentials"),
-        ('[upstreams.main]\nbase_url = ""\n', "upstreams.main.base_url", 2, "character"),
+        ('[upstreams.main]\nbase_url = ""\n', "upstreams.main.base_url", 2, "not empty"),
         ('[groups]\nobservation = [\n "ok",\n "(",\n]\n', "groups.observation[1]", 2, "regular expression"),
         ('policy = "nonesuch"\n', "policy", 1, "thrifty"),
         ('policy = "../etc"\n', "policy", 1, "a name"),
@@ -128,7 +128,8 @@ def test_what_is_wrong_is_told_with_key_line_and_what_is_allowed(
     error = refused(file)
     assert (error.key, error.line, error.source) == (key, line, str(file))
     assert allowed in error.allowed
-    assert str(error).startswith(f"{file}:{line}: {key} = ")
+    said = "is not given; needed: " if error.value is None else f"= {error.value!r} is not usable; allowed: "
+    assert str(error).startswith(f"{file}:{line}: {key} {said}")
 
 
 def test_a_wrong_variable_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,8 +154,10 @@ def test_what_cannot_be_restored_changes_nothing(tmp_path: Path) -> None:
         restore_file(path, path)
     foreign = tmp_path / "foreign"
     foreign.write_text("hello")
-    with pytest.raises(StoreRefused, match="cannot be read"):
+    with pytest.raises(StoreRefused, match=r"cannot be read.*`context-proxy backup` has written"):
         restore_file(foreign, path)
+    with pytest.raises(StoreRefused, match=r"there is no database .*`context-proxy backup` has written"):
+        restore_file(tmp_path / "nonesuch", path)
     lock = sqlite_files.FileLock(path)
     lock.acquire()
     with pytest.raises(StoreRefused, match="in use"):

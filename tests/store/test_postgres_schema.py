@@ -33,7 +33,8 @@ def test_types_have_their_names_in_tables_and_nowhere_else() -> None:
 async def test_an_empty_database_gets_the_whole_schema_once(database: str) -> None:
     assert await run(database) == len(MIGRATIONS)
     assert await execute(database, VERSION) == [(LATEST_VERSION,)]
-    names = await execute(database, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    whole = "relkind IN ('r', 'p') AND NOT relispartition AND relnamespace = 'public'::regnamespace"
+    names = await execute(database, f"SELECT relname FROM pg_class WHERE {whole}")
     assert {name for (name,) in names} == {*TABLES, "context_proxy_schema"}
     assert await run(database) == 0
 

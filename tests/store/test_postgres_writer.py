@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -150,7 +151,8 @@ async def test_without_locks_a_clash_is_tried_again(
     store: PostgresStore, replica: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a server that knows no advisory locks."""
-    monkeypatch.setattr("proxy.store.postgres_writer._LOCK", "SELECT unnest($1::bigint[])")
+    numbers = itertools.count(1)
+    monkeypatch.setattr("proxy.store.postgres_writer.compute_lock_id", lambda *_: next(numbers))
     puts = []
     for number in range(40):
         puts += [store.put([make.message(digest("a", number))]), replica.put([make.message(digest("b", number))])]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from proxy.store import encode
 from proxy.store.base import Store
-from proxy.store.response_names import MAX_NAME_CHARS, ResponseNameRow
+from proxy.store.response_names import MAX_NAME_BYTES, ResponseNameRow, is_storable
 from tests.store.conftest import Make
 
 
@@ -26,7 +26,7 @@ async def test_a_name_is_found_in_every_session_of_its_tenant_and_in_no_other(st
     assert await store.read_response_name("t2", "resp_1") is None
     assert await store.read_response_name("t1", "resp_3") is None
     assert await store.read_response_name("t1", "") is None
-    assert await store.read_response_name("t1", "r" * (MAX_NAME_CHARS + 1)) is None
+    assert await store.read_response_name("t1", "r" * (MAX_NAME_BYTES + 1)) is None
 
 
 async def test_the_newest_row_of_a_name_counts(store: Store) -> None:
@@ -52,3 +52,11 @@ async def test_an_odd_name_is_stored_and_found(store: Store) -> None:
     found = await store.read_response_name("t1", "resp_\ud800\x00")
     assert found is not None
     assert found.exchange == "x1"
+
+
+async def test_the_long_name_of_a_gateway_is_stored_and_found(store: Store) -> None:
+    """LiteLLM writes the provider, the model and the provider's own name into a name, in base64."""
+    name = "resp_" + "bGl0ZWxsbTpjdXN0b21fbGxtX3Byb3ZpZGVyOm9w" * 7
+    await store.put([named(name)])
+    assert await store.read_response_name("t1", name) == named(name)
+    assert not is_storable("\u65e5" * MAX_NAME_BYTES)

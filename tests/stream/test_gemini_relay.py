@@ -326,3 +326,20 @@ def test_any_rounds_give_an_answer_that_reads_and_is_recognised(
     assert len(set(found["ids"])) == 1
     if withhold:
         assert "Goal: ship it" not in relay.answer.text or relay.answer.text.count("STATE")
+
+
+@pytest.mark.parametrize("comment", [b": keep-alive\r\n\r\n", b": keep-alive\n\n", b"retry: 5\n\n"])
+def test_a_comment_behind_a_hidden_call_does_not_end_the_answer(comment: bytes) -> None:
+    first, last = (b"data: " + json.dumps(one).encode() + b"\r\n\r\n" for one in chunks(own("a"), text("")))
+    relay = GeminiRelay(withhold_state=False, hidden_tools=HIDDEN)
+    out = relay.feed(first + comment) + relay.feed(last + comment) + relay.end()
+    assert relay.goes_on
+    assert [one.id for one in relay.hidden_calls] == ["a"]
+    assert out.count(comment.strip()) == 2
+
+
+def test_a_comment_behind_the_end_leaves_the_end_held() -> None:
+    relay = GeminiRelay(withhold_state=False)
+    out = relay.feed(stream(text("Hello.")) + b": bye\n\n") + relay.end()
+    assert b"finishReason" not in out
+    assert b"finishReason" in relay.terminal

@@ -192,3 +192,20 @@ def test_only_the_data_of_an_event_is_replaced(raw: bytes, changed: bytes) -> No
 def test_data_of_several_lines_is_written_as_several() -> None:
     (event,) = run(b"data: {\ndata: }\n\n")
     assert replace_data(event, b'{\n"a":1}') == b'data: {\ndata: "a":1}\n\n'
+
+
+def test_an_event_of_mixed_line_ends_stays_one_event_with_other_data() -> None:
+    (event,) = run(b'data: {\rdata: "a": 1}\n\n')
+    made = replace_data(event, b'{\n"a": 2}')
+    assert data(run(made + b"data: next\n\n")) == [b'{\n"a": 2}', b"next"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 100])
+def test_a_stream_that_goes_on_behind_another_has_no_byte_order_mark(step: int) -> None:
+    raw = b"\xef\xbb\xbfdata: a\n\ndata: b\n\n"
+    parser = SseParser(drops_mark=True)
+    events = [event for at in range(0, len(raw), step) for event in parser.feed(raw[at : at + step])]
+    assert b"".join(event.raw for event in events) == raw[3:]
+    parser = SseParser(drops_mark=True)
+    assert parser.feed(b"\xef\xbb\xbfdata: a\n") == []
+    assert parser.flush() == [SseEvent(b"data: a\n", b"a")]

@@ -86,8 +86,12 @@ def test_how_the_bytes_are_cut_changes_nothing(mix: str, form: str, end: bytes) 
     single, _ = run([pieces(stream, 1), pieces(last, 1)], withhold=True, drop=form == "openai")
     assert single == whole
     assert relays[0].blocks == ["Goal: x\nContext: y"]
-    step = 1 if (mix, form) in (("oto", "pieces"), ("ot", "openai"), ("to", "one chunk")) else 97
-    for at in range(1, len(stream), step):
+    cuts = {*range(1, len(stream), 97)}
+    if (mix, form) in (("oto", "pieces"), ("ot", "openai"), ("to", "one chunk")):
+        # Lines that end otherwise differ at their ends alone: all other bytes are those of the stream with LF.
+        near = [at + k for at, byte in enumerate(stream) if byte in end for k in (-1, 0, 1, 2)]
+        cuts.update(range(1, len(stream)) if end == b"\n" else near)
+    for at in sorted(cuts & {*range(1, len(stream))}):
         out, others = run([[stream[:at], stream[at:]], [last]], withhold=True, drop=form == "openai")
         assert out == whole, at
         assert others[0].build_round_message() == relays[0].build_round_message()

@@ -139,8 +139,8 @@ def test_sqlite_is_held_to_its_memory(tmp_path: Path) -> None:
     (tmp_path / "without").mkdir()
     # With less than it has, or the machine would be at work for a second.
     less = ("HEAP = 256 << 20", "HEAP = 8 << 20")
-    with_it = Many(ROWS, changed(tmp_path, less))
-    without = Many(ROWS, changed(tmp_path / "without", less, (f'    database.execute(f"{HEAP}")\n', "")))
+    with_it = Many(ROWS, changed(tmp_path, less), wall=60)
+    without = Many(ROWS, changed(tmp_path / "without", less, (f'    database.execute(f"{HEAP}")\n', "")), wall=60)
     try:
         first, second = with_it.ask(sql), without.ask(sql)
     finally:

@@ -53,6 +53,19 @@ def test_a_long_description_does_not_outdo_a_name() -> None:
     assert calls(ask("What is the weather in San Francisco?", tools=[wordy, WEATHER]))[0][0] == "get_weather"
 
 
+AGENT = tool("Agent", "Launch an agent for a task of the conversation", "prompt")
+
+
+def test_reminders_are_no_prompt_and_an_agent_is_started_only_where_it_is_named() -> None:
+    woken = "<system-reminder>\n[NOTIFICATION] The agent has ended. Read its task.\n</system-reminder>\n"
+    assert ask(woken, tools=[AGENT, READ]).calls == (), "or it would be woken by its own agent, without end"
+    assert ask(woken + "Hello!", tools=[AGENT, READ]).calls == ()
+    assert "NOTIFICATION" not in ask(woken + "Hello!").text
+    assert calls(ask(woken + "Read docs/index.md.", tools=[AGENT, READ])) == [("read_file", {"path": "docs/index.md"})]
+    assert ask("Look for a task of the conversation.", tools=[AGENT]).calls == ()
+    assert calls(ask("Start the agent for it.", tools=[AGENT, READ]))[0][0] == "Agent"
+
+
 @pytest.mark.parametrize("said", ["Hello!", "thanks", "Why is the sky blue?", ""])
 def test_small_talk_and_plain_questions_call_nothing(said: str) -> None:
     assert ask(said, tools=[READ, WRITE]).calls == ()

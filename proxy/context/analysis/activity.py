@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
@@ -102,6 +102,20 @@ class ActivityRecord:
     """Number of file changes."""
     current_directory: str = ""
     """The current directory after `cd`, for later commands."""
+    open_calls: Mapping[str, Call] = field(default_factory=dict)
+    """The calls of the newest answer with calls, by id: the results that follow are theirs."""
+    open_commands: Mapping[str, ShellCommand] = field(default_factory=dict)
+
+    def copy(self) -> ActivityRecord:
+        """Return a record that goes on from here, while this one stays as it is."""
+        return replace(
+            self,
+            files_read=dict(self.files_read),
+            files_edited=dict(self.files_edited),
+            files_created=dict(self.files_created),
+            command_runs=dict(self.command_runs),
+            error_lines=dict(self.error_lines),
+        )
 
     def add_call(self, call: Call, result: str | None) -> None:
         """Add one call and its result; None if there is no result."""
@@ -260,19 +274,21 @@ class ActivityRecord:
         return [str(one) for one in self.list_entries()]
 
 
-def build_activity_record(messages: Sequence[Message], has_left: Sequence[bool]) -> ActivityRecord:
+def build_activity_record(
+    messages: Sequence[Message], has_left: Sequence[bool], before: ActivityRecord | None = None
+) -> ActivityRecord:
     """Return the ledger of the calls whose result has left the prompt. has_left: true for each message that has left.
+    before: the ledger of the messages in front of these, which is not changed.
 
     A later call whose result is in the prompt overrules the entries of the same command, and the open items.
     """
-    found = ActivityRecord()
-    calls: dict[str, Call] = {}
-    ran: Mapping[str, ShellCommand] = {}
+    found = ActivityRecord() if before is None else before.copy()
     for message, gone in zip(messages, has_left, strict=True):
         if message.calls:
-            calls, ran = {call.id: call for call in message.calls}, shell_commands.parse_calls(message)
-        elif message.call_id in calls:
-            call, command = calls[message.call_id], ran[message.call_id]
+            found.open_calls = {call.id: call for call in message.calls}
+            found.open_commands = shell_commands.parse_calls(message)
+        elif message.call_id is not None and message.call_id in found.open_calls:
+            call, command = found.open_calls[message.call_id], found.open_commands[message.call_id]
             if gone:
                 found.add_parsed_call(
                     call, command, outcome.read_outcome(message, command), outcome.read_lines(message)

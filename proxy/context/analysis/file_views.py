@@ -79,15 +79,15 @@ def make_outdated_test(view: View) -> Callable[[int], bool]:
 
     To read such a result again would give the text of before the change.
     """
-    calls = dict(refetch.pair_results(view.messages))
+    sources = refetch.find_sources(view)
     changed: dict[str, int] = {}
-    for n, call in calls.items():
-        source = refetch.find_source(call)
-        if source.action == "writes" and source.path and not _has_failed(view, n, call):
+    for n, call in refetch.pair_results(view.messages):
+        source = sources[n]
+        if source.action == "writes" and source.path and not has_failed(view, n, call):
             changed[source.path] = n
 
     def is_outdated(n: int) -> bool:
-        source = refetch.find_source(calls[n]) if n in calls else None
+        source = sources.get(n)
         if source is None or not source.path or source.action not in ("shows", "writes"):
             return False
         return any(at > n and refetch.is_same_file(path, source.path) for path, at in changed.items())
@@ -95,7 +95,8 @@ def make_outdated_test(view: View) -> Callable[[int], bool]:
     return is_outdated
 
 
-def _has_failed(view: View, n: int, call: Call) -> bool:
+def has_failed(view: View, n: int, call: Call) -> bool:
+    """True if the result messages[n] says that its call has failed."""
     return outcome.read_outcome(view.messages[n], shell_commands.parse_call(call)).verdict == "failed"
 
 

@@ -87,23 +87,24 @@ _NOTHING = TextHashes((), "")
 
 def find_names(text: str) -> Iterator[str]:
     """Return the names in a text, in order, with repetitions: words with a digit or one of / _ @ . in them."""
-    return _names(_runs(text), ascii_only=text.isascii())
+    return _names(filterfalse(str.isalpha, _split_runs(text)), ascii_only=text.isascii())
 
 
 def find_distinct_names(text: str) -> list[str]:
     """Return the names in a text, each once, in order."""
-    return remove_duplicates(_names(dict.fromkeys(_runs(text)), ascii_only=text.isascii()))
+    runs = filterfalse(str.isalpha, dict.fromkeys(_split_runs(text)))
+    return remove_duplicates(_names(runs, ascii_only=text.isascii()))
 
 
-def _runs(text: str) -> Iterable[str]:
-    """Return the parts between characters that no name contains, without plain words: faster than a search for
-    names."""
+def _split_runs(text: str) -> list[str]:
+    """Return the parts between characters that no name contains: faster than a search for names."""
     parted = text.encode("utf-8", "surrogatepass").translate(_PARTED).decode("utf-8", "surrogatepass")
-    return filterfalse(str.isalpha, parted.split())
+    return parted.split()
 
 
 def _names(runs: Iterable[str], *, ascii_only: bool) -> Iterator[str]:
-    """Return the names in these runs: an ASCII run is a name as a whole, without punctuation at its ends."""
+    """Return the names in these runs, which are no plain words: an ASCII run is a name as a whole, without punctuation
+    at its ends."""
     if not ascii_only:
         runs = chain.from_iterable([run] if run.isascii() else NAME_PATTERN.findall(run) for run in runs)
     checkpoint()
@@ -216,7 +217,21 @@ def hash_message(message: Message, edit: Edit | None) -> TextHashes:
         return message.derive(_of_message)
     if edit.text is None:
         return _NOTHING
+    if edit.action == "arguments":
+        return hash_replacement(message, _join_shortened(message, edit.text))
     return hash_replacement(message, edit.text)
+
+
+def _join_shortened(message: Message, text: str) -> str:
+    """Return the text of a message and of its calls after an edit of their arguments. text: that of the edit."""
+    written = decode_embedded(text, list[str | None])
+    return "\n".join(
+        [message.text]
+        + [
+            read_argument_texts(call.arguments if new is None else new)
+            for call, new in zip(message.calls, written, strict=False)
+        ]
+    )
 
 
 @lru_cache(maxsize=16)

@@ -11,7 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -474,11 +474,11 @@ def _find_exit_code(given: ResultLines) -> tuple[int | None, list[int]]:
     """Return the exit code and the lines that show it. The code is searched at both ends, and a code other than 0 has
     priority over 0."""
     rows = given.lines
-    filled = [n for n, line in enumerate(rows) if line.strip()]
+    down = (n for n, line in enumerate(rows) if line.strip())
+    up = (n for n in range(len(rows) - 1, -1, -1) if rows[n].strip())
     found: list[tuple[int, int]] = []
-    for n in dict.fromkeys(filled[:3] + filled[-3:]):
-        line = rows[n].strip()
-        match = _CODE.fullmatch(_ANSI.sub("", line)) if len(line) < 120 else None
+    for n in dict.fromkeys((*islice(down, 3), *reversed([*islice(up, 3)]))):
+        match = _CODE.fullmatch(_ANSI.sub("", line)) if len(line := rows[n].strip()) < 120 else None
         if match is not None:
             found.append((next(int(group) for group in match.groups() if group is not None), n))
     if given.code is not None and (given.code or not found):

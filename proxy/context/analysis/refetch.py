@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
 from proxy.chat.chain import canonicalize_arguments, public_id
@@ -122,22 +123,33 @@ class _Known:
     """The results by public id."""
     found: dict[int, Refetch]
     """The refetches, by the index of the new result."""
+    sources: dict[int, ResultSource]
+    """The source of each result, by its index."""
 
     def copy(self) -> _Known:
         by_file = {name: [*held] for name, held in self.by_file.items()}
-        return _Known({**self.by_call}, by_file, {**self.by_id}, {**self.found})
+        return _Known({**self.by_call}, by_file, {**self.by_id}, {**self.found}, {**self.sources})
 
 
 def find_refetches(view: View) -> Mapping[int, Refetch]:
     """Return the refetches of the whole conversation, by the index of the new result."""
+    return _pair(view).found
 
+
+def find_sources(view: View) -> Mapping[int, ResultSource]:
+    """Return the source of each result of a call, by the index of the result."""
+    return _pair(view).sources
+
+
+def _pair(view: View) -> _Known:
     def more(begin: int, known: _Known | None) -> _Known:
-        found = known.copy() if known else _Known({}, {}, {}, {})
+        found = known.copy() if known else _Known({}, {}, {}, {}, {})
         for n, call in pair_results(view.messages, begin):
-            _add_result(found, view, n, find_source(call))
+            found.sources[n] = find_source(call)
+            _add_result(found, view, n, found.sources[n])
         return found
 
-    return view.memo("refetch", more).found
+    return view.memo("refetch", more)
 
 
 def pair_results(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, Call]]:
@@ -177,20 +189,24 @@ def _earlier(known: _Known, source: ResultSource) -> tuple[RefetchKind | None, i
     same = known.by_call.get(source.canonical_call)
     if source.action != "shows" or not source.path:
         return ("repeat", same) if same is not None else (None, None)
-    seen = [n for n, path, action in _of_file(known, source.path) if action == "shows"]
-    if not seen:
+    seen = next((n for n, action in _list_newest_uses(known, source.path) if action == "shows"), None)
+    if seen is None:
         return None, None
-    return ("repeat", same) if same is not None else ("reread", seen[-1])
+    return ("repeat", same) if same is not None else ("reread", seen)
 
 
 def _count_edits(known: _Known, path: str, since: int) -> int:
     if not path:
         return 0
-    return sum(1 for n, _, action in _of_file(known, path) if action == "writes" and n > since)
+    uses = takewhile(lambda use: use[0] > since, _list_newest_uses(known, path))
+    return sum(action == "writes" for _, action in uses)
 
 
-def _of_file(known: _Known, path: str) -> list[tuple[int, str, SourceAction]]:
-    return [entry for entry in known.by_file.get(_find_base_name(path), ()) if is_same_file(entry[1], path)]
+def _list_newest_uses(known: _Known, path: str) -> Iterator[tuple[int, SourceAction]]:
+    """The results that show or write a file, the newest first."""
+    for n, other, action in reversed(known.by_file.get(_find_base_name(path), ())):
+        if is_same_file(other, path):
+            yield n, action
 
 
 def is_same_file(first: str, second: str) -> bool:

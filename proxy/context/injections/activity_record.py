@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from proxy.context.analysis.activity import build_activity_record
+from proxy.context.analysis.activity import ActivityRecord, build_activity_record
 from proxy.context.plan import Edit, Insert, View
 from proxy.context.stage import Injection
 
@@ -37,14 +37,20 @@ class ReportActivity(Injection):
         count, reported = view.memo_edited("activity_record", partial(_count_once, view))
         if count < (reported + self.every if reported else 1):
             return
-        kinds = build_activity_record(view.messages, _find_left_results(view)).list_entries()
+        kinds = view.memo_edited("activity_entries", partial(_extend_record, view)).list_entries()
         heading = "\n\n" + HEADING.format(count=count)
-        while kinds and view.weigh.count_text("\n".join([heading, *map(str, kinds)])) > self.tokens:
+        while kinds and view.token_counter.count_text("\n".join([heading, *map(str, kinds)])) > self.tokens:
             longest = max(kinds, key=lambda kind: len(str(kind)))
             longest.entries.pop()
             kinds = [kind for kind in kinds if kind.entries]
         if kinds:
             yield Insert("tail", "ledger", "\n".join([heading, *map(str, kinds)]), persistent=True)
+
+
+def _extend_record(view: View, begin: int, known: ActivityRecord | None) -> ActivityRecord:
+    """The record, gone on with the messages from an index on. A record without entries is not inserted, and would be
+    due with every request."""
+    return build_activity_record(view.messages[begin:], _find_left_results(view, begin), known)
 
 
 def _count_once(view: View, _: int, known: tuple[int, int] | None) -> tuple[int, int]:
@@ -84,15 +90,15 @@ def _records(edits: Mapping[bytes, Edit], view: View) -> list[tuple[int, bytes, 
     return [(count, k, text) for count, k, text, heading in found if heading not in texts.get(k, "")]
 
 
-def _find_left_results(view: View) -> list[bool]:
-    """Return a bool for each message: true for a result that has left."""
+def _find_left_results(view: View, begin: int = 0) -> list[bool]:
+    """Return a bool for each message from an index on: true for a result that has left."""
     edits, keys = view.edits, view.keys
     return [
         is_result
         and (edit := edits.get(keys[n])) is not None
         and _removes_result(edit)
         and not view.messages[n].is_system
-        for n, is_result in enumerate(view.is_result)
+        for n, is_result in enumerate(view.is_result[begin:], begin)
     ]
 
 

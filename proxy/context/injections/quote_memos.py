@@ -29,7 +29,7 @@ class QuoteMemos(Injection):
         found = list(view.memos if view.literal else self._find_new_memos(view))
         while found:
             text = "\n\n" + memo_matching.render_memos(found)
-            size = view.weigh.count_text(text)
+            size = view.token_counter.count_text(text)
             if view.budget is None or (size <= self.share * view.budget and view.total + size <= view.budget):
                 yield Insert("tail", "memos", text, persistent=not view.literal)
                 return

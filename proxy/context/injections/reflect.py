@@ -64,7 +64,7 @@ class Reflect(ReflectionSettings, Injection):
         if not away:
             return []
         ranked = sorted(zip(call_batches.rank_by_relevance(view, away, looked), away, strict=True), key=_newest_of_best)
-        left = self.tokens - view.weigh.count_text(HEADING)
+        left = self.tokens - view.token_counter.count_text(HEADING)
         kept: list[tuple[int, int, str]] = []
         for rank, one in ranked:
             text = "- " + call_batches.render_call(view, one, looked)
@@ -127,4 +127,6 @@ def _newest_of_best(ranked: tuple[int, AnsweredCall]) -> tuple[int, int]:
 
 
 def _size(view: View, one: AnsweredCall, text: str) -> int:
-    return view.messages[one.result_index].derive(lambda _: view.weigh.count_text(text), ("count", view.weigh, text))
+    return view.messages[one.result_index].derive(
+        lambda _: view.token_counter.count_text(text), ("count", view.token_counter, text)
+    )

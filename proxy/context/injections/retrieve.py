@@ -271,7 +271,7 @@ def _pieces(line: str, longest: int) -> list[str]:
 def _size(view: View, last: Message, text: str) -> int:
     """Return the tokens of a text. The count is stored with `last`: the same texts are tried with each request of a
     turn."""
-    return last.derive(lambda _: view.weigh.count_text(text), ("count", view.weigh, text))
+    return last.derive(lambda _: view.token_counter.count_text(text), ("count", view.token_counter, text))
 
 
 def render_quotation(quotation: Quotation) -> str:

@@ -43,7 +43,7 @@ class ShowScratchpad(Injection):
         ):
             return
         text = "\n\n" + scratchpad.render_scratchpad(now, self.chars)
-        if view.budget is None or view.total + view.weigh.count_text(text) <= view.budget:
+        if view.budget is None or view.total + view.token_counter.count_text(text) <= view.budget:
             yield Insert("tail", "scratchpad", text, persistent=not view.literal)
 
 

@@ -9,6 +9,7 @@ from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
 from proxy.context.stages.refer_repeats import ReferRepeats
+from proxy.context.stages.shorten_arguments import ShortenArguments
 from proxy.context.stages.shorten_results import ShortenResults
 from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.stages.truncate_results import TruncateResults
@@ -21,6 +22,7 @@ BUILT_IN_STAGES: dict[str, type] = {
     "window_by_iteration": WindowByIteration,
     "refer_repeats": ReferRepeats,
     "shorten_results": ShortenResults,
+    "shorten_arguments": ShortenArguments,
     "compress_levels": CompressLevels,
     "distil_results": DistilResults,
     "drop_unimportant": DropUnimportant,

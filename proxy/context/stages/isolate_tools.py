@@ -39,7 +39,7 @@ class IsolateTools(Stage):
                     continue
                 reason = f"tool traffic made for {view.strategies[n]}, not for {view.strategy}"
                 if message.calls and message.text:
-                    count = view.weigh.count_text
+                    count = view.token_counter.count_text
                     calls = sum(PER_CALL + count(call.name) + count(call.arguments) for call in message.calls)
                     yield Proposal(n, "text_only", "isolate_tools", reason, view.original_tokens[n] - calls)
                 else:

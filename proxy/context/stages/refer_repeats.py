@@ -92,7 +92,7 @@ class ReferRepeats(Stage):
         text = self._referring(view, n, earlier, lines)
         if text is not None:
             write = _Write(self, view, n, tuple(earlier), text)
-            after = PER_MESSAGE + view.weigh.count_text(text)
+            after = PER_MESSAGE + view.token_counter.count_text(text)
             reason, is_view = "stands in an earlier result", lines.is_listing
             return Proposal(n, "text", "refer_repeats", reason, after, text, n, write, refers_to_view=is_view)
         if not self.thin or not lines.is_listing:
@@ -100,7 +100,7 @@ class ReferRepeats(Stage):
         text = "\n".join(line_numbers.thin_numbers(lines, 0, len(lines.whole)))
         if len(view.messages[n].text) - len(text) < self.save // 4:
             return None
-        after = PER_MESSAGE + view.weigh.count_text(text)
+        after = PER_MESSAGE + view.token_counter.count_text(text)
         return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, lossless=True, refers_to_view=True)
 
     def rewrite_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
@@ -155,6 +155,9 @@ class ReferRepeats(Stage):
     def _find_own_texts(self, view: View, n: int, mine: frozenset[int]) -> list[_Target]:
         found: list[_Target] = []
         for at in reversed(_find_writing_messages(view, n)):
+            edit = view.find_edit(at)
+            if edit is not None and edit.action == "arguments":
+                continue
             for call, name, text, hashes in view.messages[at].derive(_read_written_texts):
                 if not mine.isdisjoint(hashes) and len(mine & hashes) >= self.lines // 2:
                     held = line_numbers.split_lines(text)
@@ -352,7 +355,8 @@ def _count_common_lines(mine: Sequence[str], at: int, last: int, theirs: Sequenc
 
 
 def _hashes(message: Message) -> frozenset[int]:
-    return _hashes_of(line_numbers.read_lines(message).whole)
+    # The lines as `read_lines` has them. It also looks for line numbers, which takes ten times as long.
+    return _hashes_of(message.text.split("\n"))
 
 
 def _bare_hashes(message: Message) -> frozenset[int]:
@@ -360,7 +364,7 @@ def _bare_hashes(message: Message) -> frozenset[int]:
 
 
 def _hashes_of(lines: Sequence[str]) -> frozenset[int]:
-    return frozenset(hash(line) for line in lines if len(line) >= _LINE)
+    return frozenset(map(hash, [line for line in lines if len(line) >= _LINE]))
 
 
 def _reference(view: View, n: int, lines: NumberedLines, start: int, end: int, target: _Target, first: int) -> str:
@@ -417,6 +421,18 @@ def _referred(
             for first, last, name in _pointers(edit):
                 found.setdefault(name, []).append((first, last))
     return found
+
+
+def find_referred_calls(view: View) -> frozenset[str]:
+    """Return the ids of the calls that references in the prompt name: their arguments have to stay."""
+
+    def find(_: int, known: frozenset[str] | None) -> frozenset[str]:
+        if known is not None:
+            return known  # the value depends on the edits alone
+        made = [edit.text or "" for edit in view.edits.values() if edit.stage == "refer_repeats"]
+        return frozenset(name for text in made for *_, kind, name in _references(text) if kind == "call")
+
+    return view.memo_edited("referred calls", find)
 
 
 def _pointers(edit: Edit) -> list[tuple[int, int, bytes]]:
@@ -494,7 +510,7 @@ def _are_sent(view: View, at: int, edit: Edit | None, kind: str, first: int, las
     if edit is None or message.is_system or not _takes_out(edit):
         return True
     if kind == "call" or edit.text is None:
-        return edit.action not in ("gone", "text_only")
+        return edit.action not in ("gone", "text_only", "arguments")
     there = set(line_numbers.split_lines(edit.text).bare) | set(edit.text.split("\n"))
     whole = line_numbers.read_lines(message)
     return all(line in there or whole.bare[k] in there for k, line in enumerate(whole.whole[first:last], first) if line)

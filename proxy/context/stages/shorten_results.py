@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -21,6 +21,9 @@ from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_c
 StalenessRules = tuple[tuple[int, int], ...]
 """Pairs of (user turns since, steps since). A result is stale as soon as one pair is reached."""
 
+_Written = tuple[int, ShellCommand, ContentKind, str]
+"""(index, command that the message is the result of, kind, stub)"""
+
 ShortenCandidate = tuple[int, ContentKind, int, ShellCommand]
 """(index, kind, tokens of its stub, command that the message is the result of)"""
 
@@ -32,6 +35,10 @@ _LOOK = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "todo")
 _SHOWS = re.compile(
     r"\s*(?:cd [^&;]*(?:&&|;)\s*)?(?:cat|sed -n|head|tail|nl|less|more|awk|bat|git (?:show|diff)|diff)\b(?!.*<<)"
 )
+
+
+_LS_ENTRY = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s")
+"""The beginning of a line of `ls -l`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,11 @@ class ShortenResults(Stage):
     the result in the cache at that time, so that the cut is nearly free."""
     big: int = 250
     """Tokens from which a result counts as large."""
+    listing_rules: StalenessRules = ((0, 9),)
+    """Staleness rules of a list of paths. The agent opens the files of such a list one after another, and their paths
+    rarely stand elsewhere."""
+    listing_most: int = 1000
+    """Tokens above which a list of paths is treated as any other result: it costs more to carry than to fetch again."""
     unknown_rules: StalenessRules = ((0, 4),)
     """Staleness rules of the result of an unknown tool."""
     along_view: int = 3
@@ -82,12 +94,12 @@ class ShortenResults(Stage):
         if True not in view.is_result:
             return
         share = self.recalled_share if "recall" in view.offered_tools else self.share
-        batch = _Batch(view, StubLimits(self.errors, self.chars, share))
+        batch = _Batch(self, view, StubLimits(self.errors, self.chars, share))
         now = view.request_counts[-1]
         turns = _Turns(view)
         again = refetch.find_refetches(view)
         for n, kind, after, command in view.memo_edited("shorten_results", partial(self._open, view), self):
-            since = turns.stale_since(n, self._rules(kind, view.original_tokens[n]))
+            since = turns.stale_since(n, self._rules(kind, view.messages[n], view.original_tokens[n]))
             age = now - view.request_counts[n]
             if age < self.again and n in again and again[n].kind == "repeat":
                 continue
@@ -123,11 +135,13 @@ class ShortenResults(Stage):
                 found.append((n, kind, after, command))
         return found
 
-    def _rules(self, kind: ContentKind, tokens: int) -> StalenessRules:
+    def _rules(self, kind: ContentKind, message: Message, tokens: int) -> StalenessRules:
         if kind == "view":
             return self.view_rules
         if kind == "unknown":
             return self.unknown_rules
+        if tokens <= self.listing_most and message.derive(is_path_listing):
+            return self.listing_rules
         return self.big_rules if tokens >= self.big else self.other_rules
 
 
@@ -164,11 +178,18 @@ class _Turns:
 
 
 class _Batch:
-    """Builder of the stubs of a batch. The contents of the prompt are indexed once, when the first stub is written."""
+    """Builder of the stubs of a batch. The contents of the prompt are indexed once, when the first stub is written.
 
-    def __init__(self, view: View, keep: StubLimits) -> None:
+    The stubs are kept with the history. A request with the same messages and the same edits in force takes them if it
+    writes the same batch. Such a request is a retry, another sample of the same prompt, or a second pass of this one.
+    """
+
+    def __init__(self, stage: ShortenResults, view: View, keep: StubLimits) -> None:
+        self._stage = stage
         self._view = view
         self._keep = keep
+        self._written: list[_Written] = []
+        self._known: Sequence[_Written] = ()
         self._made: StubWriter | None = None
         self._referred: dict[bytes, list[tuple[int, int]]] = {}
         self._newest: Mapping[int, frozenset[str]] = {}
@@ -180,11 +201,34 @@ class _Batch:
 
     def write(self, n: int, command: ShellCommand, gone: frozenset[int], content: ContentKind) -> str:
         """Return the stub of messages[n]. gone: the indices of all messages that are shortened in the same batch."""
+        if not self._written:
+            self._find_known(gone)
+        at = len(self._written)
+        # A stub depends on those that were written before it, so the first one that differs ends what is known.
+        if at < len(self._known) and self._known[at][:3] == (n, command, content):
+            text = self._known[at][3]
+        else:
+            self._known = ()
+            text = self._write(n, command, gone, content)
+        self._written.append((n, command, content, text))
+        return text
+
+    def _find_known(self, gone: frozenset[int]) -> None:
+        kept: dict[Hashable, list[_Written]] = self._view.memo_edited("stubs", lambda _, __: {}, self._stage)
+        key = (gone, self._keep, "recall" in self._view.offered_tools, self._view.request.tools)
+        self._known = kept.get(key, ())
+        kept.clear()
+        kept[key] = self._written
+
+    def _write(self, n: int, command: ShellCommand, gone: frozenset[int], content: ContentKind) -> str:
         if self._made is None:
             self._made = StubWriter(identifiers.PromptIndex(self._view), self._keep)
             self._referred = find_referred_lines(self._view)
             self._newest = file_views.find_newest_lines(self._view, gone)
-            self._is_outdated = file_views.make_outdated_test(self._view)
+            if "recall" in self._view.offered_tools:  # else no stub has a call whose result could be outdated
+                self._is_outdated = file_views.make_outdated_test(self._view)
+            for known in self._written:
+                self._write(known[0], known[1], gone, known[2])
         view = self._view
         message = view.messages[n]
         name = public_id(view.keys[n])
@@ -266,3 +310,16 @@ def is_listing(message: Message) -> bool:
             if left < least:
                 return False
     return len(lines) >= 10
+
+
+def is_path_listing(message: Message) -> bool:
+    """True if a text of 5 or more lines has nothing but a path, or an entry of `ls -l`, on 80 % of them."""
+    lines = [line for line in map(str.strip, message.text.splitlines()) if line]
+    left, least = len(lines), 0.8 * len(lines)
+    for line in lines:
+        is_path = ("/" in line or "." in line) and len(line.split(None, 1)) == 1
+        if not is_path and _LS_ENTRY.match(line) is None:
+            left -= 1
+            if left < least:
+                return False
+    return len(lines) >= 5

@@ -61,7 +61,7 @@ class SummarizeOld(Stage):
         last = len(view.messages) - 1
         for n in fresh:
             yield Proposal(n, "gone", NAME, reason, 0, since=last, needs_index=old.bearer, joint=True)
-        after = view.original_tokens[old.bearer] + view.weigh.count_text(before + text)
+        after = view.original_tokens[old.bearer] + view.token_counter.count_text(before + text)
         why = f"says what {len(covered)} older messages were"
         yield Proposal(old.bearer, "append", NAME, why, after, before + text, since=last, joint=True)
 

@@ -36,11 +36,14 @@ _IMPORT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*"
     r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
 )
+_IMPORT_WORDS = ("import", "use ", "#include", "package ", "require ", '"')
 _CONSTANT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*(?:[A-Za-z#]+\s+){0,4}[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[\w\s:\[\]<>]{0,30}?"
     r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
 )
 """A name in capitals with its value, as a definition has it. The name or the value alone would say nothing."""
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*_")
+"""The beginning of such a name: a text without it has no such line."""
 _SHORT = 100
 """Characters above which a line is no such definition."""
 _HEAD = 60
@@ -83,14 +86,16 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     stays = _outcome_lines(ended, command, is_view=content != "other")
     numbers = [n for n in _telling_lines(message, command, content) if n not in stays]
     fixed = sum(len(lines[n]) for n in _both_ends(numbers, _ERRORS - len(ended.failure_lines)))
-    if len(message.text) > _LONG:
+    if len(message.text) > _LONG and max(map(len, lines), default=0) > _LONG:
         fixed += _LONG * len(_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
     if ended.first_line is not None:
         stays.add(ended.first_line)
     shown = [lines[n][:_SHOWN] for n in stays]
     have = set(identifiers.find_names("\n".join(shown)))
     checkpoint()
-    loose = sum(len(name) + 1 for name in identifiers.list_names(message) if len(name) <= _NAME and name not in have)
+    names = identifiers.list_names(message)
+    left_out = [name for name in names if len(name) > _NAME and name not in have]
+    loose = sum(map(len, names)) + len(names) - sum(len(name) + 1 for name in (*have.intersection(names), *left_out))
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
     room = 0.25 * len(message.text)
@@ -101,14 +106,17 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
 
 def find_error_lines(message: Message) -> tuple[int, ...]:
     """The numbers of the lines that tell of an error; a long line does not count."""
+    if not identifiers.find_error_words(message):
+        return ()
     lines = outcome.read_lines(message)
     return tuple(n for n in _error_lines(message, lines) if len(lines[n]) <= _LONG)
 
 
 def find_reported_errors(message: Message) -> tuple[int, ...]:
     """The numbers of those lines that report an error, and do not only name one as code does."""
-    lines = outcome.read_lines(message)
-    return tuple(n for n in message.derive(find_error_lines) if _REPORT.search(lines[n]))
+    found = message.derive(find_error_lines)
+    lines = outcome.read_lines(message) if found else ()
+    return tuple(n for n in found if _REPORT.search(lines[n]))
 
 
 def _telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
@@ -137,11 +145,18 @@ def _outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: bool) 
 
 def find_imports(message: Message) -> tuple[int, ...]:
     """The numbers of the lines at the front of a file that import something."""
-    return tuple(n for n, line in enumerate(message.text.splitlines()[:_HEAD]) if _IMPORT.match(line))
+    lines = message.text.splitlines()[:_HEAD]
+    front = "\n".join(lines)
+    if any(word in front for word in _IMPORT_WORDS):
+        return tuple(n for n, line in enumerate(lines) if _IMPORT.match(line))
+    # Without these words, only the bracket that ends a list of imports can be found.
+    return tuple(n for n, line in enumerate(lines) if line.rstrip()[-1:] == ")" and _IMPORT.match(line))
 
 
 def find_constants(message: Message) -> tuple[int, ...]:
     """The numbers of the lines that give a name in capitals its value. Other places look these values up."""
+    if message.text.islower() or _CAPITALS.search(message.text) is None:  # no look at each line of most texts
+        return ()
     lines = enumerate(outcome.read_lines(message))
     return tuple(n for n, line in lines if "_" in line and len(line) <= _SHORT and _CONSTANT.fullmatch(line))
 
@@ -269,13 +284,15 @@ class StubWriter:
         lost = [name for name in lost if len(name) <= _NAME]
         checkpoint()
         lost, folded = fold_places(lost)
-        sizes = find_listing_sizes(lines) if any(map(_NUMBER.fullmatch, lost)) else frozenset()
-        ranks = {name: rank_name(name, sizes) for name in lost}
+        ranks = {name: 1 if name.isidentifier() else rank_name(name) for name in lost}
+        if _NUMBER_RANK in ranks.values():
+            ranks.update(dict.fromkeys(find_listing_sizes(lines).intersection(ranks), _LOWEST_RANK))
         checkpoint()
         loose: list[str] = []
         # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
         # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
-        for name in sorted(lost, key=lambda name: ranks[name] == _LOWEST_RANK):
+        has_lowest = _LOWEST_RANK in ranks.values()
+        for name in sorted(lost, key=lambda name: ranks[name] == _LOWEST_RANK) if has_lowest else lost:
             size = len(folded.get(name, name))
             if size > room:
                 break
@@ -299,17 +316,18 @@ _CONTEXT = re.compile(r"(\S*[\w/]\.[a-zA-Z]\w{0,5})-\d+(?![^\s-])")
 _LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s*)?([\d.,]+[KMGTP]?)\s")
 
 
-_LOWEST_RANK = 3
+_NUMBER_RANK, _LOWEST_RANK = 2, 3
 
 
-def rank_name(name: str, sizes: frozenset[str] = frozenset()) -> int:
-    """The rank of a name's worth to an agent, 0 the most: paths, then identifiers, numbers, and last dates and sizes in
-    a listing."""
-    if name in sizes or _DATE.fullmatch(name):
-        return _LOWEST_RANK
-    if _NUMBER.fullmatch(name):
-        return 2
-    return 0 if "/" in name or _FILE.fullmatch(name) else 1
+def rank_name(name: str) -> int:
+    """The rank of a name's worth to an agent, 0 the most: paths, then identifiers, numbers, and last dates. A size in a
+    listing is a number here, and counts as little as a date."""
+    if not name[:1].isalpha() or name[0] == "T":  # no other letter begins a date or a number
+        if _DATE.fullmatch(name):
+            return _LOWEST_RANK
+        if _NUMBER.fullmatch(name):
+            return _NUMBER_RANK
+    return 0 if "/" in name or ("." in name and _FILE.fullmatch(name)) else 1
 
 
 def split_places(names: list[str], lines: Sequence[str]) -> list[str]:
@@ -317,7 +335,7 @@ def split_places(names: list[str], lines: Sequence[str]) -> list[str]:
 
     A line of context around a hit (`src/a.py-11-`) is no place: of it the path stays, and the word.
     """
-    if not any(map(_HIT.match, lines)):
+    if not any("." in line and _HIT.match(line) for line in lines):
         return names
     around = Counter(found[1] for line in lines if "-" in line and (found := _CONTEXT.match(line)) is not None)
     out: dict[str, None] = {}
@@ -339,6 +357,8 @@ def fold_places(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
     Return (the names, those of one file in a row; the short form of each place that follows another one of its file).
     """
+    if not any(":" in name for name in names):
+        return list(dict.fromkeys(names)), {}
     files: dict[str, list[str]] = {}
     for name in names:
         place = _PLACE.fullmatch(name)

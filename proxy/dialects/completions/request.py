@@ -15,6 +15,7 @@ import msgspec
 from proxy.chat import chain, json_spans
 from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
 from proxy.chat.message import Call, ContentShape, Message, PrefixCache, Request
+from proxy.dialects.spans import find_body_members, find_history
 from proxy.errors import NotManaged
 
 CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
@@ -124,7 +125,7 @@ def read_request(
     is over the limits.
 
     prefix: the prefix of an earlier body of the same history; if this body begins with it, only the rest is read.
-    is_prefix_checked: the caller has already checked that the body begins with `front`.
+    is_prefix_checked: the caller has already checked that the body begins with `prefix_cache`.
     """
     if prefix is not None and (is_prefix_checked or body.startswith(prefix.body_prefix)):
         longer = _read_rest(body, read, prefix, limits)
@@ -132,18 +133,12 @@ def read_request(
             return _checked(
                 _request(body, *longer, len(prefix.messages), len(prefix.body_prefix), prefix.memo_values), limits
             )
-    members = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
-    if members is None:
-        raise NotManaged("unreadable", "the body's members cannot be told apart")
-    spans = {m.key: (m.start, m.end) for m in members}
-    if "messages" not in spans:
+    members = find_body_members(body, limits)
+    if "messages" not in members:
         raise NotManaged("shape", "no messages")
-    start, end = spans["messages"]
-    inside = json_spans.find_elements(body[start:end], None if limits is None else limits.messages)
-    if not inside:
-        raise NotManaged("shape", "messages is no list, or an empty one")
-    messages = tuple(read(body[start + a : start + b]) for a, b in inside)
-    return _checked(_request(body, spans, messages, 0, 0, {}), limits)
+    places = find_history(body, members["messages"], limits, "messages is no list, or an empty one")
+    messages = tuple(read(body[start:end]) for start, end in places)
+    return _checked(_request(body, members, messages, 0, 0, {}), limits)
 
 
 def _checked(request: Request, limits: SizeLimits | None) -> Request:
@@ -152,35 +147,17 @@ def _checked(request: Request, limits: SizeLimits | None) -> Request:
     return request
 
 
-_OPEN = b'{"messages":['
-
-
 def _read_rest(
-    body: bytes, read: MessageReader, front: PrefixCache, limits: SizeLimits | None
+    body: bytes, read: MessageReader, prefix_cache: PrefixCache, limits: SizeLimits | None
 ) -> tuple[dict[str, tuple[int, int]], tuple[Message, ...]] | None:
-    """(spans, messages) of a body that begins with `front`; None if the rest does not continue from there."""
-    rest = body[len(front.body_prefix) :].lstrip(b" \t\r\n")
-    more = rest[:1] == b","
-    if more:
-        rest = rest[1:]
-    elif rest[:1] != b"]":
+    """(spans, messages) of a body that begins with `prefix_cache`; None if the rest does not continue from there."""
+    most = (None, None) if limits is None else (limits.messages - len(prefix_cache.messages), MAX_TOP_LEVEL_KEYS)
+    known = (prefix_cache.spans, prefix_cache.messages_start)
+    found = json_spans.find_rest(body, len(prefix_cache.body_prefix), "messages", *known, *most)
+    if found is None:
         return None
-    # Everything after the known messages becomes a separate body. Its spans, moved by `by`, are the wanted spans.
-    members = json_spans.find_members(_OPEN + rest, None if limits is None else MAX_TOP_LEVEL_KEYS)
-    most = None if limits is None else limits.messages - len(front.messages)
-    inside = json_spans.find_elements((_OPEN + rest)[members[0].start : members[0].end], most) if members else None
-    if members is None or inside is None or more != bool(inside):
-        return None  # for example a comma with nothing after it
-    by = len(body) - len(rest) - len(_OPEN)
-    spans = dict(front.spans)
-    spans["messages"] = (front.messages_start, members[0].end + by)
-    for member in members[1:]:
-        if member.key in spans:
-            return None  # a duplicate key: the caller then reads the whole body, and refuses it there
-        spans[member.key] = (member.start + by, member.end + by)
-    at = members[0].start + by
-    messages = (*front.messages, *(read(body[at + a : at + b]) for a, b in inside))
-    return spans, messages
+    spans, inside = found
+    return spans, (*prefix_cache.messages, *(read(body[start:end]) for start, end in inside))
 
 
 _PREFIX = re.compile(rb'"prefix"\s*:\s*true')
@@ -235,9 +212,7 @@ def build_prefix_cache(request: Request) -> PrefixCache:
     """The prefix with which the next request of the same history is expected to begin."""
     start, end = request.spans["messages"]
     spans = {name: span for name, span in request.spans.items() if span[1] <= start}
-    end -= 1
-    while request.body[end - 1] in b" \t\r\n":
-        end -= 1
+    end = json_spans.find_array_end(request.body, (start, end))
     return PrefixCache(memoryview(request.body)[:end], start, spans, request.messages, request.memo_values)
 
 
@@ -376,6 +351,39 @@ def remove_calls(raw: bytes) -> bytes:
         if json_spans.find_member(raw, name):
             raw = json_spans.remove_member(raw, name)
     return raw
+
+
+def replace_arguments(raw: bytes, arguments: Sequence[str | None]) -> bytes:
+    """The assistant message with other arguments in its calls. arguments: one entry for each call, None for a call that
+    stays as it is. Raises ValueError if a call has no arguments of that kind."""
+    calls = json_spans.find_member(raw, "tool_calls")
+    elements = json_spans.find_elements(raw[calls.start : calls.end]) if calls is not None else None
+    if calls is None or elements is None or len(elements) != len(arguments):
+        raise ValueError("a message with other calls")
+    for (start, end), new in reversed(list(zip(elements, arguments, strict=True))):
+        if new is None:
+            continue
+        call = raw[calls.start + start : calls.start + end]
+        function = json_spans.read_value(call, "function")
+        if function is None or json_spans.read_value(function, "arguments") is None:
+            raise ValueError("a call without arguments")
+        changed = json_spans.set_member(function, "arguments", msgspec.json.encode(new))
+        made = json_spans.set_member(call, "function", changed)
+        raw = raw[: calls.start + start] + made + raw[calls.start + end :]
+    return raw
+
+
+def read_changed_arguments(old: bytes, new: bytes) -> list[str | None] | None:
+    """For each call of an edited assistant message its new arguments, None if they are unchanged. None if anything but
+    arguments has changed."""
+    before, after = read_message(old).calls, read_message(new).calls
+    if len(before) != len(after):
+        return None
+    changed = [a.arguments if a.arguments != b.arguments else None for b, a in zip(before, after, strict=True)]
+    try:
+        return changed if any(changed) and replace_arguments(old, changed) == new else None
+    except ValueError:
+        return None
 
 
 def make_user_message(text: str) -> bytes:

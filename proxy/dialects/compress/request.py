@@ -82,10 +82,7 @@ def read_compress_request(body: bytes, limits: SizeLimits | None = None) -> Comp
     span = members.get("messages")
     if span is None:
         raise NotManaged("shape", "no messages")
-    inside = json_spans.find_elements(body[span[0] : span[1]], None if limits is None else limits.messages)
-    if not inside:
-        raise NotManaged("shape", "messages is no list, or an empty one")
-    rows = tuple((span[0] + start, span[0] + end) for start, end in inside)
+    rows = spans.find_history(body, span, limits, "messages is no list, or an empty one")
     messages = [read_message(body[start:end]) for start, end in rows]
     roles = {message.role for message in messages}
     if roles.isdisjoint(("assistant", "tool")):

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from proxy.chat import chain, json_spans
-from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Call, ContentShape, Message
 from proxy.dialects import spans
 from proxy.dialects.base import OutgoingMessage
@@ -162,11 +162,7 @@ def read_gemini_request(body: bytes, limits: SizeLimits | None = None, path: str
 
 
 def _read_request(body: bytes, limits: SizeLimits | None, place: Place) -> GeminiRequest:
-    most = None if limits is None else MAX_TOP_LEVEL_KEYS
-    found = json_spans.find_members(body, most)
-    if found is None:
-        raise NotManaged("unreadable", "the body's members cannot be told apart")
-    members = {one.key: (one.start, one.end) for one in found}
+    members = spans.find_body_members(body, limits)
     root = find_span(members, "generateContentRequest") or (0, len(body))  # of countTokens
     if root != (0, len(body)):
         members = spans.read_members(body, root)
@@ -176,15 +172,13 @@ def _read_request(body: bytes, limits: SizeLimits | None, place: Place) -> Gemin
     span = find_span(members, "contents")
     if span is None:
         raise NotManaged("shape", "no contents")
-    inside = json_spans.find_elements(body[span[0] : span[1]], None if limits is None else limits.messages)
-    if not inside:
-        raise NotManaged("shape", "contents is no list, or an empty one")
+    contents = spans.find_history(body, span, limits, "contents is no list, or an empty one")
     reader = _ContentReader(body)
     system = values.raw("systemInstruction")
     if system is not None and system != b"null":
         reader.units.append(_convert_system(system))
-    for n, (start, end) in enumerate(inside):
-        reader.add(n, (span[0] + start, span[0] + end))
+    for n, one in enumerate(contents):
+        reader.add(n, one)
     reader.end_answer()
     chats = [unit.chat for unit in reader.units]
     return GeminiRequest(

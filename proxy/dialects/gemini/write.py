@@ -15,7 +15,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import OutgoingMessage
-from proxy.dialects.completions.request import read_message
+from proxy.dialects.completions.request import read_changed_arguments, read_message
 from proxy.dialects.gemini.contents import (
     convert_part,
     find_span,
@@ -200,9 +200,10 @@ class _Writer:
         unit = self._units[n]
         if new == unit.chat:
             return [(place, self._body[slice(*self._places[place])]) for place in unit.places]
-        if json_spans.find_member(new, "wire") is None:
-            raise ValueError("an answer of the model is never edited")
-        parts = b",".join(make_answer_parts(new, is_signed=self._is_signed))
+        is_plain = json_spans.find_member(new, "wire") is None
+        if is_plain and read_changed_arguments(unit.chat, new) is None:
+            raise ValueError("an answer of the model is never edited, but for the arguments of its calls")
+        parts = b",".join(make_answer_parts(new, is_signed=self._is_signed and not is_plain))
         return [(unit.place, b'{"role":"model","parts":[' + parts + b"]}")]
 
     def _write_user(self, draft: _Draft, place: int) -> bytes:

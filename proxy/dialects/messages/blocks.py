@@ -11,7 +11,7 @@ An assistant message with such blocks bears all its blocks in the member `wire`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,8 +91,11 @@ def _make(role: str, content: bytes, *more: tuple[str, bytes]) -> bytes:
 def _convert_user(blocks: Sequence[bytes]) -> tuple[MessageUnit, ...]:
     units, others = [], []
     for n, block in enumerate(blocks):
-        if _type(block) == "tool_result":
-            units.append(MessageUnit(_convert_result(block), (n,), is_result=True))
+        members = spans.read_members(block)
+        if "type" not in members:
+            raise NotManaged("shape", "a content block without a type")
+        if json_spans.decode_string(_cut_span(block, members["type"])) == "tool_result":
+            units.append(MessageUnit(_convert_result(block, members), (n,), is_result=True))
         else:
             others.append(n)
     if others or not units:
@@ -101,15 +104,7 @@ def _convert_user(blocks: Sequence[bytes]) -> tuple[MessageUnit, ...]:
     return tuple(units)
 
 
-def _type(block: bytes) -> str:
-    value = json_spans.read_value(block, "type")
-    if value is None:
-        raise NotManaged("shape", "a content block without a type")
-    return json_spans.decode_string(value) or ""
-
-
-def _convert_result(block: bytes) -> bytes:
-    members = spans.read_members(block)
+def _convert_result(block: bytes, members: Mapping[str, spans.Span]) -> bytes:
     found = {name: _cut_span(block, members[name]) for name in _RESULT_MEMBERS if name in members}
     content = found.pop("content", b'""')
     made = b'{"role":"tool","tool_call_id":' + _cut_span(block, members["tool_use_id"]) + b',"content":' + content

@@ -8,7 +8,7 @@ for an hour may not follow one for five minutes, so a mark of the proxy has the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +23,7 @@ LOOKBACK_BLOCKS: Final = 20
 """Blocks in front of a mark, its own included, among which the end of an earlier entry is looked for."""
 
 _KEY = "cache_control"
+_FIELD = b'"cache_control"'
 _AUTOMATIC: Final = 3
 """Section of the mark that Anthropic sets itself at the end of a prompt (`cache_control` beside the messages)."""
 _TOOLS, _SYSTEM, _MESSAGES = 0, 1, 2
@@ -41,7 +42,7 @@ _ROLE = msgspec.json.Decoder(_Role)
 
 def add_breakpoints(body: bytes, wanted: Breakpoints) -> bytes:
     """The body with as many of the wanted marks as there is room for. Raises ValueError if the body cannot be read."""
-    marks = _list_marks(body) if b'"cache_control"' in body else []
+    marks = _list_marks(body) if _FIELD in body else []
     room = MAX_MARKS - len(marks)
     if room <= 0 or not (wanted.has_tail or wanted.answers):
         return body
@@ -57,13 +58,34 @@ def add_breakpoints(body: bytes, wanted: Breakpoints) -> bytes:
     return spans.apply_replacements(body, replacements.values())
 
 
-def read_client_marks(body: bytes) -> ClientMarks:
-    """The marks in a client's body. Raises ValueError or RecursionError if it is not JSON."""
-    marks = _list_marks(body) if b'"cache_control"' in body else []
-    if not marks:
+def read_client_marks(body: bytes, members: Mapping[str, spans.Span], places: Sequence[spans.Span]) -> ClientMarks:
+    """The last mark in a client's body. members, places: spans of the top-level values and of the wire messages. Only
+    the value that holds it is decoded."""
+    if _FIELD not in body:
         return NO_MARKS
-    (section, *_), lifetime = max(marks)
-    return ClientMarks(lifetime or "5m", section >= _MESSAGES)
+    mark = _find_lifetime(body, members.get(_KEY))
+    if mark is not None:
+        return ClientMarks(mark or "5m", in_history=True)
+    for place in reversed(places):
+        found = _list_message_marks(0, spans.read_any(body[slice(*place)])) if has_mark(body, place) else []
+        if found:
+            return ClientMarks(max(found)[1] or "5m", in_history=True)
+    for name in ("system", "tools"):
+        place = members.get(name, (0, 0))
+        marks = _list_outer_marks(0, spans.read_any(body[slice(*place)])) if has_mark(body, place) else []
+        if marks:
+            return ClientMarks(max(marks)[1] or "5m", in_history=False)
+    return NO_MARKS
+
+
+def has_mark(body: bytes, place: spans.Span) -> bool:
+    """True if this part of a body may have a cache mark."""
+    return body.find(_FIELD, *place) >= 0
+
+
+def _find_lifetime(body: bytes, place: spans.Span | None) -> str | None:
+    """The lifetime of the mark beside the messages, None without one."""
+    return None if place is None else next(_read_ttl({_KEY: spans.read_any(body[slice(*place)])}), None)
 
 
 def _list_marks(body: bytes) -> list[tuple[Order, str]]:
@@ -71,12 +93,22 @@ def _list_marks(body: bytes) -> list[tuple[Order, str]]:
     value = spans.read_any(body)
     found: list[tuple[Order, str]] = []
     for section, name in ((_TOOLS, "tools"), (_SYSTEM, "system")):
-        found += [((section, n, 0), ttl) for n, one in enumerate(_read_list(value.get(name))) for ttl in _read_ttl(one)]
+        found += _list_outer_marks(section, value.get(name))
     for n, message in enumerate(_read_list(value.get("messages"))):
-        for k, block in enumerate(_read_list(message.get("content") if isinstance(message, dict) else None)):
-            inside = _read_list(block.get("content")) if isinstance(block, dict) else []
-            found += [((_MESSAGES, n, k), ttl) for one in (*inside, block) for ttl in _read_ttl(one)]
+        found += _list_message_marks(n, message)
     return found + [((_AUTOMATIC, 0, 0), ttl) for ttl in _read_ttl(value)]
+
+
+def _list_outer_marks(section: int, blocks: Any) -> list[tuple[Order, str]]:
+    return [((section, n, 0), ttl) for n, one in enumerate(_read_list(blocks)) for ttl in _read_ttl(one)]
+
+
+def _list_message_marks(n: int, message: Any) -> list[tuple[Order, str]]:
+    found: list[tuple[Order, str]] = []
+    for k, block in enumerate(_read_list(message.get("content") if isinstance(message, dict) else None)):
+        inside = _read_list(block.get("content")) if isinstance(block, dict) else []
+        found += [((_MESSAGES, n, k), ttl) for one in (*inside, block) for ttl in _read_ttl(one)]
+    return found
 
 
 def _read_list(value: Any) -> list[Any]:

@@ -8,20 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
 from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
+from proxy.dialects.messages.breakpoints import has_mark
 from proxy.dialects.messages.write import SYSTEM_PLACE, write_body
 from proxy.errors import NotManaged
 
 MessageConverter = Callable[[bytes], WireMessage]
 """Converter of one wire message; a cache in front of `convert_message` has the same signature."""
+
+MARKED_TAIL: Final = 4
+"""Messages at the end of a prompt in which a client may have set cache marks that it takes off again."""
 
 _SESSION = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 """End of a user id in the older form of Claude Code."""
@@ -44,6 +48,16 @@ class MessagesRequest:
     """`metadata.user_id`."""
     is_cut: bool = False
     """True if an answer in front of another message is empty: all of it was withheld from the client."""
+    stable: int = 0
+    """Number of wire messages that the next body of the same history is expected to begin with, and that are read in
+    the same way there."""
+    value_count: int = 0
+    """Upper bound of the number of JSON values up to `prefix_end`; 0: not counted."""
+
+    @property
+    def prefix_end(self) -> int:
+        """The end of the last message that is expected to stay."""
+        return self.places[self.stable - 1][1] if self.stable else 0
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages. Raises ValueError for a change that may not be made (`write`)."""
@@ -51,50 +65,76 @@ class MessagesRequest:
 
 
 def read_messages_request(
-    body: bytes, limits: SizeLimits | None = None, convert: MessageConverter = convert_message
+    body: bytes,
+    limits: SizeLimits | None = None,
+    before: MessagesRequest | None = None,
+    convert: MessageConverter = convert_message,
 ) -> MessagesRequest:
     """The request in this body. Raises NotManaged: `unreadable` or `shape` for a body that is not understood, `size`
-    over the limits, `chain` if the provider holds the history, `compaction` for a compaction."""
+    over the limits, `chain` if the provider holds the history, `compaction` for a compaction.
+
+    before: an earlier request whose bytes up to its `prefix_end` this body begins with; only the rest is converted.
+    """
+    count = 0
     if limits is not None:
         limits.check_size(body)
-        limits.check_values(body)
-    found = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
-    if found is None:
-        raise NotManaged("unreadable", "the body's members cannot be told apart")
-    members = {one.key: (one.start, one.end) for one in found}
+        known = (before.prefix_end, before.value_count) if before is not None and before.value_count else (0, 0)
+        count = limits.check_values(body, *known)
+    found = None
+    if before is not None and before.stable and not before.is_cut:
+        kept = before.places[: before.stable]
+        found = spans.find_longer_history(body, "messages", before.members, kept, limits)
+    members, places = found or _find_places(body, limits)
     values = _TopLevel(body, members)
     if values.get("thread") is not None:
         raise NotManaged("chain", "the provider holds the history of this request")
     if values.get("compaction") is not None:
         raise NotManaged("compaction", "the request asks for a compaction")
-    span = members.get("messages")
-    if span is None:
-        raise NotManaged("shape", "no messages")
-    inside = json_spans.find_elements(body[span[0] : span[1]], None if limits is None else limits.messages)
-    if not inside:
-        raise NotManaged("shape", "messages is no list, or an empty one")
-    places = tuple((span[0] + start, span[0] + end) for start, end in inside)
     units: list[tuple[int, MessageUnit]] = []
     system = values.raw("system")
     if system not in (None, b"null", b"[]", b'""'):
         units.append((SYSTEM_PLACE, _convert_system(system or b"")))
-    is_cut = False
-    for place, (start, end) in enumerate(places):
+    first = 0
+    if found is not None and before is not None:
+        first = before.stable
+        units += [one for one in before.units if SYSTEM_PLACE < one[0] < first]
+    empty_answers: list[int] = []
+    for place, (start, end) in enumerate(places[first:], first):
         message = convert(body[start:end])
         units += [(place, unit) for unit in message.units]
-        is_cut |= message.role == "assistant" and message.is_empty and place + 1 < len(places)
+        if message.role == "assistant" and message.is_empty:
+            empty_answers.append(place)
     metadata = values.get("metadata")
     user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+    # An empty answer is cut only if another message follows it.
+    stable = _count_stable(body, places[: len(places) - (len(places) - 1 in empty_answers)])
+    marks_behind = json_spans.count_marks(body[places[stable - 1][1] :]) if count and stable else 0
     return MessagesRequest(
         body,
         _write_chat_body(values, [unit.chat for _, unit in units]),
-        tuple(unit.bound for _, unit in units),
+        tuple([unit.bound for _, unit in units]),
         members,
         places,
         tuple(units),
         user_id if isinstance(user_id, str) else "",
-        is_cut,
+        any(place + 1 < len(places) for place in empty_answers),
+        stable,
+        max(1, count - marks_behind) if count and stable else 0,
     )
+
+
+def _count_stable(body: bytes, places: Sequence[spans.Span]) -> int:
+    """Number of wire messages in front of the first one at the end with a cache mark. Clients set marks at the end of
+    a prompt, and take them off when the conversation goes on."""
+    last = [n for n in range(max(1, len(places) - MARKED_TAIL), len(places)) if has_mark(body, places[n])]
+    return last[0] if last else len(places)
+
+
+def _find_places(body: bytes, limits: SizeLimits | None) -> tuple[dict[str, spans.Span], tuple[spans.Span, ...]]:
+    members = spans.find_body_members(body, limits)
+    if "messages" not in members:
+        raise NotManaged("shape", "no messages")
+    return members, spans.find_history(body, members["messages"], limits, "messages is no list, or an empty one")
 
 
 def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:

@@ -15,6 +15,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import OutgoingMessage
+from proxy.dialects.completions.request import read_changed_arguments
 from proxy.dialects.messages.blocks import (
     MessageUnit,
     make_answer_blocks,
@@ -204,8 +205,24 @@ def _write_answer(draft: _Draft, own: dict[int, MessageUnit], content: bytes) ->
     if new == own[n].chat:
         return content
     if json_spans.find_member(new, "wire") is None:
-        raise ValueError("an answer of the model is never edited")
+        arguments = read_changed_arguments(own[n].chat, new)
+        if arguments is None:
+            raise ValueError("an answer of the model is never edited, but for the arguments of its calls")
+        return _write_arguments(content, arguments)
     return make_answer_blocks(new)
+
+
+def _write_arguments(content: bytes, arguments: Sequence[str | None]) -> bytes:
+    """The blocks of an answer with other arguments in its calls; None in `arguments` for a call that stays."""
+    elements = spans.read_elements(content)
+    blocks = [content[start:end] for start, end in elements]
+    calls = [n for n, block in enumerate(blocks) if json_spans.read_value(block, "type") == b'"tool_use"']
+    for n, text in zip(calls, arguments, strict=True):
+        if text is not None:
+            if not isinstance(spans.read_any(text.encode()), dict):
+                raise ValueError("the arguments of a tool call are no object")
+            blocks[n] = json_spans.set_member(blocks[n], "input", text.encode())
+    return spans.rewrite_array(content, (0, len(content)), elements, list(enumerate(blocks)))
 
 
 def _write_string(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:

@@ -21,6 +21,9 @@ from proxy.errors import NotManaged
 ENCRYPTED: Final = "reasoning.encrypted_content"
 """The entry of `include` that asks for reasoning with its token, which can be sent back without a stored response."""
 
+MAX_FACT_BYTES: Final = 64 * 1024
+"""Bytes of a value that is read. A longer one names nothing, and its decoding would take seconds."""
+
 _DEVELOPER_ITEMS: Final = frozenset({"additional_tools", "configuration_update"})
 _LOST: Final = frozenset({"id", "status"})
 """Members of an item that need not come back: the provider gives them to what it stores."""
@@ -50,12 +53,19 @@ class ChainFacts:
 
 def read_chain_facts(body: bytes) -> ChainFacts | None:
     """The facts in a request's body; None if it cannot be read."""
-    found = json_spans.find_members(body, MAX_TOP_LEVEL_KEYS)
+    try:
+        found = json_spans.find_members(body, MAX_TOP_LEVEL_KEYS)
+    except NotManaged:  # too many keys
+        found = None
     if found is None:
         return None
-    names = ("previous_response_id", "conversation", "store", "background", "prompt", "include")
+    names = ("previous_response_id", "conversation", "store", "background", "include")
     try:
-        value = {one.key: spans.read_any(body[one.start : one.end]) for one in found if one.key in names}
+        value = {
+            one.key: spans.read_any(body[one.start : one.end])
+            for one in found
+            if one.key in names and one.end - one.start <= MAX_FACT_BYTES
+        }
     except (ValueError, RecursionError):
         return None
     conversation = value.get("conversation")
@@ -66,15 +76,19 @@ def read_chain_facts(body: bytes) -> ChainFacts | None:
         previous if isinstance(previous, str) else "",
         conversation if isinstance(conversation, str) else "",
         value.get("store") is not False,
-        value.get("background") is not True and value.get("prompt") is None,
+        value.get("background") is not True
+        and all(body[one.start : one.end] == b"null" for one in found if one.key == "prompt"),
         isinstance(include, list) and ENCRYPTED in include,
     )
 
 
-def restore_items(messages: Sequence[bytes]) -> list[bytes]:
-    """The items of canonical messages. Raises ValueError for a message that cannot be written as items again."""
+def restore_items(messages: Sequence[bytes], call_types: dict[str, str] | None = None) -> list[bytes]:
+    """The items of canonical messages. Raises ValueError for a message that cannot be written as items again.
+
+    call_types: the types of the calls in front, by their ids; those of these messages are added to it.
+    """
     made: list[bytes] = []
-    call_types: dict[str, str] = {}
+    call_types = {} if call_types is None else call_types
     for raw in messages:
         message = _OBJECT.decode(raw)
         if message.get("role") == "assistant":
@@ -190,6 +204,25 @@ def write_whole_request(body: bytes, items: Sequence[bytes]) -> bytes:
     for name in ("previous_response_id", "conversation"):
         body = json_spans.remove_member(body, name)
     return json_spans.set_member(body, "input", new)
+
+
+def list_references(body: bytes) -> list[str]:
+    """The ids of the items that a request refers to, in order. Raises ValueError."""
+    return [name for raw in _read_items(body) if (name := _read_reference(raw))]
+
+
+def _read_reference(raw: bytes) -> str:
+    """The id that an item refers to; "" for an item of another type."""
+    item = _OBJECT.decode(raw) if b"item_reference" in raw or b'"type"' not in raw else {}
+    name = item.get("id") if item and wire.find_type(item) == "item_reference" else None
+    return name if isinstance(name, str) else ""
+
+
+def replace_references(body: bytes, items: Mapping[str, bytes]) -> bytes:
+    """The request with these items in the place of the references to them. Raises ValueError, and KeyError for a
+    reference to another item."""
+    made = [items[name] if (name := _read_reference(raw)) else raw for raw in _read_items(body)]
+    return json_spans.set_member(body, "input", b"[" + b",".join(made) + b"]")
 
 
 def write_unstored(body: bytes) -> bytes:

@@ -14,9 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
+from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
 from proxy.dialects.base import BOUND_SEPARATOR, OutgoingMessage
+from proxy.dialects.completions.request import read_changed_arguments
 from proxy.dialects.responses import items as wire
 from proxy.dialects.spans import Replacement, Span
 from proxy.errors import NotManaged
@@ -65,6 +66,14 @@ class ResponsesRequest:
     """Spans of the items in the body; none if `input` is one text."""
     is_cut: bool = False
     """True if reasoning leads to nothing: the call behind it was withheld from the client."""
+    value_count: int = 0
+    """An upper bound of the number of JSON values in the body; 0 if it was not counted."""
+
+    @property
+    def prefix_end(self) -> int:
+        """The end of the last item: the next body of the same history is expected to have the same bytes up to there.
+        0 if `input` is one text."""
+        return self.elements[-1][1] if self.elements else 0
 
     @property
     def has_instructions(self) -> bool:
@@ -84,46 +93,57 @@ class ResponsesRequest:
 
 
 def read_wire_request(
-    body: bytes, limits: SizeLimits | None = None, held: Sequence[bytes] | None = None
+    body: bytes,
+    limits: SizeLimits | None = None,
+    before: ResponsesRequest | None = None,
+    *,
+    held: Sequence[bytes] | None = None,
 ) -> ResponsesRequest:
     """The request in this body. Raises NotManaged: `unreadable` or `shape` for a body that is not understood, `size`
     over the limits, `chain` if the provider holds the history, `compaction` for a compaction.
 
+    before: an earlier request whose bytes up to its `prefix_end` this body begins with; only the rest is read.
     held: the canonical messages that the provider holds, as far as they are known. Then no `chain` is raised, and the
     request may be read but not changed.
     """
-    found = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
-    if found is None:
-        raise NotManaged("unreadable", "the body's members cannot be told apart")
-    members = {one.key: (one.start, one.end) for one in found}
+    count = 0
+    if limits is not None:
+        limits.check_size(body)
+        known = (before.prefix_end, before.value_count) if before is not None and before.value_count else (0, 0)
+        count = limits.check_values(body, *known)
+    found = None
+    if before is not None and before.elements and not before.is_cut and held is None:
+        found = spans.find_longer_history(body, "input", before.members, before.elements, limits)
+    members = spans.find_body_members(body, limits) if found is None else found[0]
     plain = {name: _read(body, members, name) for name in members if name != "input"}
     for name in ("previous_response_id", "conversation"):
         if plain.get(name) is not None and held is None:
             raise NotManaged("chain", f"the provider holds the history: {name}")
-    has_input = "input" in members and body[slice(*members["input"])] not in (b"null", b"[]")
+    start, end = members.get("input", (0, 0))
+    has_input = start < end and not (end - start <= len(b"null") and body[start:end] in (b"null", b"[]"))
     if not has_input and held is None:
         raise NotManaged("shape", "no input") if plain.get("prompt") is None else NotManaged("chain", "a stored prompt")
-    read: list[ItemMessage] = []
-    bound: list[str | None] = []
+    items = _Items(body)
     if isinstance(plain.get("instructions"), str):
-        read.append(ItemMessage(_message("system", plain["instructions"]), _INSTRUCTIONS, 0))
-        bound.append(None)
-    read += [ItemMessage(raw, _HELD, 0) for raw in held or ()]
-    bound += [None] * len(held or ())
+        items.add(ItemMessage(_message("system", plain["instructions"]), _INSTRUCTIONS, 0))
+    for raw in held or ():
+        items.add(ItemMessage(raw, _HELD, 0))
     elements: tuple[Span, ...] = ()
-    barrier = 0
-    is_cut = False
     if not has_input:
-        if not read:
+        if not items.read:
             raise NotManaged("shape", "no input, and nothing is known of the history")
     elif body[members["input"][0]] == _QUOTE:
-        read.append(ItemMessage(_message("user", _read(body, members, "input")), _TEXT_INPUT, 0))
-        bound.append(None)
+        items.add(ItemMessage(_message("user", _read(body, members, "input")), _TEXT_INPUT, 0))
+    elif found is not None and before is not None and before.has_instructions == bool(items.read):
+        elements = found[1]
+        items.go_on(before, elements)
     else:
-        elements = _find_elements(body, members["input"], limits)
-        barrier, is_cut = _read_items(body, elements, read, bound, is_chain=held is not None)
-    chat = _make_chat_body(plain, [one.canonical for one in read])
-    return ResponsesRequest(body, chat, tuple(bound), barrier, tuple(read), members, elements, is_cut)
+        problem = "input is neither a text nor a list, or an empty list"
+        elements = spans.find_history(body, members["input"], limits, problem)
+        items.read_elements(elements, is_chain=held is not None)
+    chat = _make_chat_body(plain, [one.canonical for one in items.read])
+    read, bound = tuple(items.read), tuple(items.bound)
+    return ResponsesRequest(body, chat, bound, items.barrier, read, members, elements, items.is_cut, count)
 
 
 def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:
@@ -138,51 +158,65 @@ def _message(role: str, text: str) -> bytes:
     return msgspec.json.encode({"role": role, "content": text})
 
 
-def _find_elements(body: bytes, span: Span, limits: SizeLimits | None) -> tuple[Span, ...]:
-    found = json_spans.find_elements(body[span[0] : span[1]], None if limits is None else limits.messages)
-    if not found:
-        raise NotManaged("shape", "input is neither a text nor a list, or an empty list")
-    return tuple((span[0] + start, span[0] + end) for start, end in found)
+class _Items:
+    """Reader of the items of `input` into messages."""
 
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.read: list[ItemMessage] = []
+        self.bound: list[str | None] = []
+        self.barrier = 0
+        """Index of the first message behind the last compaction."""
+        self.is_cut = False
+        """True if reasoning leads to nothing."""
 
-def _read_items(
-    body: bytes,
-    elements: Sequence[Span],
-    read: list[ItemMessage],
-    bound: list[str | None],
-    *,
-    is_chain: bool = False,
-) -> tuple[int, bool]:
-    """Append the messages of these items and their tokens. Return the index of the first message behind the last
-    compaction, and True if reasoning leads to nothing. is_chain: the provider holds what is in front."""
-    known: list[tuple[dict[str, Any], bytes]] = []
-    for start, end in elements:
-        raw = body[start:end]
-        try:
-            known.append((_OBJECT.decode(raw), raw))
-        except (ValueError, RecursionError) as problem:
-            raise NotManaged("unreadable", f"an item that cannot be read: {problem}") from problem
-    _refuse_unmanaged([item for item, _ in known], is_chain=is_chain)
-    barrier = at = 0
-    is_cut = False
-    while at < len(known):
-        end = at + 1
-        if wire.find_role(known[at][0]) == "model":
-            while end < len(known) and wire.find_role(known[end][0]) == "model":
-                end += 1
-            run = known[at:end]
-            canonical = wire.make_assistant(run)
-            types = [*(wire.find_type(item) for item, _ in run), "reasoning"]
-            is_cut |= ("reasoning", "reasoning") in pairwise(types)
-            tokens = [token for item, _ in run if (token := wire.find_token(item)) is not None]
-            if any(wire.find_type(item) in wire.COMPACTIONS for item, _ in run):
-                barrier = len(read) + 1
-        else:
-            canonical, tokens = wire.make_message(known[at][0]), []
-        read.append(ItemMessage(canonical, at, end))
-        bound.append(BOUND_SEPARATOR.join(tokens) if tokens else None)
-        at = end
-    return barrier, is_cut
+    def add(self, message: ItemMessage, bound: str | None = None) -> None:
+        """Append a message with its tokens."""
+        self.read.append(message)
+        self.bound.append(bound)
+
+    def go_on(self, before: ResponsesRequest, elements: Sequence[Span]) -> None:
+        """Read the items behind those of an earlier request. If its last message is an answer of the model, that answer
+        is read again: its run of items may go on."""
+        own, end, first = len(self.read), len(before.messages), len(before.elements)
+        if before.messages[-1].canonical.startswith(b'{"role":"assistant"'):
+            end, first = end - 1, before.messages[-1].start
+        self.read += before.messages[own:end]
+        self.bound += before.bound[own:end]
+        self.barrier = before.first_editable if before.first_editable <= end else 0
+        self.read_elements(elements, first, is_chain=True)
+
+    def read_elements(self, elements: Sequence[Span], first: int = 0, *, is_chain: bool = False) -> None:
+        """Append the messages of the items from an index on. is_chain: items in front of them are known."""
+        known: list[tuple[dict[str, Any], bytes]] = []
+        for start, end in elements[first:]:
+            raw = self._body[start:end]
+            try:
+                known.append((_OBJECT.decode(raw), raw))
+            except (ValueError, RecursionError) as problem:
+                raise NotManaged("unreadable", f"an item that cannot be read: {problem}") from problem
+        _refuse_unmanaged([item for item, _ in known], is_chain=is_chain)
+        at = 0
+        while at < len(known):
+            end = at + 1
+            if wire.find_role(known[at][0]) == "model":
+                while end < len(known) and wire.find_role(known[end][0]) == "model":
+                    end += 1
+            self._add_run(known[at:end], first + at)
+            at = end
+
+    def _add_run(self, run: Sequence[tuple[dict[str, Any], bytes]], start: int) -> None:
+        """Append the message of the items of one answer, or of one other item. start: index of the first item."""
+        if wire.find_role(run[0][0]) != "model":
+            self.add(ItemMessage(wire.make_message(run[0][0]), start, start + 1))
+            return
+        canonical = wire.make_assistant(run)
+        types = [*(wire.find_type(item) for item, _ in run), "reasoning"]
+        self.is_cut |= ("reasoning", "reasoning") in pairwise(types)
+        tokens = [token for item, _ in run if (token := wire.find_token(item)) is not None]
+        if any(wire.find_type(item) in wire.COMPACTIONS for item, _ in run):
+            self.barrier = len(self.read) + 1
+        self.add(ItemMessage(canonical, start, start + len(run)), BOUND_SEPARATOR.join(tokens) if tokens else None)
 
 
 def _refuse_unmanaged(items: Sequence[Mapping[str, Any]], *, is_chain: bool) -> None:
@@ -277,6 +311,11 @@ class _Changes:
             raise ValueError("the provider holds a message of this request")
         if raw != message.canonical and is_fixed:
             raise ValueError("a message in front of a compaction cannot be changed")
+        is_answer = raw != message.canonical and message.canonical.startswith(b'{"role":"assistant"')
+        arguments = read_changed_arguments(message.canonical, raw) if is_answer else None
+        if arguments is not None:
+            self._copy_calls(message, arguments)
+            return
         change = None if raw == message.canonical else _compare(message.canonical, raw)
         if message.start == _INSTRUCTIONS:
             if change is not None:
@@ -300,6 +339,22 @@ class _Changes:
             self._new.append((n, item))
         is_user = message.canonical.startswith(b'{"role":"user"')
         self._last_user = len(self._new) - 1 if is_user else None
+
+    def _copy_calls(self, message: ItemMessage, arguments: Sequence[str | None]) -> None:
+        """Add the items of an answer with other arguments in its calls; None for a call that stays as it is."""
+        request, left = self._request, list(arguments)
+        for n in range(message.start, message.end):
+            start, end = request.elements[n]
+            item = request.body[start:end]
+            fields = _OBJECT.decode(item)
+            text = left.pop(0) if wire.find_call(fields) is not None else None
+            if text is not None:
+                if wire.find_type(fields) != "function_call":
+                    raise ValueError("a call without arguments")
+                item = json_spans.set_member(item, "arguments", msgspec.json.encode(text))
+                self._is_same = False
+            self._new.append((n, item))
+        self._last_user = None
 
     def _insert(self, raw: bytes) -> None:
         """Add a message of the proxy: a text joins the client's user message in front of it, all else is an item."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+import json
+from typing import Final
 
 import msgspec
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 
 from proxy.errors import BadRequest, ProxyError
 from proxy.exchange.services import Services
@@ -65,9 +66,14 @@ def create_api(services: Services) -> FastAPI:
     return app
 
 
-async def _openapi(request: Request) -> dict[str, Any]:
+async def _openapi(request: Request) -> Response:
     app: FastAPI = request.app  # not in a closure, which the framework would keep, and with it all objects of the app
-    return app.openapi()
+    # The first description takes half a second: in a thread, so that streams go on.
+    return Response(await asyncio.to_thread(_describe, app), media_type="application/json")
+
+
+def _describe(app: FastAPI) -> bytes:
+    return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def limit_bodies(api: App, limit: int) -> App:

@@ -1,26 +1,18 @@
-"""Context of an admin API route: the caller, the proxy's services, and the session that the path names.
-
-A session is addressed by its name under the caller's tenant. A name may hold any text that a client wrote into a
-header. A name that a path cannot carry unchanged (a slash, a space) is addressed as `~` and its base64url.
-"""
+"""Context of an admin API route: the caller, the proxy's services, and the session that the path names."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Depends, Path, Query, Request
 
-from proxy.errors import BadRequest, Conflict, Forbidden, NotFound
+from proxy.errors import Conflict, Forbidden, NotFound
 from proxy.exchange.services import Services
 from proxy.store.base import BranchRecord, SessionRecord, Store
 from proxy.web.auth import CALLER_KEY, Caller
+from proxy.web.session_address import read_address
 
-PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
-"""Names that stand in a path unchanged."""
 MAX_SEARCHED_BRANCHES: Final = 16
 """Branches, newest first, that are searched for the one used last."""
 AFTER_EVERY_NAME: Final = chr(0x10FFFF)
@@ -51,27 +43,6 @@ class SessionContext:
         return self.admin.services
 
 
-def write_address(session: str) -> str:
-    """Return the form of a session's name in a path."""
-    if PLAIN_NAME.fullmatch(session):
-        return session
-    return "~" + base64.urlsafe_b64encode(session.encode("utf-8", "surrogatepass")).decode().rstrip("=")
-
-
-def read_address(address_text: str) -> str:
-    """Return the session's name that an address stands for. Raises BadRequest."""
-    if not address_text.startswith("~"):
-        return address_text
-    try:
-        raw = base64.b64decode(address_text[1:] + "=" * (-len(address_text[1:]) % 4), b"-_", validate=True)
-        name = raw.decode()
-    except (binascii.Error, ValueError) as error:
-        raise BadRequest("what follows ~ in a session's address is not base64url of a text") from error
-    if "\0" in name:
-        raise BadRequest("a NUL in a session's name: none is called so")
-    return name
-
-
 async def _make_admin_context(
     request: Request,
     tenant: Annotated[
@@ -96,7 +67,12 @@ async def require_tenant(admin: AdminContext) -> str:
     found = await read_tenants(admin.services.store, "", 2)
     if len(found) == 1:
         return found[0]
-    raise Conflict("the key sees every tenant, and this is about one", hint="Say which with ?tenant=.")
+    if not found:
+        raise Conflict("no tenant has a session yet", hint="Send a request first, or name the tenant with ?tenant=.")
+    raise Conflict(
+        "several tenants have sessions, and this is about one",
+        hint=f"Say which with ?tenant=: {found[0]}, for example.",
+    )
 
 
 async def read_tenants(store: Store, after: str, limit: int) -> list[str]:

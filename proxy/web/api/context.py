@@ -95,7 +95,7 @@ class PruneResultStats(BaseModel):
     original: int
     final: int
     itemsRemoved: int  # noqa: N815  # the source's names
-    itemsKept: int  # noqa: N815
+    itemsKept: int  # noqa: N815  # the name that clients of the source read
 
 
 class PruneResult(BaseModel):
@@ -109,8 +109,8 @@ class PruneResult(BaseModel):
 class SummarizeResultStats(BaseModel):
     """Messages that the summary replaces, and messages kept."""
 
-    summarizedItems: int  # noqa: N815
-    keptItems: int  # noqa: N815
+    summarizedItems: int  # noqa: N815  # the name that clients of the source read
+    keptItems: int  # noqa: N815  # the name that clients of the source read
 
 
 class SummarizeResult(BaseModel):
@@ -127,8 +127,8 @@ class ContextStats(BaseModel):
     items: int
     tokens: int
     limit: int
-    utilizationPercent: float  # noqa: N815
-    needsPruning: bool  # noqa: N815
+    utilizationPercent: float  # noqa: N815  # the name that clients of the source read
+    needsPruning: bool  # noqa: N815  # the name that clients of the source read
 
 
 class TokenEstimate(BaseModel):
@@ -147,9 +147,11 @@ class ImportanceScores(BaseModel):
 @router.post("/prune")
 async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
     """Drop the least important messages until the rest fits (`pruneContext`)."""
-    models, weigh = _model(admin, body.model_name)
+    models, token_counter = _model(admin, body.model_name)
     made = await _run(
-        lambda: reploid.prune_context(body.context, body.max_tokens, body.model_name, models=models, weigh=weigh)
+        lambda: reploid.prune_context(
+            body.context, body.max_tokens, body.model_name, models=models, token_counter=token_counter
+        )
     )
     return PruneResult.model_validate(made)
 
@@ -157,8 +159,10 @@ async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
 @router.post("/auto")
 async def prune_automatically(admin: AdminContextDep, body: HistoryBody) -> PruneResult:
     """Prune to 80 % of the model's limit if the history is over it (`autoManageContext`)."""
-    models, weigh = _model(admin, body.model_name)
-    made = await _run(lambda: reploid.auto_manage_context(body.context, body.model_name, models=models, weigh=weigh))
+    models, token_counter = _model(admin, body.model_name)
+    made = await _run(
+        lambda: reploid.auto_manage_context(body.context, body.model_name, models=models, token_counter=token_counter)
+    )
     return PruneResult.model_validate(made)
 
 
@@ -172,16 +176,18 @@ async def summarize_history(body: SummarizeBody, _: AdminContextDep) -> Summariz
 @router.post("/stats")
 async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> ContextStats:
     """Show how full the model's context is with this history (`getContextStats`)."""
-    models, weigh = _model(admin, body.model_name)
-    made = await _run(lambda: reploid.get_context_stats(body.context, body.model_name, models=models, weigh=weigh))
+    models, token_counter = _model(admin, body.model_name)
+    made = await _run(
+        lambda: reploid.get_context_stats(body.context, body.model_name, models=models, token_counter=token_counter)
+    )
     return ContextStats.model_validate(made)
 
 
 @router.post("/estimate")
 async def estimate_tokens(admin: AdminContextDep, body: EstimateBody) -> TokenEstimate:
     """Count the tokens of a text, a message or a history (`estimateTokens`)."""
-    _, weigh = _model(admin, body.model_name)
-    return TokenEstimate(tokens=await _run(lambda: reploid.estimate_tokens(body.content, weigh=weigh)))
+    _, token_counter = _model(admin, body.model_name)
+    return TokenEstimate(tokens=await _run(lambda: reploid.estimate_tokens(body.content, token_counter=token_counter)))
 
 
 @router.post("/score")

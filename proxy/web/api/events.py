@@ -18,10 +18,11 @@ from proxy.errors import BadRequest, ClientGone
 from proxy.events import bus
 from proxy.events.bus import EventBus, EventFilter, Listener
 from proxy.exchange.services import Services
-from proxy.web.api.admin_context import AdminContextDep, read_address
+from proxy.web.api.admin_context import AdminContextDep
 from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.asgi import Receive, Scope, Send, run_while_connected, with_write_timeout
 from proxy.web.routes import READ
+from proxy.web.session_address import read_address
 
 router = APIRouter(prefix="/api/events", tags=["events"], responses=ERROR_RESPONSES)
 

@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from proxy.errors import TooMany
 from proxy.operator.experiment_report import ExperimentReport, MeasureCache, build_report
+from proxy.operator.session_titles import read_title
 from proxy.web.api import json_answers
-from proxy.web.api.admin_context import AdminContextDep, write_address
+from proxy.web.api.admin_context import AdminContextDep
 from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.routes import READ
+from proxy.web.session_address import write_address
 
 router = APIRouter(prefix="/api", tags=["figures"], responses=ERROR_RESPONSES)
 
@@ -31,5 +33,12 @@ async def show_report(
     async with state.reporting:
         cache: MeasureCache = state.measure_cache
         report = await build_report(admin.services, cache, admin.tenant, since)
-    losses = [replace(loss, address=write_address(loss.session)) for loss in report.losses]
+    losses = [
+        replace(
+            loss,
+            address=write_address(loss.session),
+            title=await read_title(admin.services, loss.tenant, loss.session),
+        )
+        for loss in report.losses
+    ]
     return json_answers.render(replace(report, losses=losses))

@@ -24,8 +24,17 @@ SESSION: Final = "/api/sessions/{session}"
 Branch = Annotated[str | None, Query(max_length=64, description="The branch; without it the one last spoken in.")]
 Project = Annotated[str | None, Query(max_length=100, description="Those of this project; empty: of none.")]
 Id = Annotated[str, Path(max_length=64, description="Its id, as lists and prompts have it.")]
+First = Annotated[
+    int, Query(ge=-1_000_000, le=1_000_000, description="The message that a page begins with; negative: from the end.")
+]
+PageLimit = Annotated[
+    int | None,
+    Query(ge=1, le=1000, description="Messages of a page; without it all that follow. A page has no bodies."),
+]
 ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
     "branch": (Branch, None),
+    "first": (First, 0),
+    "limit": (PageLimit, None),
     "group": (Id, REQUIRED),
     "exchange": (Id, REQUIRED),
     "memo": (Annotated[str, Path(max_length=64, description="The memo's id.")], REQUIRED),
@@ -34,9 +43,9 @@ ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
 """Arguments in a path or a query: their type, and their default."""
 DECISIONS: Final = tuple(one.name for one in ACTIONS if one.path == DECISION_PATH)
 DECISION_RESULT: Final = json_answers.describe(DecisionResult)
-GROUP_PAGE: Final = Page[json_answers.describe(GroupListItem)]  # type: ignore[misc]  # made
-MEMO_PAGE: Final = Page[json_answers.describe(MemoDetails)]  # type: ignore[misc]  # made
-Decision = Literal[DECISIONS]  # type: ignore[valid-type]  # made
+GROUP_PAGE: Final = Page[json_answers.describe(GroupListItem)]  # type: ignore[misc]  # the class is made at import
+MEMO_PAGE: Final = Page[json_answers.describe(MemoDetails)]  # type: ignore[misc]  # the class is made at import
+Decision = Literal[DECISIONS]  # type: ignore[valid-type]  # the class is made at import
 
 
 @router.get(SESSION + "/groups", tags=["groups"], openapi_extra=READ, response_model=GROUP_PAGE)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
@@ -250,7 +251,7 @@ STEPS: Final = {"auto": 0, "minutes": PERIOD_S, "hour": HOUR_S, "day": DAY_S}
 
 FiguresShown = json_answers.describe(SessionFigures)
 PeriodShown = json_answers.describe(PeriodFigures)
-POINTS: Final = list[json_answers.describe(ExchangePoint)]  # type: ignore[misc]  # made
+POINTS: Final = list[json_answers.describe(ExchangePoint)]  # type: ignore[misc]  # the class is made at import
 
 
 class CallerDetails(BaseModel):
@@ -267,7 +268,7 @@ class SessionWithFigures(SessionListItem):
     """A session in the list, with its figures; null before anything was said in it. title: the beginning of its first
     prompt."""
 
-    figures: FiguresShown | None  # type: ignore[valid-type]  # made
+    figures: FiguresShown | None  # type: ignore[valid-type]  # the class is made at import
     title: str
 
 
@@ -279,26 +280,27 @@ class SessionCost(BaseModel):
     address: str
     last_at: float
     title: str
-    figures: FiguresShown  # type: ignore[valid-type]  # made
+    figures: FiguresShown  # type: ignore[valid-type]  # the class is made at import
 
 
 class CostShare(BaseModel):
     """The cost of all requests with one policy, with one model or of one tenant."""
 
     name: str
-    figures: PeriodShown  # type: ignore[valid-type]  # made
+    figures: PeriodShown  # type: ignore[valid-type]  # the class is made at import
 
 
 class CostReport(BaseModel):
     """The cost of all sessions together, by periods of `step` seconds. over: the number of sessions that were added up.
-    more: true if there are others in that time. spenders: the sessions that cost most."""
+    more: true if there are others in that time. spenders: the sessions that cost most in
+    that time."""
 
     since: float
     step: int
     over: int
     more: bool
-    total: PeriodShown  # type: ignore[valid-type]  # made
-    steps: list[PeriodShown]  # type: ignore[valid-type]  # made
+    total: PeriodShown  # type: ignore[valid-type]  # the class is made at import
+    steps: list[PeriodShown]  # type: ignore[valid-type]  # the class is made at import
     policies: list[CostShare]
     models: list[CostShare]
     tenants: list[CostShare]
@@ -381,16 +383,15 @@ async def show_costs(
     sums = await run_off_loop(
         sum(len(found_timeline.periods) for _, found_timeline in found), partial(_add_up, found, since, step)
     )
-    spenders = sorted(found, key=lambda one: -(one[1].figures.cost or 0.0))[:MAX_SPENDERS]
+    spent = [(row, _sum_since(found_timeline, since)) for row, found_timeline in found]
+    spenders = sorted(spent, key=lambda one: -(one[1].cost or 0.0))[:MAX_SPENDERS]
     return json_answers.render(
         {
             "since": since,
             "over": min(len(rows), MAX_SESSIONS),
             "more": len(rows) > MAX_SESSIONS,
             **sums,
-            "spenders": [
-                await _spender(admin.services, row, found_timeline.figures) for row, found_timeline in spenders
-            ],
+            "spenders": [await _spender(admin.services, row, figures) for row, figures in spenders],
         }
     )
 
@@ -434,7 +435,25 @@ def _add_up(found: Sequence[tuple[SessionItem, SessionTimeline]], since: float, 
 
 def _choose_step(span: int) -> int:
     """Return the step in which a chart of so many seconds has some tens of points."""
-    return PERIOD_S if span <= 6 * HOUR_S else HOUR_S if span <= 7 * DAY_S else DAY_S
+    steps = ((6 * HOUR_S, PERIOD_S), (3 * DAY_S, HOUR_S), (14 * DAY_S, 6 * HOUR_S))
+    return next((step for longest, step in steps if span <= longest), DAY_S)
+
+
+def _sum_since(found: SessionTimeline, since: float) -> SessionFigures:
+    """Return the session's figures with the requests and dollars of the periods that ended after `since`."""
+    if not since:
+        return found.figures
+    sums = PeriodFigures(int(since))
+    for one in found.periods:
+        if one.figures.at + PERIOD_S > since:
+            sums.add(one.figures)
+    billed = sums.exchanges > sums.unpriced
+    return msgspec.structs.replace(
+        found.figures,
+        exchanges=sums.exchanges,
+        cost=sums.cost if billed else None,
+        cost_without=sums.cost_without if billed else None,
+    )
 
 
 async def _spender(services: Services, row: SessionItem, figures: SessionFigures) -> dict[str, object]:

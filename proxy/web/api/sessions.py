@@ -21,12 +21,12 @@ from proxy.web.api.admin_context import (
     SessionContext,
     SessionContextDep,
     find_newest_branch,
-    write_address,
 )
 from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.api.messages import EditDetails, describe_edit
 from proxy.web.api.pagination import Cursor, Limit, Page
 from proxy.web.routes import READ
+from proxy.web.session_address import write_address
 
 router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=ERROR_RESPONSES)
 
@@ -218,7 +218,7 @@ def _branch(row: BranchRecord, newest: str) -> BranchDetails:
     )  # fmt: skip
 
 
-@records_router.get("/iterations", openapi_extra=READ, response_model=Page[json_answers.describe(IterationReport)])  # type: ignore[misc]  # made
+@records_router.get("/iterations", openapi_extra=READ, response_model=Page[json_answers.describe(IterationReport)])  # type: ignore[misc]  # the class is made at import
 async def list_iterations(
     context: SessionContextDep, branch: Branch = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:

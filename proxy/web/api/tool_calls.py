@@ -15,7 +15,7 @@ from proxy.web.routes import READ
 
 router = APIRouter(tags=["tools"], responses=ERROR_RESPONSES)
 
-TOOL_LIST: Final = list[json_answers.describe(ToolDescription)]  # type: ignore[misc]  # made
+TOOL_LIST: Final = list[json_answers.describe(ToolDescription)]  # type: ignore[misc]  # the class is made at import
 TOOL_RESULT: Final = json_answers.describe(ToolResult)
 
 

@@ -252,6 +252,20 @@ def test_an_edit_that_stands_in_the_prompt_takes_the_error_of_one_that_failed() 
     assert stands(failed, ("Edit", {"file_path": "a.py"}, "The file a.py has been updated.", False)) == []
 
 
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_a_record_goes_on_from_an_earlier_one(cut: int) -> None:
+    values: list[Json] = [user("a")]
+    for n, command in enumerate(["cd src", "make test", "touch a.py", "make test"]):
+        asked = {**assistant(None), "tool_calls": [call("1", "bash", json.dumps({"command": command}))]}
+        values += [asked, result("1", "E   KeyError: 1\n=== 1 failed in 0.1s ===" if n == 1 else "ok")]
+    messages, left = look(values).messages, [n in (2, 4, 6) for n in range(9)]
+    first = build_activity_record(messages[:cut], left[:cut])
+    told = first.render_lines()
+    whole = build_activity_record(messages, left)
+    assert build_activity_record(messages[cut:], left[cut:], first).render_lines() == whole.render_lines() != []
+    assert first.render_lines() == told, "others go on from it too"
+
+
 def test_only_what_has_left_is_recorded() -> None:
     values: list[Json] = [user("a")]
     for n in range(3):

@@ -209,7 +209,7 @@ def test_what_is_quoted_together_keeps_to_its_tokens_items_and_floor() -> None:
     view = hidden(TALK, ())
     for tokens in range(0, 200, 7):
         for insert in together(replace(MANY, tokens=tokens)):
-            assert view.weigh.count_text(insert.text) <= tokens + 4  # pieces are counted one by one
+            assert view.token_counter.count_text(insert.text) <= tokens + 4  # pieces are counted one by one
     assert together(replace(MANY, tokens=30)) == []
     (found,) = together(replace(MANY, items=1))
     assert found.quoted_keys == (view.keys[2],), "the newer of two that are as near"

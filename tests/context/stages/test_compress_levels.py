@@ -279,12 +279,12 @@ def long_talk(count: int) -> list[Json]:
 def warm(count: int) -> float:
     asked = request(long_talk(count))
     keys = chain.compute_keys("", asked.messages)
-    weigh, policy = TokenCounter(estimate_text_tokens), load("hierarchical")
+    token_counter, policy = TokenCounter(estimate_text_tokens), load("hierarchical")
     times = [float(n) for n in range(len(keys))]
     spent = []
     for _ in range(5):
         began = time.process_time()
-        rewrite(asked, BranchState(), policy, PLAIN, times[-1], RewriteInputs(weigh, keys=keys, times=times))
+        rewrite(asked, BranchState(), policy, PLAIN, times[-1], RewriteInputs(token_counter, keys=keys, times=times))
         spent.append(time.process_time() - began)
     return min(spent[1:])
 
@@ -303,12 +303,12 @@ def test_no_text_is_read_again_once_it_is_known(monkeypatch: pytest.MonkeyPatch)
         counted.append(len(text))
         return estimate_text_tokens(text)
 
-    weigh, policy = TokenCounter(count), load("hierarchical")
+    token_counter, policy = TokenCounter(count), load("hierarchical")
     times = [float(n) for n in range(len(keys))]
 
     def plan() -> int:
         counted.clear()
-        rewrite(asked, BranchState(), policy, PLAIN, times[-1], RewriteInputs(weigh, keys=keys, times=times))
+        rewrite(asked, BranchState(), policy, PLAIN, times[-1], RewriteInputs(token_counter, keys=keys, times=times))
         return sum(counted)
 
     assert plan() > sum(len(m.text) for m in asked.messages)

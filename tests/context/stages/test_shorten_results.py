@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from proxy.chat.message import Message
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.stages.shorten_results import ShortenResults, classify_call, find_results, is_listing
+from proxy.context.stages.shorten_results import (
+    ShortenResults,
+    classify_call,
+    find_results,
+    is_listing,
+    is_path_listing,
+)
+from proxy.context.summaries.stub import StubWriter
 from tests.conversations import WEIGH, Json, assistant, call, look, result, user
 
 LONG = "\n".join(f"line {n} of an output that nobody needs any more" for n in range(400))
@@ -47,6 +60,30 @@ def test_small_command_output_stays_three_steps() -> None:
     assert 150 <= look(talk("bash", 1, text)).original_tokens[2] < 250
     assert stale(look(talk("bash", 3, text))) == []
     assert stale(look(talk("bash", 4, text))) == [2]
+
+
+def test_a_list_of_paths_stays_nine_steps_and_a_very_long_one_does_not() -> None:
+    paths = [f"/repo/src/package_{n}/module_{n}.py" for n in range(400)]
+    entries = [f"-rw-r--r-- 1 root root {n} Nov 23 08:41 module {n}" for n in range(400)]
+    for lines in (paths, entries):
+        text = "\n".join(lines[:15])
+        assert ShortenResults().big <= look(talk("glob", 1, text)).original_tokens[2] <= ShortenResults().listing_most
+        assert stale(look(talk("glob", 9, text))) == []
+        assert stale(look(talk("glob", 10, text))) == [2]
+        assert stale(look(talk("glob", 2, "\n".join(lines)))) == [2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "src/a.py\nsrc/b.py\nsrc/c.py\nsrc/d.py",  # too few
+        "\n".join(f"src/a.py:{n}: def found(): return {n}" for n in range(40)),
+        "\n".join(["src/a.py"] * 7 + ["2 files were changed"] * 3),
+    ],
+)
+def test_hits_of_a_search_and_other_texts_with_paths_are_no_list_of_paths(text: str) -> None:
+    view = look([user("a"), assistant(None), result("1", text)])
+    assert not is_path_listing(view.messages[2])
 
 
 def test_a_view_of_a_file_stays_eighteen_steps_and_the_others_go_along_after_three() -> None:
@@ -124,6 +161,37 @@ def test_what_was_shortened_before_is_not_shortened_again() -> None:
 def test_the_same_view_gives_the_same_stubs() -> None:
     one, other = (shortened(look(talk("bash", 40))) for _ in range(2))
     assert {n: text_of(p) for n, p in one.items()} == {n: text_of(p) for n, p in other.items()}
+
+
+def test_a_batch_is_written_once_for_a_history_and_another_one_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    write = StubWriter.write_stub
+
+    def counted(self: StubWriter, message: Message, *args: Any, **settings: Any) -> str:
+        written.append(message)
+        return write(self, message, *args, **settings)
+
+    monkeypatch.setattr(StubWriter, "write_stub", counted)
+    values = talk("bash", 5, arguments='{"command": "make test"}')
+    for n in (2, 4, 6):  # names of two neighbours and of one alone: the newest of two copies goes
+        lines = (f"file_{k} has the name_{n}_{k} and a word that is long enough" for k in range(n * 5, n * 5 + 20))
+        values[n] = result("1", "\n".join(lines))
+
+    def texts(view: View, order: Sequence[int], gone: frozenset[int]) -> list[str | None]:
+        found = shortened(view, stage)
+        return [write_text(gone) for n in order if (write_text := found[n].write_text) is not None]
+
+    view, stage, every = look(values), ShortenResults(), frozenset((2, 4, 6))
+    first = texts(view, (6, 4, 2), every)
+    assert len(written) == 3
+    assert texts(view, (6, 4, 2), every) == first
+    assert len(written) == 3, "the same messages under the same edits"
+    # From the first stub on that is another one, all are written as in a history of its own.
+    assert texts(view, (6, 2, 4), every) == texts(look(values), (6, 2, 4), every)
+    assert texts(view, (4, 2), every - {6}) == texts(look(values), (4, 2), every - {6}) != first[1:]
+    assert len(written) > 3
+    other = replace(view, offered_tools=frozenset(("recall",)))
+    assert all("recall(" in str(text) for text in texts(other, (6, 4, 2), every))
 
 
 def test_a_sight_that_an_edit_has_made_untrue_does_not_outlive_the_later_one() -> None:

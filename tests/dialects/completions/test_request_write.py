@@ -14,9 +14,11 @@ from proxy.dialects.completions.request import (
     append_text,
     erase_content,
     make_user_message,
+    read_changed_arguments,
     read_message,
     read_request,
     remove_calls,
+    replace_arguments,
     replace_text,
     write_request,
 )
@@ -172,6 +174,35 @@ def test_what_is_written_reads_as_it_was_meant(content: Any, new: str, escaped: 
         )  # fmt: skip
         assert read_message(replace_text(raw, before.text)).digest == before.digest
     assert read_message(remove_calls(raw)).digest == read_message(dump(assistant(content))).digest
+
+
+ANSWER = (
+    b'{"role": "assistant", "content": null, "x": 1.50, "tool_calls": [ {"id":"a", "type":"function", '
+    b'"function":{"arguments":"{}","name":"f"}}, {"id":"b","type":"function","function":{"name":"g",'
+    b'"arguments":"{}"}}]}'
+)
+
+
+def test_a_call_gets_other_arguments_and_every_other_byte_stays() -> None:
+    made = replace_arguments(ANSWER, [None, '{"n":"\u00e9"}'])
+    assert made == ANSWER[:-8] + b'"{\\"n\\":\\"\xc3\xa9\\"}"}}]}'
+    assert read_changed_arguments(ANSWER, made) == [None, '{"n":"\u00e9"}']
+    assert replace_arguments(ANSWER, [None, None]) == ANSWER
+
+
+@pytest.mark.parametrize("arguments", [[], ["{}"], ["{}", "{}", "{}"]])
+def test_a_message_with_other_calls_gets_no_arguments(arguments: list[str | None]) -> None:
+    with pytest.raises(ValueError, match="other calls"):
+        replace_arguments(ANSWER, arguments)
+    custom = b'{"role":"assistant","tool_calls":[{"id":"a","type":"custom","custom":{"name":"f","input":"x"}}]}'
+    with pytest.raises(ValueError, match="without arguments"):
+        replace_arguments(custom, ["{}"])
+
+
+def test_changed_arguments_are_read_only_where_nothing_else_has_changed() -> None:
+    changed = replace_arguments(ANSWER, ["[]", None])
+    for other in (ANSWER, changed.replace(b"null", b'"so"'), changed.replace(b'"b"', b'"c"'), b'{"role":"assistant"}'):
+        assert read_changed_arguments(ANSWER, other) is None
 
 
 def test_a_user_message_of_ours_is_plain() -> None:

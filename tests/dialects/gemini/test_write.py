@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.dialects.base import OutgoingMessage
-from proxy.dialects.completions.request import read_message, replace_text
+from proxy.dialects.completions.request import read_message, replace_arguments, replace_text
 from proxy.dialects.gemini.request import GeminiRequest, read_gemini_request
 from proxy.dialects.gemini.rules import find_added_violations, find_violations
 from proxy.dialects.gemini.write import write_body
@@ -243,3 +243,17 @@ def test_a_count_is_written_inside_its_request() -> None:
     made = json.loads(request.write([(0, request.units[0].chat), (None, NOTE)]))
     assert made["generateContentRequest"]["contents"][0]["parts"] == [{"text": "Go."}, {"text": "Note."}]
     assert write_body(body, request.members, request.units, plan(request), b"") == body
+
+
+def test_calls_get_other_arguments_where_nothing_is_signed() -> None:
+    calls: Json = {"role": "model", "parts": [{"text": "So."}, {"functionCall": {"name": "a", "args": {"x": 1}}}]}
+    results: Json = {"role": "user", "parts": [{"functionResponse": {"name": "a", "response": {"output": "fine"}}}]}
+    request = read(PROMPT, calls, results)
+    made = plan(request)
+    made[1] = (1, replace_arguments(made[1][1], ['{"x": 2}']))
+    parts = [{"text": "So."}, {"functionCall": {"name": "a", "args": {"x": 2}}}]
+    assert json.loads(request.write(made))["contents"] == [PROMPT, {**calls, "parts": parts}, results]
+    signed = read(PROMPT, CALLS, RESULTS)
+    changed = [(n, replace_arguments(raw, ['{"x": 2}', None]) if n == 1 else raw) for n, raw in plan(signed)]
+    with pytest.raises(ValueError, match="differ"):
+        signed.write(changed)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.base import NO_BREAKPOINTS, NO_MARKS, Breakpoints, ClientMarks
 from proxy.dialects.messages.breakpoints import add_breakpoints, read_client_marks
+from proxy.dialects.messages.request import read_messages_request
 from tests.strict_messages import refuse
 
 Json = dict[str, Any]
@@ -141,12 +142,19 @@ def test_a_system_message_in_the_conversation_is_left_alone() -> None:
 
 
 def test_marks_of_a_client_are_read() -> None:
-    assert read_client_marks(json.dumps(talk(2)).encode()) == NO_MARKS
+    def find(body: Json) -> ClientMarks:
+        request = read_messages_request(json.dumps(body).encode())
+        return read_client_marks(request.body, request.members, request.places)
+
+    assert find(talk(2)) == NO_MARKS
     body = talk(2, system=[{"type": "text", "text": "a", "cache_control": LONG}])
-    assert read_client_marks(json.dumps(body).encode()) == ClientMarks("1h", in_history=False)
+    assert find(body) == ClientMarks("1h", in_history=False)
     body["messages"][2]["content"][0]["cache_control"] = SHORT
-    assert read_client_marks(json.dumps(body).encode()) == ClientMarks("5m", in_history=True)
-    assert read_client_marks(json.dumps(talk(1, cache_control=LONG)).encode()) == ClientMarks("1h", in_history=True)
+    assert find(body) == ClientMarks("5m", in_history=True)
+    body["messages"][4]["content"] = [{"type": "text", "text": 'about "cache_control"'}]
+    assert find(body) == ClientMarks("5m", in_history=True), "a text is no mark"
+    assert find(talk(1, cache_control=LONG)) == ClientMarks("1h", in_history=True)
+    assert find(talk(1, cache_control=None)) == NO_MARKS
 
 
 LIVES = st.sampled_from([None, SHORT])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects.completions.request import build_prefix_cache, read_request
+from proxy.dialects.messages.blocks import WireMessage, convert_message
 from proxy.dialects.messages.request import (
     MessagesRequest,
     append_messages,
@@ -117,6 +118,54 @@ def test_a_history_that_grew_gives_a_chat_body_that_grew(history: list[dict[str,
     front = build_prefix_cache(read_request(before.chat_body))
     assert after.chat_body.startswith(front.body_prefix)
     assert read_request(after.chat_body, prefix=front).prefix_messages == len(front.messages)
+
+
+@given(histories(), st.data())
+def test_a_body_that_goes_on_is_read_as_a_whole_one(history: list[dict[str, Any]], data: Any) -> None:
+    cut = data.draw(st.integers(1, len(history)))
+    before, whole = _read(messages=history[:cut]), _read(messages=history, system="You.", stream=True)
+    read: list[bytes] = []
+
+    def convert(raw: bytes) -> WireMessage:
+        read.append(raw)
+        return convert_message(raw)
+
+    assert read_messages_request(whole.body, None, before, convert) == whole
+    assert len(read) == (len(history) if before.is_cut else len(history) - before.stable)
+
+
+def test_marks_at_the_end_of_a_prompt_are_expected_to_leave() -> None:
+    """Claude Code marks the last message of each request, and no other one."""
+
+    def talk(count: int) -> list[dict[str, Any]]:
+        texts: list[dict[str, Any]] = [{"type": "text", "text": str(n)} for n in range(count)]
+        texts[-1]["cache_control"] = {"type": "ephemeral"}
+        return [{"role": ("user", "assistant")[n % 2], "content": [text]} for n, text in enumerate(texts)]
+
+    before, whole = _read(messages=talk(21)), _read(messages=talk(23))
+    assert before.stable == 20
+    assert whole.body.startswith(before.body[: before.prefix_end])
+    assert read_messages_request(whole.body, None, before) == whole
+
+
+@pytest.mark.parametrize("rest", [b'],"model":"b"}', b'],"messages":[]}', b",]}", b",7]}", b"]"])
+def test_a_body_that_does_not_go_on_is_refused_as_a_whole_one(rest: bytes) -> None:
+    before = _read()
+    start = before.body[: before.prefix_end]
+    for known in (None, before):
+        with pytest.raises(NotManaged):
+            read_messages_request(start + rest, SizeLimits(), known)
+
+
+def test_the_values_of_a_body_that_goes_on_are_counted_once() -> None:
+    limits = SizeLimits(values=60)
+    talk = [{"role": "user", "content": "Hi." * 30}, {"role": "assistant", "content": "Ho." * 30}]
+    before = read_messages_request(_read(messages=talk[:1]).body, limits)
+    whole = _read(messages=talk).body
+    assert 0 < before.value_count < read_messages_request(whole, limits, before).value_count
+    assert read_messages_request(whole, limits, before).value_count == read_messages_request(whole, limits).value_count
+    with pytest.raises(NotManaged):
+        read_messages_request(_read(messages=talk * 20).body, limits, before)
 
 
 def test_session_names_are_the_clients_most_specific_first() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.base import OutgoingMessage
-from proxy.dialects.completions.request import append_text, read_message, replace_text
+from proxy.dialects.completions.request import append_text, read_message, replace_arguments, replace_text
 from proxy.dialects.messages.request import MessagesRequest, read_messages_request
 from proxy.dialects.messages.rules import find_added_violations, find_violations
 from tests.dialects.messages.drawn import bodies
@@ -298,6 +298,24 @@ def test_changes_that_may_not_be_made_are_refused() -> None:
     for order in ([plan[1], plan[0]], [plan[0], plan[0]], []):
         with pytest.raises(ValueError, match=r"out of order|no message is left"):
             request.write(order)
+
+
+def test_calls_get_other_arguments_where_nothing_is_signed() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    blocks = [{"type": "text", "text": "So."}, _call("a"), {**_call("b"), **mark}]
+    request = _read(("user", "Do."), ("assistant", blocks), ("user", [_result("a"), _result("b")]))
+    plan = _plan(request)
+    plan[1] = (1, replace_arguments(plan[1][1], [None, '{"p": 2}']))
+    made = _write(request, plan)["messages"]
+    assert made[1]["content"] == [*blocks[:2], {**blocks[2], "input": {"p": 2}}]
+    assert (made[0], made[2]) == (json.loads(request.body)["messages"][0], json.loads(request.body)["messages"][2])
+    plan[1] = (1, replace_arguments(_plan(request)[1][1], ["[]", None]))
+    with pytest.raises(ValueError, match="no object"):
+        request.write(plan)
+    signed = _read(*STEP)
+    changed = [(n, replace_arguments(raw, ["{}", None]) if n == 1 else raw) for n, raw in _plan(signed)]
+    with pytest.raises(ValueError, match="differ"):
+        signed.write(changed)
 
 
 def test_an_answer_can_be_erased_on_purpose() -> None:

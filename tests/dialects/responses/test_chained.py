@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS
 from proxy.dialects.responses import chained
 from proxy.dialects.responses.chained import ChainFacts
 from proxy.dialects.responses.request import read_wire_request
@@ -138,3 +139,28 @@ def test_a_request_is_read_behind_what_the_provider_holds() -> None:
     with pytest.raises(NotManaged) as refused:
         read_wire_request(dump([USER, {"type": "compaction_trigger"}], conversation="conv_1"), held=[])
     assert refused.value.reason == "compaction"
+
+
+def test_references_are_replaced_by_items_and_all_else_stays() -> None:
+    items: list[Json] = [USER, {"type": "item_reference", "id": "msg_1"}, {"id": "rs_1"}, message(3, "item_reference")]
+    body = dump(items, store=True)
+    assert chained.list_references(body) == ["msg_1", "rs_1"], "the type may be missing"
+    made = json.loads(chained.replace_references(body, {"msg_1": b'{"is":1}', "rs_1": b'{"is":2}'}))
+    assert made == {"model": "gpt-6.2", "input": [USER, {"is": 1}, {"is": 2}, items[3]], "store": True}
+    with pytest.raises(KeyError):
+        chained.replace_references(body, {})
+    assert chained.list_references(dump("item_reference")) == []
+
+
+def test_values_that_are_too_long_for_a_name_are_not_decoded() -> None:
+    long = b'"%b"' % (b"x" * chained.MAX_FACT_BYTES)
+    facts = chained.read_chain_facts(
+        b'{"previous_response_id":%b,"include":[%b],"prompt":{"id":%b}}' % (long, long, long)
+    )
+    assert facts == ChainFacts(is_whole=False)
+    assert chained.read_chain_facts(b'{"prompt":null}') == ChainFacts()
+
+
+def test_a_body_with_too_many_keys_has_no_facts() -> None:
+    keys = b",".join(b'"k%d":1' % n for n in range(MAX_TOP_LEVEL_KEYS + 1))
+    assert chained.read_chain_facts(b"{%b}" % keys) is None

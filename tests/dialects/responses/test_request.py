@@ -304,6 +304,16 @@ def test_a_part_with_a_cache_mark_keeps_its_mark_and_gets_the_new_text() -> None
     assert sent == [parts[0] | {"text": "[removed]"}, parts[1] | {"text": "stub"}, IMAGE]
 
 
+def test_calls_get_other_arguments_and_every_other_item_stays() -> None:
+    request = read([user(), said("So."), call(), call(2), output(), output(2), user("More.")])
+    kept = keep(request)
+    changed = completions.replace_arguments(kept[1][1], [None, '{"short": 1}'])
+    made = written(request, [kept[0], (1, changed), *kept[2:]])["input"]
+    before = json.loads(request.body)["input"]
+    assert made[3] == {**before[3], "arguments": '{"short": 1}'}
+    assert [*made[:3], *made[4:]] == [*before[:3], *before[4:]]
+
+
 def test_what_may_not_be_changed_is_refused() -> None:
     request = read(HISTORY, instructions="I")
     kept = keep(request)
@@ -368,6 +378,33 @@ def test_what_cannot_be_managed_is_told(body: bytes, reason: str) -> None:
     assert told.value.reason == reason
 
 
+@given(histories(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_body_that_goes_on_is_read_as_a_whole_one(items: list[Json], data: Any) -> None:
+    cut = data.draw(st.integers(1, len(items)))
+    instructions = data.draw(st.sampled_from([{}, {"instructions": "I"}]))
+    whole = read(items, **instructions, stream=True)
+    for other in ({}, {"instructions": "J"}):
+        assert read_wire_request(whole.body, None, read(items[:cut], **other)) == whole
+
+
+def test_the_end_of_a_run_of_items_is_read_again_when_a_body_goes_on() -> None:
+    items = [user(), reasoning(), said("Looking.")]
+    before, whole = read(items), read([*items, call(), {"type": "compaction", "id": "cmp_1"}, output()])
+    assert not before.is_cut
+    again = read_wire_request(whole.body, None, before)
+    assert again == whole
+    assert again.first_editable == len(again.messages) - 1
+
+
+@pytest.mark.parametrize("rest", [b'],"model":"b"}', b'],"input":[]}', b",]}", b",7]}", b"]"])
+def test_a_body_that_does_not_go_on_is_refused_as_a_whole_one(rest: bytes) -> None:
+    before = read([user()])
+    for known in (None, before):
+        with pytest.raises(NotManaged):
+            read_wire_request(before.body[: before.prefix_end] + rest, SizeLimits(), known)
+
+
 def test_too_many_items_are_refused_before_they_are_read() -> None:
     with pytest.raises(NotManaged) as told:
         read_wire_request(dump([user()] * 5), SizeLimits(messages=4))
@@ -392,3 +429,15 @@ def test_session_names_stand_in_headers_before_the_body() -> None:
     assert find_session_names(headers, body) == ["t", "s", "conv", "c"]
     assert find_session_names({}, dump("x", conversation="conv", client_metadata=[])) == ["conv"]
     assert find_session_names({}, b"no json") == []
+
+
+def test_a_body_of_many_values_is_refused_before_any_of_them_is_decoded() -> None:
+    """A million keys of `metadata` took 5 s of the interpreter, in which nothing else was answered."""
+    keys = b",".join(b'"k%d":1' % n for n in range(1000))
+    body = b'{"model":"m","input":"Hello.","metadata":{%b}}' % keys
+    with pytest.raises(NotManaged) as caught:
+        read_wire_request(body, SizeLimits(values=500))
+    assert caught.value.reason == "size"
+    with pytest.raises(NotManaged):
+        read_wire_request(body, SizeLimits(body_bytes=500))
+    assert read_wire_request(body, SizeLimits(values=2000)).value_count >= 1000

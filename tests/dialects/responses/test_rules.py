@@ -93,6 +93,12 @@ def test_only_what_a_plan_adds_counts() -> None:
     assert {line[:2] for line in rules.find_new_violations(dump(without), dump(GOOD))} == {"R7"}
 
 
+def test_a_body_with_fewer_cache_marks_than_the_clients_breaks_no_new_rule() -> None:
+    six, seven = (dump([user(MARKED), user(MARKED[:count])]) for count in (1, 2))
+    assert rules.find_new_violations(six, seven) == []
+    assert rules.find_new_violations(seven, six) == ["R16 input: more than 4 cache marks"]
+
+
 @given(histories(), st.data())
 @settings(max_examples=100, deadline=None)
 def test_edits_and_whole_steps_that_leave_break_no_rule(items: list[Json], data: st.DataObject) -> None:

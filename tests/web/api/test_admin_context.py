@@ -1,31 +1,9 @@
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from proxy.errors import BadRequest
 from proxy.store.base import SessionRow
 from proxy.store.in_memory import InMemoryStore
-from proxy.web.api.admin_context import read_address, read_tenants, write_address
+from proxy.web.api.admin_context import read_tenants
 from tests.web.api.conftest import World
-
-
-@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=100))
-def test_every_name_has_an_address_that_a_path_carries(name: str) -> None:
-    written = write_address(name)
-    assert read_address(written) == name
-    assert not set(written) & set("/?#% \\")
-    assert written not in (".", "..")
-
-
-@pytest.mark.parametrize("wrong", ["~", "~!", "~_", "~/", "~AAAAA", "~AA", "~7aCA"])
-def test_what_is_no_address_is_told(wrong: str) -> None:
-    if wrong == "~":
-        assert read_address(wrong) == ""
-        return
-    with pytest.raises(BadRequest):
-        read_address(wrong)
 
 
 async def test_tenants_are_found_a_row_each() -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from tests.faulty import faulty
-from tests.running import running
+from tests.running import Agent, running
 from tests.scripted import Scripted
+
+PRICED = (
+    '[models."priced"]\nwindow = 100000\ntokenizer = "estimate"\ninput = 2.0\noutput = 10.0\nmin = 100\nblock = 1\n'
+)
 
 
 async def test_the_report_is_there_before_any_session_is() -> None:
@@ -15,3 +22,22 @@ async def test_the_report_is_there_before_any_session_is() -> None:
         assert (found["share"], found["control_sessions"], found["managed_sessions"]) == (0.1, 0, 0)
         assert found["verdict"] == "Not known: there are no sessions with a bill in both arms."
         assert (await there.get("/api/report?since=-1")).status == 422
+
+
+async def test_a_session_that_cost_more_is_named_by_its_first_prompt(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(PRICED)
+    reply = Scripted("Well. " * 50)
+    reply.usage = {"prompt_tokens": 4000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 0}}
+    options: dict[str, Any] = {"policy": "thrifty", "experiment": {"control": 0.5}}
+    options["models_file"] = str(tmp_path / "models.toml")
+    async with faulty(reply) as upstream, running(upstream.port, **options) as there:
+        for n in range(6):
+            agent = Agent(there, (f"x-context-session: s{n}".encode(),), more={"model": "priced"})
+            for words in (f"Paint shed {n}. " + "It is red. " * 900, "Go on.", "And on."):
+                await agent.say(words)
+        await there.outcomes()
+        losses = (await there.get("/api/report")).json()["losses"]
+    assert losses
+    for one in losses:
+        assert one["title"].startswith(f"Paint shed {one['session'][1:]}.")
+        assert one["address"] == one["session"]

@@ -219,6 +219,33 @@ def test_a_past_prompt_says_why_something_was_left_out(world: World) -> None:
     assert len(shown["messages"]) - len(left_out) == len(messages)
 
 
+def test_a_prompt_comes_in_pages_that_together_are_the_whole(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    world.ask("POST", f"/api/sessions/{name}/window", {"groups": 1})
+    world.ask("POST", f"/api/sessions/{name}/notes", {"text": "A note at the tail."})
+    go_on(world, name, history)
+    exchange, _ = sent(world, name)
+    for path in (f"/api/sessions/{name}/exchanges/{exchange['exchange']}/prompt", f"/api/sessions/{name}/prompt"):
+        whole = world.ask("GET", path).json()
+        assert whole["count"] == len(whole["messages"]) > 8
+        assert whole["next"] is None
+        changed = {m["index"] for m in whole["messages"] if m["status"] != "in"}
+        assert whole["changes"] == len(changed | {one["index"] for one in whole["inserts"]}) > 1
+        pages: list[Any] = []
+        while not pages or pages[-1]["next"] is not None:
+            first = pages[-1]["next"] if pages else 0
+            pages.append(world.ask("GET", f"{path}?first={first}&limit=4").json())
+            assert (pages[-1]["body"], pages[-1]["original"]) == ("", "")
+            assert (pages[-1]["count"], pages[-1]["changes"]) == (whole["count"], whole["changes"])
+        assert len(pages) == -(-whole["count"] // 4)
+        assert [m for page in pages for m in page["messages"]] == whole["messages"]
+        assert sorted(map(str, whole["inserts"])) == sorted(str(one) for page in pages for one in page["inserts"])
+        end = world.ask("GET", f"{path}?first=-2").json()
+        assert (end["messages"], end["next"]) == (whole["messages"][-2:], None)
+        assert world.ask("GET", f"{path}?first=100000").json()["messages"] == []
+
+
 def test_a_state_is_read_set_and_told(world: World) -> None:
     name = world.fresh()
     base = f"/api/sessions/{name}/state"

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from proxy.operator.timeline import PeriodFigures, SessionFigures, SessionPeriod, SessionTimeline
+from proxy.web.api.overview import _choose_step, _sum_since
 from tests.web.api.conftest import World
 
 
@@ -107,6 +109,25 @@ def test_money_is_the_sum_of_all_sessions_and_of_nobody_elses(world: World) -> N
     hours = world.ask("GET", f"/api/money?since={time.time() - 86400:.0f}&step=hour").json()
     assert hours["step"] == 3600
     assert all(step["at"] % 3600 == 0 for step in hours["steps"])
+
+
+def test_what_cost_most_counts_the_dollars_of_the_time_that_was_asked_for() -> None:
+    periods = [
+        SessionPeriod("thrifty", "demo", PeriodFigures(at, 2, cost=cost, cost_without=2 * cost, unpriced=left))
+        for at, cost, left in ((0, 4.0, 0), (900, 1.0, 1), (1200, 0.0, 2))
+    ]
+    whole = SessionFigures(6, "demo", "complete", 1, 1, None, None, False, 5.0, 10.0, None, 0, 0, 0, 0)
+    found = SessionTimeline(whole, periods)
+    assert _sum_since(found, 0) == whole
+    late = _sum_since(found, 900)
+    assert (late.exchanges, late.cost, late.cost_without) == (4, 1.0, 2.0)
+    assert (_sum_since(found, 1199).cost, _sum_since(found, 1201).cost) == (1.0, None)
+
+
+def test_a_chart_has_some_tens_of_steps_however_long_the_time_is() -> None:
+    hour, day = 3600, 86400
+    wanted = {0: 300, 6 * hour: 300, 7 * hour: hour, 2 * day: hour, 7 * day: 6 * hour, 15 * day: day, 400 * day: day}
+    assert {span: _choose_step(span) for span in wanted} == wanted
 
 
 def test_savings_are_those_since_a_moment_and_of_ones_own_tenant(world: World) -> None:

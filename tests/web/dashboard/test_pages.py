@@ -97,6 +97,37 @@ def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, 
             screen.well()
 
 
+def test_on_a_phone_every_page_has_its_place_in_the_menu(browser: Browser, there: Stage) -> None:
+    with looking(browser, there, viewport={"width": 390, "height": 800}) as screen:
+        screen.go("#/memos", ".memo")
+        boxes = [one.bounding_box() for one in screen.page.locator("#pages a").all()]
+        assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
+        screen.well()
+
+
+def test_what_is_stored_is_named_in_plain_words(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/s/acme/talk/settings", "h2:text-is('Data')")
+        named = screen.page.locator(".facts-list dt").all_inner_texts()
+        stored = {name: count for name, count in there.get("/sessions/talk")["rows"].items() if count}
+        assert stored.keys() >= {"exchanges", "forms", "messages"}
+        assert named[:3] == ["Begun", "messages", "requests"]
+        assert len(named) == 1 + len(stored)
+        assert not {"forms", "exchanges", "gaps", "states"} & set(named)
+        screen.well()
+
+
+def test_a_search_goes_on_by_itself_until_something_is_found(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path) as made, looking(browser, made) as screen:
+        made.say("old", "The zebra waits.")
+        for n in range(45):
+            made.say(f"new-{n}", "Hello.")
+        screen.go("#/search/zebra", ".hits a")
+        assert screen.page.locator(".hits a").count() == 1
+        screen.go("#/search/giraffe", "h2:text-is('Nothing has these words')")
+        screen.well()
+
+
 def tile(screen: Screen, label: str) -> str:
     return screen.page.locator(f".tiles .card:has(.label:text-is('{label}'))").inner_text()
 
@@ -192,6 +223,29 @@ def test_a_strip_of_hundreds_of_groups_fits_a_phone(browser: Browser, tmp_path: 
         assert tip is not None
         assert "Groups 1 to" in tip.inner_text()
         screen.well()
+        look_through_the_changes(there, screen)
+
+
+def look_through_the_changes(there: Stage, screen: Screen) -> None:
+    """A long prompt is fetched in pages, as far as its changes are looked at."""
+    assert there.ask("POST", "/api/sessions/long/window", {"groups": 2})[0] == 200
+    pages: list[str] = []
+    screen.page.on("request", lambda asked: pages.append(asked.url) if "/prompt?" in asked.url else None)
+    screen.go("#/s/acme/long/prompts", ".diff-bar")
+    changes = screen.page.locator("[data-change]")
+    assert (changes.count(), len(pages)) == (40, 1)
+    total = there.get("/sessions/long/prompt?limit=1")["changes"]
+    assert total > 600
+    for n in range(41):
+        screen.click("button:text-is('Next change')")
+        screen.page.wait_for_selector(f".diff-bar:has-text('change {n + 1} of {total}')")
+    assert changes.count() == 80
+    while screen.page.locator("button:has-text('Show more of the')").count():
+        before = changes.count()
+        screen.click("button:has-text('Show more of the')")
+        screen.page.locator("[data-change]").nth(before).wait_for(state="attached")
+    assert (changes.count(), len(pages)) == (total, 3)
+    screen.well()
 
 
 def test_other_policies_are_compared_on_demand(browser: Browser, there: Stage) -> None:
@@ -200,6 +254,8 @@ def test_other_policies_are_compared_on_demand(browser: Browser, there: Stage) -
         screen.click("button:text-is('Compare policies')")
         screen.page.wait_for_selector(".compared th:text-is('thrifty')", timeout=60_000)
         assert "100 %" in screen.page.inner_text(".compared tr:has(th:text-is('nothing'))")
+        screen.page.set_viewport_size({"width": 360, "height": 800})
+        assert screen.page.evaluate("document.documentElement.scrollWidth") <= 360
         screen.well()
 
 
@@ -214,6 +270,8 @@ def test_the_arms_of_an_experiment_are_compared_and_unknown_is_said(browser: Bro
             assert screen.page.inner_text(".verdict") == report["verdict"]
             assert f"{report['managed_sessions']} managed" in screen.page.inner_text(".verdict + .facts")
             assert screen.page.locator(".plain tbody tr").count() >= len(report["figures"]) == 11
+            screen.page.set_viewport_size({"width": 390, "height": 800})
+            assert screen.page.locator(".scrolls:has(.arms)").evaluate("(one) => one.scrollWidth <= one.clientWidth")
             assert screen.page.locator(".interval.known").count() == sum(one["known"] for one in report["figures"])
             screen.well()
 
@@ -256,6 +314,7 @@ def test_what_is_not_there_is_told(browser: Browser, there: Stage) -> None:
     with looking(browser, there) as screen:
         for place in ("#/s/acme/nobody", "#/nowhere"):
             screen.go(place, "h2:text-is('Not here')")
+            assert screen.page.locator("h1").count() == 1
         screen.click("a:text-is('All sessions')")
         screen.page.wait_for_selector(".sessions")
 

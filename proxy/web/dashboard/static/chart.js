@@ -88,7 +88,7 @@ function options(figure, chart, size) {
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
     scales: { x: { time: false, range: (_, low, high) => (columns.length || low === high ? wider(at, inOrder, low, high) : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 70, size: 26, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: COUNTS } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
+      { ...axis, grid: { show: false }, space: 70, size: 30, gap: 9, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: COUNTS } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
       { ...axis, grid, space: 38, size: 58, ...(chart.counts ? { incrs: COUNTS } : {}), values: (_, splits) => splits.map((one) => brief(format(one))) },
     ],
     series: [{}, ...series.map((one, n) => line(one, legend[n], columns, at.length))],
@@ -111,8 +111,15 @@ function wider(at, inOrder, low, high) {
   return [low - room, high + room];
 }
 
+/** Where the line has too many points to show them: those between two gaps, which no line reaches. */
+function alone(plot, series, shown) {
+  if (shown) return null;
+  const values = plot.data[series];
+  return values.map((one, n) => n).filter((n) => values[n] !== null && (values[n - 1] ?? null) === null && (values[n + 1] ?? null) === null);
+}
+
 function line(one, legend, columns, count) {
-  const made = { label: one.name, stroke: () => colour(legend), width: 2, points: { show: count < 40 || undefined, size: 4, fill: () => colour(legend) } };
+  const made = { label: one.name, stroke: () => colour(legend), width: 2, points: { show: count < 40 || undefined, filter: alone, size: 4, fill: () => colour(legend) } };
   if (one.kind !== "column") return made;
   const side = columns.length > 1 ? [-1, 1][columns.indexOf(one) % 2] : 0;
   return { ...made, fill: made.stroke, width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [columns.length > 1 ? 0.36 : 0.7, 24], align: side }) };

@@ -1,12 +1,11 @@
 // The first tab of a session: the strip, its groups as lines, and the messages of the open group.
 import { ask, at } from "./api.js";
 import { button, h, swap } from "./dom.js";
-import { counted, short, whole, words } from "./format.js";
+import { counted, fate, short, whole, words } from "./format.js";
 import { message } from "./message.js";
 import { act, sure } from "./say.js";
 import { hints, legend, strip, why } from "./strip.js";
 
-const STATUS = { in: "in", changed: "shortened", out: "left out", dropped: "dropped", removed: "removed" };
 const LINES = 60;
 
 export function showContext(session) {
@@ -109,7 +108,7 @@ function line(bar, largest, isOpen, choose, view, group) {
   const size = one.sent === one.tokens ? short(one.tokens) : [h("s", {}, short(one.tokens)), " ", h("b", {}, short(one.sent))];
   const reasons = new Map();
   for (const p of bar.pieces.filter((each) => each.status && each.status !== "in")) {
-    const text = `${STATUS[p.status]} by ${words(p.stage || "the operator")}`;
+    const text = `${fate(p.status, p.tokens, p.sent)} by ${words(p.stage || "the operator")}`;
     reasons.set(text, (reasons.get(text) || 0) + 1);
   }
   return h("article", { class: `line s-${one.status}${isOpen ? " open" : ""}` },
@@ -117,7 +116,7 @@ function line(bar, largest, isOpen, choose, view, group) {
       h("button", { type: "button", class: "line-title", "data-focus": `line-${one.id}`, "aria-expanded": String(isOpen), on: { click: () => choose(one.id) } },
         h("bdi", {}, one.title || "(no user prompt)")),
       one.pinned && h("span", { class: "flag" }, "pinned"),
-      one.status !== "in" && h("span", { class: `flag s-${one.status}` }, STATUS[one.status]),
+      one.status !== "in" && h("span", { class: `flag s-${one.status}` }, fate(one.status, one.tokens, one.sent)),
       h("span", { class: "tokens" }, size),
       view.session.may && actions(one, view)),
     h("div", { class: "line-bar", vars: { "--width": `${Math.max(1, (100 * one.tokens) / largest).toFixed(2)}%` } },

@@ -3,6 +3,7 @@ import { ask, at } from "./api.js";
 import { chart, running } from "./chart.js";
 import { button, h, swap } from "./dom.js";
 import { dollars, percent, saved, short, whole } from "./format.js";
+import { withoutSideCalls } from "./latency.js";
 import { act } from "./say.js";
 
 const COMPARED = 5;
@@ -10,41 +11,47 @@ const COMPARED = 5;
 export function showCosts(session) {
   const root = h("div", {});
   swap(session.root, root, session.may && comparison(session));
-  session.changed = async () => {
+  session.changed = async (_, record) => {
     const points = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
-    swap(root, points.length ? charts(session, points) : h("p", { class: "soft" }, "No request yet."));
+    swap(root, points.length ? charts(session, points, withoutSideCalls(points, record)) : h("p", { class: "soft" }, "No request yet."));
   };
 }
 
-function charts(session, points) {
-  const when = points.map((one) => one.started_at);
+function charts(session, points, own) {
   const priced = points.some((one) => one.cost !== null);
   const observed = points.some((one) => one.cost_planned !== null);
   const cost = running(points.map((one) => one.cost));
   const without = running(points.map((one) => one.cost_without));
-  const open = (n) => { location.hash = `${session.base}/prompts/${encodeURIComponent(points[n].exchange)}`; };
-  const common = { at: when, inOrder: true, open };
+  const common = along(session, points);
+  const prompts = along(session, own);
   return h("div", { class: "charts" },
     priced ? h("div", {}, chart("Dollars so far", { ...common, format: dollars, between: ["without the proxy", "paid"], series: [
       { name: "without the proxy", look: "c-without", values: without, kind: "line" }, { name: "paid", look: "c-paid", values: cost, kind: "line" },
-      ...(observed ? [{ name: "had observed plans gone out", look: "c-planned", values: running(points.map((one) => one.cost_planned ?? one.cost)), kind: "line" }] : [])] }),
+      ...(observed ? [{ name: "with the observed plans", look: "c-planned", values: running(points.map((one) => one.cost_planned ?? one.cost)), kind: "line" }] : [])] }),
     h("p", { class: "soft" }, summary(cost.at(-1), without.at(-1), points)))
       : h("p", { class: "notice" }, "What was paid is unknown: the model has no price in config/models.toml, or its upstream reports no usage."),
-    chart("Tokens of each prompt", { ...common, format: short, between: ["as the client sent it", "as it went out"], series: [
-      { name: "as the client sent it", look: "c-without", values: points.map((one) => one.tokens_before), kind: "line" },
-      { name: "as it went out", look: "c-paid", values: points.map((one) => one.tokens_after), kind: "line" }] }),
-    chart("Tokens from the provider's cache", { ...common, format: short, series: [
-      { name: "predicted", look: "c-predicted", values: points.map((one) => one.predicted), kind: "line" },
-      { name: "reported", look: "c-reported", values: points.map((one) => one.cached_tokens), kind: "column" }] }),
+    chart("Tokens of each prompt", { ...prompts, format: short, between: ["as the client sent it", "as it went out"], series: [
+      { name: "as the client sent it", look: "c-without", values: own.map((one) => one.tokens_before), kind: "line" },
+      { name: "as it went out", look: "c-paid", values: own.map((one) => one.tokens_after), kind: "line" }] }),
+    chart("Tokens from the provider's cache", { ...prompts, format: short, series: [
+      { name: "reported", look: "c-reported", values: own.map((one) => one.cached_tokens), kind: "column" },
+      { name: "predicted", look: "c-predicted", values: own.map((one) => one.predicted), kind: "line" }] }),
     priced && chart("Dollars of each request", { ...common, format: dollars, series: [
       { name: "without the proxy", look: "c-without", values: points.map((one) => one.cost_without), kind: "column" },
       { name: "paid", look: "c-paid", values: points.map((one) => one.cost), kind: "column" }] }));
 }
 
+/** The places of a chart of these requests; one that is chosen is opened. */
+function along(session, points) {
+  const open = (n) => { location.hash = `${session.base}/prompts/${encodeURIComponent(points[n].exchange)}`; };
+  return { at: points.map((one) => one.started_at), inOrder: true, open };
+}
+
 function summary(cost, without, points) {
   const share = saved(cost, without);
   const unbilled = points.filter((one) => one.cost === null).length;
-  const left = unbilled ? ` ${whole(unbilled)} of them have no bill and are in neither sum.` : "";
+  const left = unbilled ? ` ${whole(unbilled)} of them ${unbilled === 1 ? "has no bill and is" : "have no bill and are"} in neither sum.` : "";
+  if (Math.abs(share ?? 0) < 0.005) return `${dollars(cost)} over these ${whole(points.length)} requests, as much as without the proxy.${left}`;
   return `${dollars(cost)} in place of ${dollars(without)}: ${percent(Math.abs(share ?? 0))} ${share < 0 ? "more" : "less"} over these ${whole(points.length)} requests.${left}`;
 }
 

@@ -57,14 +57,14 @@ function facts(report) {
 function figures(rows) {
   const widest = Math.max(0.01, ...rows.flatMap(({ relative, difference: { low, high } }) => (relative && low !== null ? [Math.abs(low), Math.abs(high)] : [])));
   const scale = Math.min(widest, 1);
-  const head = ["", "Control", "Managed", "Difference, with its interval of 95 %", "Known"];
+  const head = ["Figure", "Control", "Managed", "Difference, with its interval of 95 %", "Known"];
   return h("section", { class: "panel" }, h("h2", {}, "Both arms"),
     h("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Both arms" }, h("table", { class: "plain arms" },
       h("thead", {}, h("tr", {}, head.map((text, n) => h("th", { scope: "col", class: n === 1 || n === 2 ? "number" : undefined }, text)))),
       h("tbody", {}, rows.map((one) => {
         const format = formatOf(one.name);
-        return h("tr", {}, h("th", { scope: "row" }, one.name), value(one.control, format), value(one.managed, format), difference(one, format, scale),
-          h("td", {}, one.known ? "yes" : h("span", { class: "soft" }, needed(one))));
+        return h("tr", {}, h("th", { scope: "row" }, one.name), value("Control", one.control, format), value("Managed", one.managed, format), difference(one, format, scale),
+          h("td", { "data-label": "Known" }, one.known ? "yes" : h("span", { class: "soft" }, needed(one))));
       })))),
     h("p", { class: "soft" }, "The bar is the interval, and the line in its middle no difference. A difference is known where chance alone would hardly make it."));
 }
@@ -82,9 +82,9 @@ function formatOf(name) {
   return (amount) => (amount < 100 ? amount.toFixed(2) : short(amount));
 }
 
-function value(interval, format) {
-  if (interval.value === null) return h("td", { class: "number soft" }, "–");
-  return h("td", { class: "number" }, format(interval.value), interval.low !== null && h("div", { class: "soft small" }, `${format(interval.low)} to ${format(interval.high)}`));
+function value(label, interval, format) {
+  if (interval.value === null) return h("td", { class: "number soft", "data-label": label }, "–");
+  return h("td", { class: "number", "data-label": label }, format(interval.value), interval.low !== null && h("div", { class: "soft small" }, `${format(interval.low)} to ${format(interval.high)}`));
 }
 
 function difference(figure, format, scale) {
@@ -93,7 +93,7 @@ function difference(figure, format, scale) {
   const text = figure.relative ? (share) => `${share > 0 ? "+" : ""}${percent(share, 1)}` : format;
   const place = (share) => 50 + 50 * Math.max(-1, Math.min(1, share / scale));
   const bar = figure.relative && low !== null && h("div", { class: `interval ${figure.known ? "known" : ""}`, vars: { "--low": `${place(low)}%`, "--wide": `${place(high) - place(low)}%` }, "aria-hidden": "true" }, h("i", {}));
-  return h("td", {}, text(middle), low !== null && h("span", { class: "soft small" }, ` ${text(low)} to ${text(high)}`), bar);
+  return h("td", { "data-label": "Difference" }, text(middle), low !== null && h("span", { class: "soft small" }, ` ${text(low)} to ${text(high)}`), bar);
 }
 
 function predictions(arms) {
@@ -111,7 +111,7 @@ function losses(report) {
   }
   return h("section", { class: "panel" }, h("h2", {}, "Sessions that cost more"),
     h("ul", { class: "notes" }, report.losses.map((one) => h("li", {},
-      h("a", { href: `#/s/${encodeURIComponent(one.tenant)}/${encodeURIComponent(one.address)}/costs` }, h("bdi", {}, one.session)),
+      h("a", { href: `#/s/${encodeURIComponent(one.tenant)}/${encodeURIComponent(one.address)}/costs` }, h("bdi", {}, one.title || one.session)),
       ` ${dollars(one.dollars)}, ${dollars(one.without)} without the proxy`,
       h("div", { class: "soft" }, one.causes.map((cause) => (cause.dollars === null ? cause.cause : `${cause.cause} (${dollars(cause.dollars)})`)).join("; "))))));
 }

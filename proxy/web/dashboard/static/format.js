@@ -75,6 +75,26 @@ export function owner(tenant) {
   return /^[0-9a-f]{20,}$/.test(tenant) ? `tenant ${tenant.slice(0, 6)}…` : `tenant ${tenant}`;
 }
 
+/** What became of a message or group: a status of the API, with the tokens before and after, in a word. */
+export function fate(status, before, after) {
+  if (status === "changed") return after > before ? "added to" : "shortened";
+  return status === "out" ? "left out" : status;
+}
+
+/** 14:03 of today, 21 Nov 14:03 of another day */
+export function when(seconds) {
+  const then = new Date(seconds * 1000);
+  const day = then.toDateString() === new Date().toDateString() ? "" : `${then.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} `;
+  return `${day}${clock(seconds)}`;
+}
+
+/** 30 % fewer tokens, of the tokens before and after; "" where they are the same. */
+export function fewer(after, before) {
+  const share = saved(after, before);
+  if (share === null || Math.abs(share) < 0.005) return "";
+  return `${percent(Math.abs(share))} ${share > 0 ? "fewer" : "more"} tokens`;
+}
+
 /** drop_old_results -> drop old results */
 export function words(name) {
   return String(name).replaceAll("_", " ");

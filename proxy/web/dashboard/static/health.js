@@ -2,12 +2,12 @@
 import { ask, query } from "./api.js";
 import { chart } from "./chart.js";
 import { h, swap } from "./dom.js";
-import { counted, dollars, milliseconds, whole } from "./format.js";
+import { dollars, milliseconds, whole } from "./format.js";
 import { every } from "./live.js";
 import { filled } from "./money.js";
 
 const WEEK_S = 604800;
-const COUNTERS = [["requests", "requests answered"], ["prompt_tokens", "prompt tokens"], ["completion_tokens", "completion tokens"], ["edits", "edits"], ["refetch", "results fetched again"],
+const COUNTERS = [["requests", "HTTP requests answered, of this page too"], ["prompt_tokens", "prompt tokens"], ["completion_tokens", "completion tokens"], ["edits", "edits"], ["refetch", "results fetched again"],
   ["fallbacks", "sent on as they came"], ["refusals", "plans refused"], ["retrieved_items", "items brought back"], ["upstream_errors", "upstream errors"], ["client_gone", "clients that left"],
   ["dropped_reasoning", "pieces of reasoning left out"], ["dropped_reasoning_dollars", "price of thinking them again", dollars],
   ["internal_errors", "faults of the proxy itself"], ["persist_dropped", "rows not stored"]];
@@ -47,10 +47,11 @@ function charts(money) {
 }
 
 function counters(proxy) {
-  const found = COUNTERS.filter(([name]) => name in proxy.figures);
+  const known = Object.keys(proxy.figures).length > 0; // a counter that has counted nothing may not be there
+  const found = known ? COUNTERS.filter(([name]) => proxy.figures[name] || !name.startsWith("dropped_")) : [];
   return h("section", { class: "panel" }, h("h2", {}, "Since the proxy started"),
     h("dl", { class: "facts-list wide" }, h("dt", {}, "version"), h("dd", {}, proxy.version), h("dt", {}, "usual policy"), h("dd", {}, proxy.policy),
-      h("dt", {}, "upstreams"), h("dd", {}, proxy.upstreams.join(", ")), found.map(([name, text, write = whole]) => [h("dt", {}, text), h("dd", {}, write(proxy.figures[name]))])),
-    !found.length && h("p", { class: "soft" }, "The counters are those of every tenant: a key of one tenant does not see them."),
-    h("p", { class: "soft" }, `${counted(found.length, "counter")} of those that GET /metrics has.`));
+      h("dt", {}, "upstreams"), h("dd", {}, proxy.upstreams.join(", ")), found.map(([name, text, write = whole]) => [h("dt", {}, text), h("dd", {}, write(proxy.figures[name] ?? 0))])),
+    !known && h("p", { class: "soft" }, "The counters are those of every tenant: a key of one tenant does not see them."),
+    known && h("p", { class: "soft" }, "GET /metrics has more, each by its labels."));
 }

@@ -2,7 +2,7 @@
 import { ask, at } from "./api.js";
 import { chart } from "./chart.js";
 import { h, swap } from "./dom.js";
-import { clock, dollars, milliseconds, short, words } from "./format.js";
+import { dollars, milliseconds, short, when, words } from "./format.js";
 
 export function showLatency(session) {
   const root = h("div", {});
@@ -11,6 +11,14 @@ export function showLatency(session) {
     const points = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
     swap(root, points.length ? [charts(session, points), events(session, points)] : h("p", { class: "soft" }, "No request yet."));
   };
+}
+
+/** The requests of the conversation itself, without those for a title and the like, which have short prompts of their
+ * own. */
+export function withoutSideCalls(points, record) {
+  const side = new Set(record.branches.filter((one) => one.kind === "side").map((one) => one.branch));
+  const own = points.filter((one) => !side.has(one.branch));
+  return own.length ? own : points;
 }
 
 const failed = (one) => !["complete", "open", "client_gone"].includes(one.status);
@@ -34,7 +42,7 @@ function events(session, points) {
   const listed = [...points].reverse().filter((one) => one.fallback || one.loop || one.edited || !["complete", "open"].includes(one.status)).slice(0, 60);
   return h("section", { class: "panel" }, h("h2", {}, "Edits, loops, errors"),
     listed.length ? h("ul", { class: "events" }, listed.map((one) => h("li", {},
-      h("a", { href: `${session.base}/prompts/${encodeURIComponent(one.exchange)}` }, clock(one.started_at)),
+      h("a", { href: `${session.base}/prompts/${encodeURIComponent(one.exchange)}` }, when(one.started_at)),
       h("span", { class: "flags" },
         one.edited && h("span", { class: "flag" }, "new edits"), one.loop && h("span", { class: "flag warn" }, "a note on a loop was inserted"),
         one.fallback && h("span", { class: "flag bad" }, `sent unchanged: ${words(one.fallback)}`), !["complete", "open"].includes(one.status) && h("span", { class: "flag bad" }, words(one.status))),

@@ -6,7 +6,7 @@ import { showHealth } from "./health.js";
 import { showMemos } from "./memos.js";
 import { showMoney } from "./money.js";
 import { showOverview } from "./overview.js";
-import { panel, trouble } from "./say.js";
+import { panel, trouble, unseenHeading } from "./say.js";
 import { showSearch } from "./search.js";
 import { showSession } from "./session.js";
 
@@ -113,7 +113,7 @@ function askForKey(problem) {
     key.set(input.value.trim());
     show();
   };
-  swap(main, h("div", { class: "view narrow" }, panel(
+  swap(main, h("div", { class: "view narrow" }, unseenHeading(), panel(
     wrong ? "That key does not open this" : "This proxy has keys", null,
     h("p", {}, wrong ? problem.message : "Enter an admin key, or a read key to look only. It is kept in this tab and nowhere else."),
     h("form", { class: "stack", on: { submit: enter } },

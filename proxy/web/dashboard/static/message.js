@@ -1,7 +1,7 @@
 // One message of a group: its text, the decision about it, and the reason.
 import { button, h, swap } from "./dom.js";
 import { actions } from "./context.js";
-import { ago, short, words } from "./format.js";
+import { ago, fate, short, words } from "./format.js";
 
 const LONG = 1600;
 
@@ -81,7 +81,7 @@ export function message(one, view, inserts = []) {
       h("span", { class: "role" }, one.role),
       h("span", { class: "tokens" }, size),
       one.pinned && h("span", { class: "flag" }, "pinned"),
-      one.status !== "in" && h("span", { class: `flag s-${one.status}` }, { changed: "shortened", out: "left out" }[one.status] || one.status),
+      one.status !== "in" && h("span", { class: `flag s-${one.status}` }, fate(one.status, one.why ? one.why.tokens_before : 0, one.why ? one.why.tokens_after : 0)),
       turn, view.session.may && one.id && one.source !== "next" && actions(one, view, "messages")),
     one.why && reason(one.why),
     box,
@@ -89,5 +89,5 @@ export function message(one, view, inserts = []) {
 }
 
 export function reason(why) {
-  return h("p", { class: "why" }, `${why.reason} `, h("span", { class: "soft" }, `${words(why.stage)}${why.since ? `, since ${ago(why.since)}` : ", with the next request"}${why.find ? `; the whole of it: ${why.find}` : ""}`));
+  return h("p", { class: "why" }, `${why.reason} `, h("span", { class: "soft" }, `${words(why.stage)}${why.since ? `, ${ago(why.since)}` : ", with the next request"}${why.find ? `; the whole of it: ${why.find}` : ""}`));
 }

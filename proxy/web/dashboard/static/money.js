@@ -35,14 +35,14 @@ function draw(money, view) {
   const share = saved(total.cost, total.cost_without);
   const at = steps.map((one) => one.at);
   const billed = total.exchanges - total.unpriced;
-  const each = money.step >= DAY_S ? "a day" : money.step >= 3600 ? "an hour" : "in five minutes";
+  const each = money.step >= DAY_S ? "a day" : money.step > 3600 ? "in six hours" : money.step === 3600 ? "an hour" : "in five minutes";
   const card = (label, value, ...facts) => h("div", { class: "card" }, h("div", { class: "label" }, label), h("div", { class: "figure" }, value), h("div", { class: "facts" }, facts.map((one) => h("span", {}, one))));
   const column = (name, look, key) => ({ name, look, values: steps.map((one) => one[key]), kind: "column" });
   return [
     h("div", { class: "cards" },
       card("Paid", billed ? dollars(total.cost) : "unknown", counted(total.exchanges, "request"), total.unpriced ? `${whole(total.unpriced)} without a bill: no price, or no usage reported` : ""),
       card("Without the proxy", billed ? dollars(total.cost_without) : "unknown"),
-      ...(total.observed ? [card("Had observed plans gone out", `about ${dollars(total.cost_planned)}`, counted(total.observed, "request"))] : []),
+      ...(total.observed ? [card("With the observed plans", `about ${dollars(total.cost_planned)}`, counted(total.observed, "request"))] : []),
       card("Saved", share === null ? "unknown" : percent(share), share !== null && dollars(total.cost_without - total.cost)),
       card("Tokens sent", short(total.tokens_after), `of ${short(total.tokens_before)}`),
       card("From the provider's cache", total.prompt_tokens ? percent(total.cached_tokens / total.prompt_tokens) : "unknown", total.prompt_tokens ? `${short(total.cached_tokens)} tokens, ${short(total.predicted)} predicted` : "")),
@@ -61,7 +61,7 @@ function draw(money, view) {
 
 /** Dollars so far, had the plans that were only observed gone out. */
 export function planned(steps) {
-  return { name: "had observed plans gone out", look: "c-planned", values: running(steps.map((one) => one.cost_planned)), kind: "line" };
+  return { name: "with the observed plans", look: "c-planned", values: running(steps.map((one) => one.cost_planned)), kind: "line" };
 }
 
 /** Every step from the first to the last, including those without a request. */

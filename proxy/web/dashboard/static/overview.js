@@ -113,7 +113,8 @@ function welcome() {
   return [
     h("section", { class: "panel" }, h("h2", {}, "Nothing yet"), h("p", {}, "Point an agent at this proxy, and its conversations appear here by themselves."),
       h("pre", { class: "code" }, `export OPENAI_BASE_URL=${base}`),
-      h("p", {}, "Any client of the OpenAI API will do: it keeps its own key and its own model names. Agents of Anthropic's Messages use the same address."),
+      h("p", {}, "Any client of the OpenAI API will do: it keeps its own key and its own model names. Claude Code takes the address without a path:"),
+      h("pre", { class: "code" }, `export ANTHROPIC_BASE_URL=${location.origin}`),
       h("p", {}, "To see it with recorded sessions first:"),
       h("pre", { class: "code" }, "context-proxy serve --sample --port 8090"),
       h("p", {}, "To try it by hand:"),

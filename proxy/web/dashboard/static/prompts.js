@@ -3,14 +3,15 @@ import { ask, at, save } from "./api.js";
 import { chart } from "./chart.js";
 import { button, h, swap } from "./dom.js";
 import { diff } from "./diff.js";
-import { ago, clock, counted, percent, short, words } from "./format.js";
-import { marksOf } from "./latency.js";
+import { ago, clock, counted, fate, percent, short, words } from "./format.js";
+import { marksOf, withoutSideCalls } from "./latency.js";
 import { reason, textOf } from "./message.js";
 import { act } from "./say.js";
 
 const LINES = 60;
 const CONTEXT_LINES = 3;
 const CHANGES_DRAWN = 40;
+const MESSAGES_FETCHED = 400;
 const OUT = new Set(["out", "dropped", "removed"]);
 
 export function showPrompts(session) {
@@ -40,19 +41,21 @@ export function showPrompts(session) {
   const fetchPrompt = async () => {
     if (drawn && wanted !== "next") return;
     if (!drawn) swap(shown, h("p", { class: "soft" }, "Building the prompt…"));
-    const path = wanted === "next" ? at(session.place, "/prompt", { branch: session.branch }) : at(session.place, `/exchanges/${encodeURIComponent(wanted)}/prompt`);
-    const prompt = await ask("GET", path, undefined, session.signal);
+    const place = wanted === "next" ? "/prompt" : `/exchanges/${encodeURIComponent(wanted)}/prompt`;
+    const fetchPage = (first) => ask("GET", at(session.place, place, { branch: wanted === "next" ? session.branch : "", first, limit: MESSAGES_FETCHED }), undefined, session.signal);
+    const prompt = await fetchPage(0);
     drawn = true;
-    swap(shown, draw(session, prompt));
+    swap(shown, draw(session, prompt, fetchPage));
   };
-  session.changed = async () => {
-    await Promise.all([load(), timeLine(session, line, base)]);
+  session.changed = async (_, record) => {
+    await Promise.all([load(), timeLine(session, line, base, record)]);
     await fetchPrompt();
   };
 }
 
-async function timeLine(session, box, base) {
-  const points = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
+async function timeLine(session, box, base, record) {
+  const all = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
+  const points = withoutSideCalls(all, record);
   if (points.length < 2) return;
   const open = (n) => { location.hash = `${base}/${encodeURIComponent(points[n].exchange)}`; };
   swap(box, chart("Tokens of each request; choose one to see its prompt", { at: points.map((one) => one.started_at), inOrder: true, open, format: short, marks: marksOf(points), between: ["as the client sent it", "as it went out"], series: [
@@ -64,8 +67,7 @@ function entry(href, here, title, ...facts) {
   return h("a", { class: "request", href, "aria-current": here ? "true" : undefined, "data-focus": href }, h("span", {}, title), h("span", { class: "facts" }, facts.filter(Boolean).map((one) => h("span", {}, one))));
 }
 
-function draw(session, prompt) {
-  const changed = prompt.messages.filter((one) => one.status !== "in").length;
+function draw(session, prompt, fetchPage) {
   const bytes = (which) => () => act(() => save(at(session.place, `/exchanges/${encodeURIComponent(prompt.exchange)}/body`, { which }), `${prompt.exchange}-${which}.json`));
   const share = prompt.tokens_before ? 1 - prompt.tokens_after / prompt.tokens_before : 0;
   return [
@@ -73,31 +75,40 @@ function draw(session, prompt) {
       h("h2", {}, prompt.exchange ? "The request as it was sent" : "The next request, if it came now"),
       h("p", { class: "facts" }, h("span", {}, prompt.policy), h("bdi", {}, prompt.model),
         h("span", {}, `${short(prompt.tokens_before)} → ${short(prompt.tokens_after)} tokens${share > 0.005 ? `, ${percent(share)} less` : ""}`),
-        h("span", {}, `${counted(changed, "message")} changed`), h("span", {}, counted(prompt.inserts.length, "insert"))),
+        h("span", {}, counted(prompt.count, "message")), h("span", {}, counted(prompt.changes, "change"))),
       prompt.refused && h("p", { class: "notice bad" }, `It went out as it came: ${words(prompt.refused)}.`),
       prompt.exchange && h("p", { class: "row" }, button("Save what was sent", bytes("sent"), { kind: "quiet small" }), button("Save the original", bytes("original"), { kind: "quiet small" }))),
-    changes(prompt),
+    changes(prompt, fetchPage, session.fail),
   ];
 }
 
-/** The messages with what differs, from the first change on: what is the same is folded. */
-function changes(prompt) {
-  const inserted = new Map();
-  for (const one of prompt.inserts) inserted.set(one.index, [...(inserted.get(one.index) || []), one]);
-  const isChange = (one) => one.status !== "in" || inserted.has(one.index);
-  const parts = [];
-  for (const one of prompt.messages) {
-    if (isChange(one)) parts.push({ change: one });
-    else if (parts.at(-1)?.same) parts.at(-1).same.push(one);
-    else parts.push({ same: [one] });
-  }
-  const appended = inserted.get(-1) || [];
-  const total = parts.filter((one) => one.change).length + appended.length;
+/** The messages with what differs, from the first change on: what is the same is folded. Pages are fetched as far as
+ * changes are drawn, so that a long session costs no more than what is looked at. */
+function changes(prompt, fetchPage, fail) {
+  const total = prompt.changes;
+  let next = null;
+  let drawn = 0;
+  const waiting = []; // parts that are fetched and not drawn: {change, inserts} or {same: messages}
+  const take = (page) => {
+    const inserted = new Map();
+    for (const one of page.inserts) inserted.set(one.index, [...(inserted.get(one.index) || []), one]);
+    for (const one of page.messages) {
+      const inserts = inserted.get(one.index) || [];
+      if (one.status !== "in" || inserts.length) waiting.push({ change: one, inserts });
+      else if (waiting.at(-1)?.same) waiting.at(-1).same.push(one);
+      else waiting.push({ same: [one] });
+    }
+    for (const one of inserted.get(-1) || []) waiting.push({ insert: one });
+    next = page.next;
+  };
+  take(prompt);
   const box = h("div", { class: "changes" });
   const place = h("span", { class: "soft", "aria-live": "polite" });
+  const more = h("div", { class: "row centre" });
   const all = () => [...box.querySelectorAll("[data-change]")];
   let here = -1;
-  const go = (step) => {
+  const go = async (step) => {
+    if (here + step >= drawn && drawn < total) await add();
     const there = all();
     here = Math.max(0, Math.min(there.length - 1, here + step));
     if (!there[here]) return;
@@ -105,27 +116,45 @@ function changes(prompt) {
     there[here].focus({ preventScroll: true });
     place.textContent = `change ${here + 1} of ${total}`;
   };
+  const step = (by) => () => go(by).catch(fail);
   const bar = h("div", { class: "diff-bar", role: "group", "aria-label": "Changes" },
-    button("Previous change", () => go(-1), { kind: "small", focus: "previous" }), button("Next change", () => go(1), { kind: "small", focus: "next" }), place);
+    button("Previous change", step(-1), { kind: "small", focus: "previous" }), button("Next change", step(1), { kind: "small", focus: "next" }), place);
   place.textContent = total ? counted(total, "change") : "nothing differs";
-  let drawn = 0;
-  const more = h("div", { class: "row centre" });
-  const add = () => {
-    let room = CHANGES_DRAWN;
-    while (drawn < parts.length && room) {
-      const part = parts[drawn];
-      drawn += 1;
-      if (part.same) box.append(unchanged(part.same));
-      else {
-        box.append(pair(part.change, inserted.get(part.change.index) || []));
-        room -= 1;
-      }
-    }
-    const left = parts.slice(drawn).filter((one) => one.change).length;
-    swap(more, left ? button(`Show more of the ${counted(left, "change")} below`, add, { kind: "quiet", focus: "more-changes" }) : null);
-    if (drawn === parts.length) for (const one of appended.splice(0)) box.append(h("div", { class: "pair", "data-change": "", tabindex: "-1" }, h("div", { class: "cell empty" }), h("div", { class: "cell" }, ours(one))));
+  const draw = (part) => {
+    if (part.same) box.append(unchanged(part.same));
+    else if (part.insert) box.append(h("div", { class: "pair", "data-change": "", tabindex: "-1" }, h("div", { class: "cell empty" }), h("div", { class: "cell" }, ours(part.insert))));
+    else box.append(pair(part.change, part.inserts));
+    if (!part.same) drawn += 1;
   };
-  add();
+  let adding = null; // two at once would draw one page twice
+  const add = () => (adding ??= addMore().finally(() => (adding = null)));
+  const addMore = async () => {
+    const until = Math.min(total, drawn + CHANGES_DRAWN);
+    while (drawn < until) {
+      // A run of messages that are the same may go on in the next page.
+      while (drawn < until && waiting.length && (next === null || waiting.length > 1 || !waiting[0].same)) draw(waiting.shift());
+      if (next === null || drawn === until) break;
+      if (!drawn) swap(more, h("p", { class: "soft" }, `Looking for the next change: ${counted(next, "message")} of ${counted(prompt.count, "message")} looked at…`));
+      take(await fetchPage(next));
+    }
+    finish();
+  };
+  /** Below the last drawn change: a button for the changes that follow, or the messages behind them. */
+  const finish = () => {
+    if (drawn < total && (waiting.length || next !== null)) {
+      swap(more, button(`Show more of the ${counted(total - drawn, "change")} below`, () => add().catch(fail), { kind: "quiet", focus: "more-changes" }));
+      return;
+    }
+    for (const part of waiting.splice(0)) draw(part);
+    const followOn = async () => {
+      take(await fetchPage(next));
+      for (const part of waiting.splice(0)) draw(part);
+      finish();
+    };
+    const follow = () => (adding ??= followOn().finally(() => (adding = null)));
+    swap(more, next === null ? null : button(`${counted(prompt.count - next, "more message")} the same`, () => follow().catch(fail), { kind: "quiet", focus: "more-messages" }));
+  };
+  add().catch(fail);
   return [total ? bar : null, h("div", { class: "diff-head", "aria-hidden": "true" }, h("span", {}, "As the client sent it"), h("span", {}, prompt.exchange ? "As it went out" : "As it would go out")), box, more];
 }
 
@@ -153,7 +182,7 @@ function pair(one, inserts) {
   const out = OUT.has(one.status);
   const head = h("div", { class: "pair-head" }, h("span", { class: "role" }, one.source === "next" ? "next" : one.role),
     h("span", { class: "tokens" }, one.why ? [h("s", {}, short(one.why.tokens_before)), " ", h("b", {}, short(one.why.tokens_after))] : short(one.tokens)),
-    one.status !== "in" && h("span", { class: `flag s-${one.status}` }, { changed: "shortened", out: "left out" }[one.status] || one.status),
+    one.status !== "in" && h("span", { class: `flag s-${one.status}` }, fate(one.status, one.why ? one.why.tokens_before : 0, one.why ? one.why.tokens_after : 0)),
     one.why && reason(one.why));
   const before = textOf(one.whole ?? one.content);
   const after = out ? "" : textOf(one.content);

@@ -46,10 +46,13 @@ export function panel(title, text, ...more) {
   return h("section", { class: "panel" }, h("h2", {}, title), text && h("p", {}, text), more);
 }
 
+/** The heading of a page that has none to show. */
+export const unseenHeading = () => h("h1", { class: "hidden-text" }, "context-proxy");
+
 /** Show an error instead of a view. */
 export function trouble(problem) {
   if (problem.status === 404) {
-    return panel("Not here", "It is not in the store, or it is another tenant's.", h("p", {}, h("a", { href: "#/" }, "All sessions")));
+    return [unseenHeading(), panel("Not here", "It is not in the store, or it is another tenant's.", h("p", {}, h("a", { href: "#/" }, "All sessions")))];
   }
-  return panel("That did not work", problem.message, problem.hint && h("p", { class: "soft" }, problem.hint));
+  return [unseenHeading(), panel("That did not work", problem.message, problem.hint && h("p", { class: "soft" }, problem.hint))];
 }

@@ -6,6 +6,8 @@ import { panel } from "./say.js";
 
 /** Sessions that are searched without being asked for more; a page of the answer ends early where a store is slow. */
 const AT_ONCE = 20;
+/** Sessions that are searched without being asked for more while nothing is found. */
+const UNTIL_FOUND = 500;
 
 export function showSearch(view, wanted) {
   const input = h("input", { type: "search", placeholder: "Words that were said, or a file's name", autocomplete: "off", value: wanted });
@@ -25,14 +27,14 @@ export function showSearch(view, wanted) {
   let found = 0;
   let looked = 0;
   const load = async (cursor) => {
-    swap(more, h("p", { class: "soft" }, "Searching…"));
+    swap(more, h("p", { class: "soft" }, looked ? `Searching: ${counted(looked, "session")} so far…` : "Searching…"));
     const got = await ask("GET", `/search${query({ q: wanted, cursor })}`, undefined, view.signal);
     looked += got.looked;
     found += got.items.length;
     list.append(...got.items.map((one) => hit(one, view)));
     swap(more, h("p", { class: "soft" }, `${counted(found, "session")} of the ${counted(looked, "session")} searched so far.`),
       got.next && button("Search older sessions", () => load(got.next).catch(view.fail), { focus: "older" }));
-    if (got.next && looked < AT_ONCE) await load(got.next);
+    if (got.next && looked < (found ? AT_ONCE : UNTIL_FOUND)) await load(got.next);
     if (!found && !got.next) swap(list, panel("Nothing has these words", "Whole words are found, of messages and of summaries."));
   };
   load(null).catch(view.fail);

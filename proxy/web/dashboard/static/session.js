@@ -1,7 +1,7 @@
 // One session: its figures, the actions on it as a whole, and its tabs.
 import { ask, at } from "./api.js";
 import { button, choice, h, swap } from "./dom.js";
-import { ago, counted, dollars, owner, percent, saved, short, whole, words } from "./format.js";
+import { ago, counted, dollars, fewer, owner, percent, saved, short, whole, words } from "./format.js";
 import { every } from "./live.js";
 import { act } from "./say.js";
 import { showContext } from "./context.js";
@@ -95,7 +95,7 @@ function figures(stats) {
     card("Paid so far", stats.cost === null ? "unknown" : dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price, or no usage was reported" : `${dollars(stats.cost_without)} without`)),
     stats.cost_planned === null ? null : card(`With ${stats.planned_as || "the plan"} instead`, `about ${dollars(stats.cost_planned)}`, h("span", {}, "its plans were only observed")),
     card("Saved", share === null ? "unknown" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
-      h("span", {}, `${stats.ratio.toFixed(2)}× fewer tokens`)),
+      h("span", {}, fewer(1, stats.ratio) || "as many tokens")),
     card("From the provider's cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
     levels.length ? card("In levels", short(levels.reduce((sum, [, tokens]) => sum + tokens, 0)),
       levels.map(([name, tokens]) => h("span", {}, `${words(name)} ${short(tokens)}${stats.level_budgets[name] ? ` of ${short(stats.level_budgets[name])}` : ""}`)), h("span", {}, `${counted(stats.retrieved, "item")} brought back`)) : null,

@@ -82,7 +82,7 @@ function line(row, tenants) {
     h("td", { class: "wide" }, figures ? gauge(figures) : h("span", { class: "soft" }, "nothing was said yet")),
     h("td", { class: "number", "data-label": "Paid" }, figures ? (figures.cost === null ? "unknown" : dollars(figures.cost)) : "–"),
     h("td", { class: "number", "data-label": "Saved" }, figures && share !== null
-      ? [h("span", { class: share > 0.005 ? "good" : share < -0.005 ? "less" : "soft" }, percent(share)), h("span", { class: "facts" }, dollars(figures.cost_without - figures.cost))]
+      ? [h("span", { class: share > 0.005 ? "good" : share < -0.005 ? "less" : "soft" }, percent(share)), Math.abs(figures.cost_without - figures.cost) >= 0.00005 && h("span", { class: "facts" }, dollars(figures.cost_without - figures.cost))]
       : "unknown"),
     h("td", { class: "nowrap", "data-label": "Used" }, ago(row.last_at),
       h("span", { class: "facts" }, `${counted(row.exchanges, "request")}, ${counted(row.messages, "message")}`)),

@@ -1,10 +1,16 @@
 // The settings of a session, its export, and its removal.
 import { ask, at, save } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
-import { counted, moment, words } from "./format.js";
+import { counted, moment, whole, words } from "./format.js";
 import { act, sure } from "./say.js";
 
 const SCHEDULES = [["", "As the policy says"], ["when_it_pays", "When it pays"], ["on_overflow", "On overflow"], ["every_turn", "Every turn"], ["literal", "Literal"]];
+/** The kinds of stored rows, as the API counts them. */
+const ROWS = {
+  messages: "messages", exchanges: "requests", edits: "edits", branches: "branches", states: "versions of the state", scratchpads: "versions of the scratchpad",
+  notes: "notes and feedback", iterations: "iterations", hidden_rounds: "rounds with the proxy's tools", helper_answers: "answers of the helper model",
+  embeddings: "embeddings", forms: "other stored texts", gaps: "requests not stored",
+};
 const URGENCIES = [["", "As the policy says"], ["gentle", "Gentle"], ["literal", "Literal"]];
 
 export function showSettings(session) {
@@ -63,7 +69,9 @@ function form(session, set, policies, described) {
 }
 
 function data(session, record) {
-  const rows = Object.entries(record.rows).filter(([, count]) => count);
+  const order = Object.keys(ROWS);
+  const place = ([table]) => (order.indexOf(table) + order.length + 1) % (order.length + 1);
+  const rows = Object.entries(record.rows).filter(([, count]) => count).sort((a, b) => place(a) - place(b));
   const name = record.session.replaceAll(/[^\w.-]+/g, "_").slice(0, 60) || "session";
   const remove = async () => {
     const yes = await sure("Delete this session?", `All ${counted(record.rows.messages || 0, "message")} of it leave the store for good. Memos stay, without its name. A client that goes on with it begins a new one.`, "Delete session");
@@ -72,7 +80,7 @@ function data(session, record) {
     if (made) location.hash = "#/";
   };
   return h("section", { class: "panel" }, h("h2", {}, "Data"),
-    h("dl", { class: "facts-list" }, h("dt", {}, "Begun"), h("dd", {}, moment(record.created_at)), rows.map(([table, count]) => [h("dt", {}, words(table)), h("dd", {}, String(count))])),
+    h("dl", { class: "facts-list" }, h("dt", {}, "Begun"), h("dd", {}, moment(record.created_at)), rows.map(([table, count]) => [h("dt", {}, ROWS[table] || words(table)), h("dd", {}, whole(count))])),
     session.may ? h("div", { class: "row" },
       button("Export as JSONL", () => act(() => save(at(session.place, "/export"), `${name}.jsonl`), "Exported."), { focus: "export" }),
       button("Delete session", remove, { kind: "danger", focus: "delete" })) : h("p", { class: "soft" }, "A read key neither exports nor deletes."));

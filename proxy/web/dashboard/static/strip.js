@@ -1,6 +1,6 @@
 // The next prompt as one strip: each group a bar of its messages, coloured by kind, hollow if out of the prompt.
 import { h } from "./dom.js";
-import { counted, short, whole, words } from "./format.js";
+import { counted, fate, short, whole, words } from "./format.js";
 
 const KINDS = [["tools", "tool definitions"], ["system", "system"], ["user", "user"], ["thinking", "thinking and answers"], ["tool", "tool results"], ["insert", "inserted by the proxy"]];
 const NAMES = Object.fromEntries(KINDS);
@@ -16,8 +16,8 @@ export function legend() {
 
 /** The status of a piece in the next prompt, with its reason, in a line. */
 export function why(piece) {
-  const verb = { out: "left out", changed: "shortened", dropped: "dropped", removed: "removed for good" }[piece.status];
-  if (!verb) return piece.pinned ? "pinned: no policy edits it" : "in the prompt as it came";
+  const verb = piece.status === "removed" ? "removed for good" : fate(piece.status, piece.tokens, piece.sent);
+  if (piece.status === "in" || piece.status === undefined) return piece.pinned ? "pinned: no policy edits it" : "in the prompt as it came";
   return [verb, piece.reason && `: ${piece.reason}`, piece.stage && ` (${words(piece.stage)})`].filter(Boolean).join("");
 }
 

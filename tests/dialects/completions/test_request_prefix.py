@@ -41,9 +41,9 @@ def told(request: Request) -> tuple[Any, ...]:
 def test_reading_on_gives_what_reading_the_whole_gives(
     first: int, second: int, before: Json, after: Json, other: Json, indent: int | None
 ) -> None:
-    front = build_prefix_cache(read_request(body(TALK[:first], before, after, indent)))
+    prefix_cache = build_prefix_cache(read_request(body(TALK[:first], before, after, indent)))
     longer = body(TALK[:second], before, other, indent)
-    assert told(read_request(longer, read_message, front)) == told(read_request(longer))
+    assert told(read_request(longer, read_message, prefix_cache)) == told(read_request(longer))
 
 
 def test_only_what_is_new_is_read() -> None:
@@ -63,9 +63,9 @@ def test_only_what_is_new_is_read() -> None:
 
 
 def test_another_history_is_read_whole() -> None:
-    front = build_prefix_cache(read_request(body(TALK, {}, {})))
+    prefix_cache = build_prefix_cache(read_request(body(TALK, {}, {})))
     for other in (body(TALK[1:], {}, {}), body(TALK, {"model": "m"}, {})):
-        found = read_request(other, read_message, front)
+        found = read_request(other, read_message, prefix_cache)
         assert told(found) == told(read_request(other))
         assert found.prefix_messages == 0
 
@@ -95,9 +95,9 @@ START = b'{"model":"m","messages":[{"role":"user","content":"a"}'
     ],
 )
 def test_a_body_that_is_not_managed_whole_is_not_managed_when_read_on(rest: bytes) -> None:
-    front = build_prefix_cache(read_request(START + b"]}"))
+    prefix_cache = build_prefix_cache(read_request(START + b"]}"))
     for body in (START + rest, START + b"\n " + rest):
         with pytest.raises(NotManaged):
             read_request(body)
         with pytest.raises(NotManaged):
-            read_request(body, read_message, front)
+            read_request(body, read_message, prefix_cache)

@@ -1,0 +1,122 @@
+"""Exchanges as lines of a table, for an analytics store: one line an exchange, with its tokens, dollars and times.
+
+Sessions are read in the order of their names, and each session's exchanges in the order of time, a page at a time. So
+the memory that is used depends on neither. Dollars are those that the session's statistics add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from functools import cache
+
+import msgspec
+from msgspec import Struct
+
+from proxy.context.models import Model, find_model
+from proxy.exchange.exchange_rows import SentTexts
+from proxy.operator.session_stats import SessionTotals, count_sent_tokens
+from proxy.store.base import ExchangeRecord, Store
+
+PAGE_SIZE = 500
+"""Exchanges, or names of sessions, that are read at once."""
+
+
+class ExchangeLine(Struct, frozen=True, gc=False):
+    """One exchange. The fields are the columns of the table, in their order. Times are Unix seconds."""
+
+    tenant: str
+    session: str
+    branch: str
+    exchange: str
+    started_at: float
+    ended_at: float | None
+    first_byte_ms: float | None
+    total_ms: float | None
+    status: str
+    http_status: int | None
+    finish: str | None
+    fallback: str | None
+    """The reason why the request went out as it came, if it did."""
+    model: str
+    upstream: str
+    wire_format: str
+    policy: str
+    schedule: str
+    arm: str
+    """The arm of the experiment, "" for none."""
+    messages: int
+    edits: int
+    """Edits in force."""
+    tokens_before: int
+    """Tokens of the prompt as it came, by the proxy's count."""
+    tokens_after: int
+    """Tokens of the prompt as it was sent, by the proxy's count."""
+    predicted_cached: int | None
+    prompt_tokens: int | None
+    """Tokens of all rounds' prompts, as the provider reports them."""
+    completion_tokens: int | None
+    cached_tokens: int | None
+    cost: float | None
+    """Dollars paid; None without prices or usage."""
+    cost_without: float | None
+    """Dollars that it would have cost without the proxy."""
+    cost_planned: float | None
+    """Dollars of a plan that was only observed."""
+
+
+async def read_exchange_lines(
+    store: Store, models: Sequence[Model], since: float, until: float, tenant: str = ""
+) -> AsyncIterator[list[ExchangeLine]]:
+    """Yield the exchanges that began at `since` or later and before `until`, a page at a time. tenant: "" for all.
+    StoreUnavailable passes through."""
+
+    @cache
+    def look_up(name: str) -> Model:
+        return find_model(models, name)
+
+    after = (tenant, "")
+    while names := await store.read_sessions_used_since(since, after, PAGE_SIZE):
+        for place in names:
+            if tenant and place[0] != tenant:
+                return
+            totals, last = SessionTotals(), (since, "")
+            while page := await store.read_exchanges_after(*place, last, until, PAGE_SIZE):
+                yield [_make_line(one, totals, look_up(one.model)) for one in page]
+                last = page[-1].started_at, page[-1].exchange
+        after = names[-1]
+
+
+def _make_line(one: ExchangeRecord, totals: SessionTotals, model: Model) -> ExchangeLine:
+    before = totals.prompt_tokens
+    bill = totals.add_exchange(one, model)
+    return ExchangeLine(
+        tenant=one.tenant,
+        session=one.session,
+        branch=one.branch,
+        exchange=one.exchange,
+        started_at=one.started_at,
+        ended_at=one.ended_at,
+        first_byte_ms=one.first_byte_ms,
+        total_ms=1000 * (one.ended_at - one.started_at) if one.ended_at is not None else None,
+        status=one.status,
+        http_status=one.http_status,
+        finish=one.finish,
+        fallback=one.fallback,
+        model=one.model,
+        upstream=one.upstream,
+        wire_format=one.strategy,
+        policy=one.policy,
+        schedule=one.schedule,
+        arm=msgspec.json.decode(one.inserts, type=SentTexts).arm,
+        messages=one.messages,
+        edits=one.edits,
+        tokens_before=one.tokens_before,
+        tokens_after=count_sent_tokens(one),
+        predicted_cached=one.predicted,
+        prompt_tokens=None if one.prompt_tokens is None else totals.prompt_tokens - before,
+        completion_tokens=one.completion_tokens,
+        cached_tokens=one.cached_tokens,
+        cost=bill.paid if bill is not None else None,
+        cost_without=bill.without_proxy if bill is not None else None,
+        cost_planned=bill.planned if bill is not None else None,
+    )

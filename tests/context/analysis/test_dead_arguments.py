@@ -1,0 +1,161 @@
+"""Texts in the arguments of calls that stand in no file any more, and those that still may."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.context.analysis.dead_arguments import DeadText, find_dead_texts
+from proxy.context.plan import View
+from tests.conversations import Json, assistant, call, look, result, user
+
+OK = "The file has been updated."
+
+
+def step(name: str, arguments: Json, text: str = OK) -> list[Json]:
+    return [{**assistant(None), "tool_calls": [call("c", name, json.dumps(arguments))]}, result("c", text)]
+
+
+def edit(old: str, new: str, path: str = "a.py", text: str = OK) -> list[Json]:
+    return step("Edit", {"file_path": path, "old_string": old, "new_string": new}, text)
+
+
+def write(content: str, path: str = "a.py") -> list[Json]:
+    return step("Write", {"file_path": path, "content": content})
+
+
+def history(*steps: list[Json]) -> View:
+    """The steps behind a prompt: the call of step n is message 2n + 1."""
+    return look([user("go"), *(one for step in steps for one in step)])
+
+
+def dead(*steps: list[Json]) -> list[tuple[int, str, str]]:
+    """(the index of the message, the name of the argument, the reason) of each dead text."""
+    found = find_dead_texts(history(*steps))
+    return [(n, str(text.path[-1]), text.reason) for n, texts in sorted(found.items()) for text in texts]
+
+
+def test_the_text_that_an_edit_replaced_is_dead_and_its_new_text_is_not() -> None:
+    assert dead(edit("one", "two")) == [(1, "old_string", "replaced")]
+
+
+def test_an_edit_that_failed_proves_nothing() -> None:
+    error = "<tool_use_error>String to replace not found in file.</tool_use_error>"
+    assert dead(edit("one", "two", text=error), edit("uno", "two", text=f"Error: {error}")) == []
+
+
+def test_a_written_text_is_dead_once_all_of_it_was_replaced() -> None:
+    assert dead(edit("one", "two"), edit("x two y", "three")) == [
+        (1, "old_string", "replaced"),
+        (1, "new_string", "overwritten"),
+        (3, "old_string", "replaced"),
+    ]
+    assert dead(edit("one", "two and more"), edit("two", "three")) == [
+        (1, "old_string", "replaced"),
+        (3, "old_string", "replaced"),
+    ], "a part of it still stands in the file"
+
+
+def test_a_file_that_is_written_again_has_none_of_its_earlier_texts() -> None:
+    assert dead(write("one"), edit("one", "two"), write("three")) == [
+        (1, "content", "overwritten"),
+        (3, "old_string", "replaced"),
+        (3, "new_string", "overwritten"),
+    ]
+    assert dead(write("one"), write("two", path="b.py")) == [], "another file"
+    assert dead(write("one", path="/repo/a.py"), write("two", path="a.py")) == [], "perhaps another file"
+
+
+def test_several_edits_in_one_call_are_told_by_their_places() -> None:
+    edits = [{"old_string": "one", "new_string": "two"}, {"old_string": "two", "new_string": "three"}]
+    found = find_dead_texts(history(step("MultiEdit", {"file_path": "a.py", "edits": edits})))
+    assert found == {
+        1: (
+            DeadText(0, ("edits", 0, "old_string"), 2, "replaced"),
+            DeadText(0, ("edits", 1, "old_string"), 2, "replaced"),
+            DeadText(0, ("edits", 0, "new_string"), 2, "overwritten"),
+        )
+    }
+
+
+def test_arguments_of_tools_that_write_no_file_are_never_dead() -> None:
+    shown = {"command": "view", "path": "a.py", "content": "x"}
+    assert dead(step("Read", {"file_path": "a.py", "old_string": "one"}), step("send_mail", shown)) == []
+    assert dead(step("Bash", {"command": "cat > a.py", "old_string": "one"})) == []
+    assert dead(step("Edit", {"file_path": "a.py", "old_string": "", "new_string": "two"})) == []
+    assert dead(step("Edit", {"old_string": "one", "new_string": "two"})) == [], "no file is named"
+
+
+def test_a_longer_history_gives_what_the_whole_one_gives() -> None:
+    steps = [write("one"), edit("one", "two"), edit("x two", "three"), write("four")]
+    values = [user("go"), *(one for step in steps for one in step)]
+    whole = find_dead_texts(look(values))
+    for cut in range(1, len(values)):
+        first = look(values[:cut])
+        find_dead_texts(first)
+        later = look(values)
+        later.history.memo_values.update(first.history.memo_values)
+        assert find_dead_texts(later) == whole
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[Request interrupted by user for tool use]",
+        "Waiting for approval",
+        "Edit proposed; it is pending review by the user.",
+        "File has been modified since read, either by the user or by a linter. Read it again before you write it.",
+        "Found 3 matches of the string to replace, but replace_all is false.",
+        "Nothing was changed.",
+        "Plan mode is active. You MUST NOT make any edits.",
+        "You haven't granted the permission to write to /w/a.py yet.",
+        "1/2 edits applied",
+        "File already exists: a.py",
+    ],
+)
+def test_an_edit_that_does_not_say_that_it_was_made_proves_nothing(text: str) -> None:
+    assert dead(edit("one", "two", text=text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The file /w/not/plan.md has been edited. Here is a part of it:\n1\ttwo",
+        "Successfully modified file: /w/a.py (1 replacements).",
+        '{"success": true, "error": null}',
+        "ok",
+        "@@ -1 +1 @@\n-one\n+two and all the others",
+    ],
+)
+def test_an_edit_is_made_where_its_result_says_so_or_shows_the_new_text(text: str) -> None:
+    assert dead(edit("one", "two and all the others", text=text)) == [(1, "old_string", "replaced")]
+
+
+@pytest.mark.parametrize(
+    "more", [{"mode": "append"}, {"append": True}, {"offset": 9}, {"start_line": 3, "end_line": 4}]
+)
+def test_a_part_that_is_written_leaves_the_rest_of_the_file(more: Json) -> None:
+    assert dead(write("one"), step("Write", {"file_path": "a.py", "content": "two", **more})) == []
+    whole = step("Write", {"file_path": "a.py", "content": "two", "mode": "overwrite", "append": False})
+    assert dead(write("one"), whole) == [(1, "content", "overwritten")]
+
+
+def test_a_text_that_may_stand_elsewhere_is_not_dead() -> None:
+    assert dead(write("one", path="src/a.py"), write("two", path="a.py")) == [], "another folder"
+    assert dead(write("one"), step("Bash", {"command": "mv a.py b.py"}, ""), write("two")) == []
+    assert dead(write("one"), step("move_file", {"from": "a.py", "to": "b.py"}), write("two")) == []
+    assert dead(edit("A", "one"), edit("B", "one"), edit("x one", "y")) == [
+        (1, "old_string", "replaced"),
+        (3, "old_string", "replaced"),
+        (5, "old_string", "replaced"),
+    ], "it was written at two places"
+    noted = {"path": "n", "content": "one"}
+    assert dead(step("save_note", noted), step("save_note", {**noted, "content": "two"})) == []
+
+
+def test_an_edit_that_was_only_tried_proves_nothing() -> None:
+    tried = {"path": "a.py", "edits": [{"oldText": "one", "newText": "two"}], "dryRun": True}
+    assert dead(step("edit_file", tried, "The file has been updated.")) == []

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from hashlib import sha256
+from typing import Any
+
+from proxy.settings.load import Settings
+from proxy.web.app import ContextProxy
+from tests.faulty import ask, faulty
+from tests.running import Heard, Running, heard, running
+from tests.scripted import Scripted
+
+
+def key_of(plane: str) -> dict[str, Any]:
+    return {"name": plane, "sha256": sha256(plane.encode()).hexdigest(), "tenant": "t", "plane": plane}
+
+
+async def get(proxy: Running, path: str, key: str) -> Heard:
+    raw = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-context-key: {key}\r\nconnection: close\r\n\r\n"
+    return heard(await ask(proxy.port, raw.encode()))
+
+
+async def test_first_requests_that_come_at_once_are_answered_by_one_application() -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+        threads: list[int] = []
+        proxy.app.lazy_api.on_built = lambda: threads.append(threading.get_ident())
+        answers = await asyncio.gather(*(proxy.get(f"/api/sessions?limit={n}") for n in range(1, 7)))
+        assert [answer.status for answer in answers] == [200] * 6
+        assert proxy.app.api is proxy.app.api
+        assert len(threads) == 1
+        assert threads[0] != threading.get_ident(), "it is built beside this event loop"
+
+
+async def test_the_first_request_is_let_in_by_the_planes_of_its_route() -> None:
+    for plane, path, status in (
+        ("read", "/api/sessions", 200),
+        ("read", "/api/nothing", 403),
+        ("data", "/api/sessions", 403),
+        ("admin", "/api/nothing", 404),
+        ("unknown", "/api/sessions", 401),
+    ):
+        async with running("demo", keys=[key_of(name) for name in ("read", "data", "admin")]) as proxy:
+            assert (await get(proxy, path, plane)).status == status, (plane, path)
+
+
+def test_the_description_is_there_before_any_request() -> None:
+    proxy = ContextProxy(Settings(db=":memory:", upstream="demo"))
+    assert "/api/sessions" in proxy.api.openapi()["paths"]
