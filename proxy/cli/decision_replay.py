@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from proxy.cli.terminal import format_percent, print_pairs, print_text
+from proxy.cli.terminal import format_count, format_percent, print_pairs, print_text
 from proxy.context.models import find_model
 from proxy.errors import ConfigError
 from proxy.metrics import Metrics
@@ -86,7 +86,7 @@ def print_decisions(report: DecisionReport, json: Path | None) -> None:
             "full with managed": format_percent(report.full_with_managed),
             "managed with managed": format_percent(report.managed_with_managed),
             "difference": "-" if report.difference is None else f"{report.difference:+.3f}{interval}",
-            "requests compared": f"{report.points} of {report.conversations} conversations",
+            "requests compared": f"{report.points} of {format_count(report.conversations, 'conversation')}",
             "left out by the budget": report.left,
             "questions that failed": report.failed,
             "answers that looked something up first": report.lookups,

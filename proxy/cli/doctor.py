@@ -36,6 +36,7 @@ from proxy.cli.check import Config, Db, PolicyName, Upstream, read_settings
 from proxy.cli.remote import DEFAULT_URL
 from proxy.cli.terminal import (
     escape_controls,
+    format_count,
     format_dollars,
     format_number,
     make_console,
@@ -269,7 +270,7 @@ def check_running(url: str) -> Finding:
         return Finding("running proxy", "fault", f"its store is in trouble: {found['trouble']}", "See its log.")
     figures = found["figures"]
     requests, back = int(figures.get("requests", 0)), int(figures.get("fallbacks", 0))
-    text = f"{url}, version {found['version']}, policy {found['policy']}; {requests:,} requests"
+    text = f"{url}, version {found['version']}, policy {found['policy']}; {format_count(requests, 'request')}"
     if requests and back * 2 > requests:
         remedy = "Look for `x-context-fallback` in answers; it names the reason."
         return Finding("running proxy", "loss", f"{text}, of which {back:,} went out as they came", remedy)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from proxy.cli.remote import RemoteCommand, remote_command
-from proxy.cli.terminal import TableColumn, print_table, print_text
+from proxy.cli.terminal import TableColumn, format_count, print_table, print_text
 
 DAY_S = 86_400
 
@@ -45,7 +45,7 @@ def _print_report(found: Any) -> None:
         return
     print_text(found["verdict"])
     print_text(
-        f"{found['control_sessions']} sessions in the control arm, {found['managed_sessions']} managed"
+        f"{format_count(found['control_sessions'], 'session')} in the control arm, {found['managed_sessions']} managed"
         + (f", {found['mixed']} in both and not counted" if found["mixed"] else "")
         + (f", {found['unpriced']} without a bill" if found["unpriced"] else "")
         + (

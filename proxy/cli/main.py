@@ -87,6 +87,7 @@ def _make_empty_app() -> typer.Typer:
         name="context-proxy",
         help="An OpenAI-compatible proxy that keeps an agent's context small, cheap and truthful.",
         no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
         # Tracebacks with values of local variables would show keys and messages.
         pretty_exceptions_enable=False,
     )

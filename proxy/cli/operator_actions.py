@@ -12,13 +12,23 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.remote import Branch, Limit, RemoteCommand, Session, Yes, make_group, quote_id, remote_command
+from proxy.cli.remote import (
+    Branch,
+    Limit,
+    RemoteCommand,
+    Session,
+    Yes,
+    ask_to_confirm,
+    make_group,
+    quote_id,
+    remote_command,
+)
 from proxy.cli.terminal import (
     TableColumn,
     edit_text,
     escape_controls,
     format_age,
-    format_number,
+    format_count,
     format_time,
     print_paged,
     print_pairs,
@@ -80,7 +90,7 @@ def make_command(action: Action) -> Callable[..., None]:
     def run(command: RemoteCommand, session: str = "", yes: bool = False, **given: Any) -> None:
         if action.confirm and not yes:
             words = {name: ", ".join(value) if isinstance(value, list) else value for name, value in given.items()}
-            typer.confirm(action.confirm.format(**words), abort=True, err=True)
+            ask_to_confirm(action.confirm.format(**words))
         if "text" in given:
             given["text"] = read_text(given["text"])
         found = send_action(command, session, action, given)
@@ -300,7 +310,7 @@ def print_decision(found: Any) -> None:
     """Print a decision on one line: its messages, groups, tokens and action. Then print its note, if it has one."""
     count = len(found["messages"])
     groups = f" of {', '.join(found['groups'])}" if found["groups"] else ""
-    what = f"{count} message{'' if count == 1 else 's'}{groups}, {format_number(found['tokens'])} tokens"
+    what = f"{format_count(count, 'message')}{groups}, {format_count(found['tokens'], 'token')}"
     print_text(f"{what}: {ACTION_WORDS.get(found['action'], found['action'])}")
     if found.get("note"):
         print_text(escape_controls(found["note"]))

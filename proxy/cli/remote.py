@@ -12,10 +12,12 @@ import functools
 import http.client
 import inspect
 import json
+import re
 import ssl
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, get_type_hints
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -206,13 +208,17 @@ def _reason(error: BaseException) -> str:
 # Exit codes: 0 done; 1 not found, or refused; 2 used or configured wrongly; 3 the proxy cannot be reached.
 
 
+SHORT_HASH: Final = 8
+"""Digits of a tenant's hash that a table shows. The option --tenant takes them too."""
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 Url = Annotated[str, typer.Option("--url", envvar="CONTEXT_PROXY_URL", help="Where the proxy is.")]
 Key = Annotated[
     str, typer.Option("--key", envvar="CONTEXT_PROXY_KEY", help="A key of the plane admin, or read to look only.")
 ]
-Tenant = Annotated[str, typer.Option("--tenant", help="Whose, where the key sees every tenant.")]
+Tenant = Annotated[
+    str, typer.Option("--tenant", help="Whose, where the key sees every tenant: its name, or the beginning of a hash.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON document.")]
 
 Session = Annotated[str, typer.Argument(help="A session's name; - for the one used last.", show_default=False)]
@@ -269,7 +275,7 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*, url: str, key: str, tenant: str, json: bool, **given: Any) -> None:
         try:
-            command(RemoteCommand(AdminClient(url, key, tenant), json), **given)
+            command(RemoteCommand(_complete_tenant(AdminClient(url, key, tenant)), json), **given)
         except (RemoteRefused, RemoteUnreachable) as problem:
             terminal.print_error(str(problem))
             raise typer.Exit(problem.exit_code) from None
@@ -283,6 +289,36 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=[*named, *shared])  # type: ignore[attr-defined]  # inspect reads it
     run.__annotations__ = {p.name: p.annotation for p in (*named, *shared)}
     return run
+
+
+def ask_to_confirm(question: str) -> None:
+    """Ask a person. Raises Abort for any answer but yes, and Refused if stdin ends before an answer."""
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        sys.stderr.write("\n")
+        raise RemoteRefused(
+            400, "nothing was done, since nobody answers.", "--yes does it without a question."
+        ) from None
+    if not agreed:
+        raise typer.Abort
+
+
+def shorten_tenant(tenant: str) -> str:
+    """Return a tenant's name, or the beginning of one that is a hash of a credential."""
+    return f"{tenant[:SHORT_HASH]}…" if re.fullmatch(r"[0-9a-f]{32}", tenant) else tenant
+
+
+def _complete_tenant(client: AdminClient) -> AdminClient:
+    """Return the client with the whole name of its tenant, if the given name is the beginning of one hash alone."""
+    given = client.tenant.removesuffix("…")
+    if not re.fullmatch(r"[0-9a-f]{6,31}", given):
+        return client
+    names = [one["tenant"] for one in replace(client, tenant="").list_items("/api/tenants")]
+    meant = [name for name in names if name.startswith(given)]
+    return replace(client, tenant=meant[0]) if given not in names and len(meant) == 1 else client
 
 
 def make_group(about: str) -> typer.Typer:

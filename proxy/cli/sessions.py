@@ -17,15 +17,18 @@ from proxy.cli.remote import (
     RemoteRefused,
     Session,
     Yes,
+    ask_to_confirm,
     make_group,
     quote_id,
     remote_command,
+    shorten_tenant,
 )
 from proxy.cli.terminal import (
     ROLE_STYLES,
     TableColumn,
     escape_controls,
     format_age,
+    format_count,
     format_dollars,
     format_number,
     format_percent,
@@ -49,7 +52,7 @@ COLUMNS = (
     TableColumn("requests", lambda s: s["exchanges"], is_number=True),
     TableColumn("used", lambda s: format_age(s["last_at"]), is_number=True),
 )
-TENANT_COLUMN = TableColumn("tenant", lambda s: s["tenant"])
+TENANT_COLUMN = TableColumn("tenant", lambda s: shorten_tenant(s["tenant"]), whole=lambda s: s["tenant"])
 EXCHANGE_STYLES = {"complete": "green", "open": "cyan", "failed": "red", "rejected": "red", "partial": "yellow"}
 
 
@@ -159,13 +162,13 @@ def delete(command: RemoteCommand, session: Session, yes: Yes = False) -> None:
     path = command.client.find_session_path(session)
     name = command.client.request("GET", path)["session"]
     if not yes:
-        typer.confirm(f"Delete all that is stored of {name!r}?", abort=True, err=True)
+        ask_to_confirm(f"Delete all that is stored of {name!r}?")
     found = command.client.request("DELETE", path)
     if not found["verified"]:
         raise RemoteRefused(
             409, "rows of the session came in while it was deleted.", "Stop its agent and delete it again."
         )
-    command.report_done(found, f"{name}: {found['removed']} rows deleted, nothing of it is left")
+    command.report_done(found, f"{name}: {format_count(found['removed'], 'row')} deleted, nothing of it is left")
 
 
 @app.command()
@@ -353,7 +356,8 @@ def _session(found: Any) -> None:
         f"{found['session']}: context",
         {
             "total tokens used": used or f"{format_number(found['sent'])} of a window that is not known",
-            "as the client sends it": f"{format_number(found['tokens'])} tokens in {found['items']} messages",
+            "as the client sends it": f"{format_count(found['tokens'], 'token')}"
+            f" in {format_count(found['items'], 'message')}",
             "messages stored": found["messages_stored"],
             "groups": found["groups"],
             "left out, shortened": f"{found['left_out']}, {found['shortened']}",
@@ -419,7 +423,7 @@ def _print_details(found: Any) -> None:
         {
             "policy": found["policy"],
             "upstreams": ", ".join(found["upstreams"]),
-            "store": f"{health}, {format_number(found['queued'])} rows queued,"
+            "store": f"{health}, {format_count(found['queued'], 'row')} queued,"
             f" {format_number(found['dropped'])} dropped",
             "live branches": found["live_branches"],
             "spent on helpers today": format_dollars(found["dollars_spent_today"]),

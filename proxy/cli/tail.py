@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from proxy.cli import terminal
-from proxy.cli.remote import RemoteCommand, RemoteUnreachable, remote_command
+from proxy.cli.remote import RemoteCommand, RemoteRefused, RemoteUnreachable, remote_command
 from proxy.cli.terminal import escape_controls, make_console
 
 KIND_STYLES: Final = {"context": "cyan", "state": "green", "memo": "green", "loop": "yellow", "cache": "yellow"}
@@ -40,7 +40,7 @@ def tail(
         session = command.client.find_newest_session()
     query: dict[str, object] = {"session": session or None, "kind": kind or None}
     left = count
-    for event in _follow_events(command, query, after):
+    for event in _name_kinds(command, _follow_events(command, query, after)):
         if command.json:
             typer.echo(json.dumps(event))
         else:
@@ -48,6 +48,18 @@ def tail(
         left = None if left is None else left - 1
         if left == 0:
             return
+
+
+def _name_kinds(command: RemoteCommand, events: Iterator[Any]) -> Iterator[Any]:
+    """Yield the events. A refusal of an unknown kind names the kinds that exist."""
+    try:
+        yield from events
+    except RemoteRefused as problem:
+        if problem.status != 400 or "/api/events/kinds" not in problem.hint:
+            raise
+        kinds = ", ".join(one["kind"] for one in command.client.request("GET", "/api/events/kinds"))
+        hint = f"The kinds are {kinds}; a pattern such as `context:*` stands for several."
+        raise RemoteRefused(problem.status, problem.message, hint) from None
 
 
 def _follow_events(command: RemoteCommand, query: dict[str, object], after: int | None) -> Iterator[Any]:

@@ -55,6 +55,8 @@ class TableColumn:
     is_never_cut: bool = False
     """True if the column is never cut, since people copy its values."""
     style: str = ""
+    whole: Callable[[Any], Cell] | None = None
+    """Returns the content of the cell where it is not cut, in a pipe or a file, if `make_cell` abbreviates it."""
 
 
 def escape_controls(text: object) -> str:
@@ -99,7 +101,7 @@ def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: s
 def _print_whole(rows: Sequence[Any], columns: Sequence[TableColumn]) -> None:
     """Print rows for a pipe or a file: each on one line, in aligned columns two spaces apart."""
     lines = [[column.title for column in columns]]
-    lines += [[_render_cell(column.make_cell(row)).plain for column in columns] for row in rows]
+    lines += [[_render_cell((column.whole or column.make_cell)(row)).plain for column in columns] for row in rows]
     widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
     for line in lines:
         cells = (
@@ -199,6 +201,11 @@ def style_word(word: str, styles: Mapping[str, str] = STATUS_STYLES) -> Text:
 def format_number(value: float) -> str:
     """Return a number as text: 12,847, or 0.83."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 message, 12,847 messages."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_percent(part: float | None) -> str:

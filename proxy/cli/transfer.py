@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from proxy.cli.check import Config, Db, read_settings
 from proxy.cli.remote import RemoteCommand, RemoteRefused, remote_command
-from proxy.cli.terminal import print_error, print_json, print_text
+from proxy.cli.terminal import format_count, print_error, print_json, print_text
 from proxy.contrib import std_slop
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
@@ -132,8 +132,11 @@ class ImportTally:
         }  # fmt: skip
 
     def render_text(self) -> str:
-        parts = [f"{self.conversations} conversations with {self.messages} messages imported"]
-        parts += [f"{self.memos} memos"] * bool(self.memos) + [f"{self.already_stored} were there already"] * bool(
+        parts = [
+            f"{format_count(self.conversations, 'conversation')} with {format_count(self.messages, 'message')} imported"
+        ]
+        parts += [format_count(self.memos, "memo")] * bool(self.memos)
+        parts += [f"{self.already_stored} {'was' if self.already_stored == 1 else 'were'} there already"] * bool(
             self.already_stored
         )
         return ", ".join([*parts, *([f"{len(self.refused)} refused"] * bool(self.refused))])

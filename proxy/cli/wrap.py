@@ -31,7 +31,7 @@ from proxy.cli.check import Config, Db, PolicyName, read_settings
 from proxy.cli.logs import set_up_logging
 from proxy.cli.remote import DEFAULT_URL, AdminClient, RemoteRefused, RemoteUnreachable
 from proxy.cli.serve import AnnouncingServer, open_listener
-from proxy.cli.terminal import escape_controls, format_dollars, print_error
+from proxy.cli.terminal import escape_controls, format_count, format_dollars, print_error
 from proxy.errors import ConfigError, StoreRefused
 from proxy.settings.load import Settings, copy_environment, find_data_folder
 from proxy.store.sqlite_files import FileLock
@@ -307,7 +307,7 @@ def describe_savings(found: Any) -> list[str]:
     before, after = found["tokens_before"], found["tokens_after"]
     left_out = before - after
     share = f" ({left_out / before:.0%})" if before else ""
-    requests = "1 request" if found["requests"] == 1 else f"{found['requests']:,} requests"
+    requests = format_count(found["requests"], "request")
     lines = [f"{requests}; {left_out:,} of {before:,} prompt tokens were left out{share}."]
     failed = found.get("failed", 0)  # a proxy that runs already may be older
     priced = found["requests"] - found["unpriced"] - found["without_usage"] - found["open_requests"] - failed

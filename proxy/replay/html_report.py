@@ -72,7 +72,7 @@ def render_html(report: ReplayReport) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{SECURITY_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Policies compared</title><style>{style}</style></head>\n<body><h1>Policies compared</h1>\n"
-        f'<p class="soft">{report.conversations:,} conversations, {report.requests:,} requests{escape(model)}: '
+        f'<p class="soft">{report.describe_size()}{escape(model)}: '
         f"{escape(sources)}</p>\n"
         f'<p class="conclusion">{escape(conclude(report))}</p>\n'
         + "\n".join(_section(report, prices) for prices in report.prices)

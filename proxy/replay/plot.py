@@ -143,7 +143,7 @@ def _title(report: ReplayReport) -> str:
 def _frame(report: ReplayReport, lines: Axis, costs: Axis) -> Iterator[str]:
     yield f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}"/>'
     yield f'<text class="title" x="{LEFT}" y="32">{escape(_title(report))}</text>'
-    what = f"{report.conversations:,} conversations, {report.requests:,} requests"
+    what = report.describe_size()
     what += f", {report.model}" if report.model != "*" else ""
     how = "further down is cheaper, further right keeps more; on the line stand those that no other beats in both"
     yield f'<text class="soft" x="{LEFT}" y="74">{how}</text>'

@@ -110,6 +110,11 @@ class ReplayReport(Struct, frozen=True):
     input: float | None = None
     """Dollars per million input tokens of the model; null if no price is known."""
 
+    def describe_size(self) -> str:
+        """Return the number of conversations and requests: 1 conversation, 1,204 requests."""
+        counts = {"conversation": self.conversations, "request": self.requests}
+        return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+
     def convert_to_dollars(self, cost: float) -> float | None:
         """Return a cost in units of one input token as dollars; None if no price is known."""
         return None if self.input is None else cost * self.input / 1e6

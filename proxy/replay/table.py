@@ -39,7 +39,7 @@ def _head(report: ReplayReport) -> str:
     sources = ", ".join(f"{name} ({count})" for name, count in report.sources.items())
     model = "an unknown model" if report.model == "*" else f"model {report.model}"
     return (
-        f"{report.conversations:,} conversations, {report.requests:,} requests: {sources}\n"
+        f"{report.describe_size()}: {sources}\n"
         f"{model}{window}, policies decide by {report.prices[0]} (write/read), tokens by {report.tokens}"
     )
 

@@ -33,6 +33,15 @@ def test_help_names_every_command() -> None:
     assert all(name in output for name in ("serve", "check", "docs"))
 
 
+@pytest.mark.parametrize(
+    "words", [("-h",), ("sessions", "-h"), ("sessions", "list", "-h"), ("serve", "-h"), ("wrap", "-h")]
+)
+def test_help_is_short_too(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    assert "Usage: " in done.stdout
+
+
 @pytest.mark.parametrize("one", [*BEFORE_ACTIONS, *AFTER_ACTIONS], ids=lambda one: one.name)
 def test_a_command_alone_is_as_it_is_among_all(one: CommandModule) -> None:
     alone, whole = get_command(make_app(one.name)), get_command(app)

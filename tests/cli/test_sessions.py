@@ -2,11 +2,19 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
+from pathlib import Path
 
+import httpx2
 import pytest
+from typer.testing import CliRunner
 
-from proxy.cli.sessions import _cost, _format_figure
+from proxy.cli.main import app
+from proxy.cli.remote import shorten_tenant
+from proxy.cli.sessions import TENANT_COLUMN, _cost, _format_figure
+from proxy.cli.terminal import print_table
 from tests.cli.conftest import Shop
+from tests.running import running_beside
 
 
 def test_sessions_are_listed_used_last_first(shop: Shop) -> None:
@@ -21,6 +29,60 @@ def test_sessions_are_listed_used_last_first(shop: Shop) -> None:
 def test_whose_a_session_is_stands_there_where_there_are_several(shop: Shop) -> None:
     assert "tenant" not in shop.ok("sessions", "list").out
     assert "tenant" in shop.ok("sessions", "list", key="cp-all-read").out
+
+
+HASH = "0123456789abcdef" * 2
+
+
+def test_a_tenant_that_is_a_hash_is_short_on_a_terminal_and_whole_in_a_pipe(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [shorten_tenant("acme"), shorten_tenant(HASH)] == ["acme", "01234567…"]
+    print_table([{"tenant": HASH}], (TENANT_COLUMN,))
+    assert HASH in capsys.readouterr().out
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes stdout for a terminal
+    print_table([{"tenant": HASH}], (TENANT_COLUMN,))
+    assert HASH not in (shown := capsys.readouterr().out)
+    assert "01234567…" in shown
+
+
+def test_the_beginning_of_a_hash_names_its_tenant(tmp_path: Path) -> None:
+    with running_beside("demo", db=str(tmp_path / "a.sqlite3")) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        for name in ("one", "two"):
+            headers = {
+                "authorization": f"Bearer sk-{name}",
+                "x-context-session": name,
+                "content-type": "application/json",
+            }
+            body = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
+            assert httpx2.post(f"{url}/v1/chat/completions", json=body, headers=headers).status_code == 200
+        run = partial(CliRunner().invoke, app, env={"CONTEXT_PROXY_URL": url})
+        rows = json.loads(run(["sessions", "list", "--json"]).stdout)
+        assert {row["session"] for row in rows} == {"one", "two"}
+        for row in rows:
+            assert re.fullmatch("[0-9a-f]{32}", row["tenant"])
+            for given in (row["tenant"], shorten_tenant(row["tenant"]), row["tenant"][:8]):
+                found = json.loads(run(["sessions", "list", "--tenant", given, "--json"]).stdout)
+                assert [one["session"] for one in found] == [row["session"]], given
+        assert json.loads(run(["sessions", "list", "--tenant", "00000000", "--json"]).stdout) == []
+
+
+def test_a_question_that_nobody_answers_names_the_option(shop: Shop) -> None:
+    for words in (("messages", "remove", "talk", "x"), ("memos", "delete", "x"), ("sessions", "delete", "talk")):
+        ran = shop.run(*words, given="")
+        assert (ran.code, ran.out.strip()) == (2, ""), ran
+        assert "--yes" in ran.err
+        assert "Aborted" not in ran.err
+    assert shop.json("sessions", "show", "talk")["session"] == "talk"
+
+
+def test_a_look_at_the_figures_is_no_request_of_a_client(shop: Shop) -> None:
+    before = shop.json("stats", key="cp-all-read")["figures"]["requests"]
+    shop.ok("sessions", "list")
+    assert shop.json("stats", key="cp-all-read")["figures"]["requests"] == before
+    shop.fresh()
+    assert shop.json("stats", key="cp-all-read")["figures"]["requests"] > before
 
 
 def test_a_session_is_shown_with_its_branches(shop: Shop) -> None:

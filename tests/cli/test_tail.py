@@ -65,3 +65,5 @@ def test_a_dash_is_the_session_used_last_and_without_one_that_is_said(shop: Shop
 def test_a_kind_that_is_none_is_told(shop: Shop) -> None:
     ran = shop.run("tail", "--kind", "nonesuch")
     assert (ran.code, ran.out) == (2, "")
+    assert "GET /api" not in ran.err
+    assert "context:edited" in ran.err

@@ -5,13 +5,22 @@ import time
 import pytest
 
 from proxy.cli import terminal
-from proxy.cli.terminal import TableColumn, escape_controls, format_age, format_dollars, format_number, format_percent
+from proxy.cli.terminal import (
+    TableColumn,
+    escape_controls,
+    format_age,
+    format_count,
+    format_dollars,
+    format_number,
+    format_percent,
+)
 
 
 def test_figures_are_written_as_people_read_them() -> None:
     assert [format_number(12847), format_number(0.834)] == ["12,847", "0.83"]
     assert [format_percent(None), format_percent(0.804)] == ["-", "80 %"]
     assert [format_dollars(None), format_dollars(0.01234), format_dollars(1234.5)] == ["-", "$0.0123", "$1,234.50"]
+    assert [format_count(n, "row") for n in (0, 1, 2, 1204)] == ["0 rows", "1 row", "2 rows", "1,204 rows"]
     now = time.time()
     assert [format_age(now - s) for s in (5, 130, 7300, 200000)] == ["5 s ago", "2 min ago", "2 h ago", "2 d ago"]
     assert [format_age(None), format_age(now + 100)] == ["-", "0 s ago"]

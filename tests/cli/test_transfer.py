@@ -17,7 +17,7 @@ def test_what_is_exported_is_imported_again(shop: Shop, tmp_path: Path) -> None:
     assert shop.json("export", name, "--out", str(file))["conversations"] == 1
     assert file.stat().st_mode & 0o077 == 0
     assert shop.ok("export", name).out == file.read_text()
-    assert "1 were there already" in shop.ok("import", str(file)).out
+    assert "1 was there already" in shop.ok("import", str(file)).out
     talk = json.loads(file.read_text())
     copied = tmp_path / "copy.jsonl"
     copied.write_text(json.dumps({**talk, "session": name + "-copy"}) + "\n")

@@ -278,7 +278,7 @@ def test_a_named_model_gives_dollars_and_every_whole_format_the_same(tmp_path: P
 def test_stdin_is_read_and_an_unknown_price_is_said(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["replay", "-", "--policy", "thrifty", "--jobs", "1"], input=own())
     assert done.exit_code == 0, done.output
-    assert "1 conversations, 7 requests: stdin (1)" in done.output
+    assert "1 conversation, 7 requests: stdin (1)" in done.output
     assert "Name the model with --model to see dollars." in " ".join(done.output.split())
 
 
@@ -290,7 +290,7 @@ def test_stdin_is_read_and_an_unknown_price_is_said(tmp_path: Path) -> None:
         ("name,price\na,1\n", "sessions of Claude Code and Codex"),
         ('{"hello": "world"}', "mini-swe-agent"),
         ("[1, 2, 3]", "HAR"),
-        ("[]", "HAR"),
+        ("[]", "an empty list"),
         ('{"log": {"entries": []}}', "nothing was said"),
         ('{"sessionId": "s", "message": {"role": "user", "content": ""}}', "nothing was said"),
     ],

@@ -197,11 +197,17 @@ def _added_ms(metrics: Metrics, share: float) -> float | None:
     return None
 
 
+REQUESTS = "context_proxy_requests"
+
+
 def _figures(registry: Any) -> dict[str, float]:
-    """Return counters summed over their labels, except `kind`: the cost paid and the cost avoided are two figures."""
+    """Return counters summed over their labels, except `kind`: the cost paid and the cost avoided are two figures.
+    Requests are those of clients: a look at these figures is none."""
     found: dict[str, float] = {}
     for metric in registry.collect():
         for sample in metric.samples:
+            if sample.labels.get("route") == "api" and metric.name == REQUESTS:
+                continue
             if sample.name.endswith("_total"):
                 name = sample.name.removeprefix("context_proxy_").removesuffix("_total")
                 name += "." + sample.labels["kind"] if sample.labels.get("kind") else ""
