@@ -271,6 +271,7 @@ def test_the_arms_of_an_experiment_are_compared_and_unknown_is_said(browser: Bro
             assert f"{report['managed_sessions']} managed" in screen.page.inner_text(".verdict + .facts")
             assert screen.page.locator(".plain tbody tr").count() >= len(report["figures"]) == 11
             screen.page.set_viewport_size({"width": 390, "height": 800})
+            screen.go("#/experiment", ".verdict")
             assert screen.page.locator(".scrolls:has(.arms)").evaluate("(one) => one.scrollWidth <= one.clientWidth")
             assert screen.page.locator(".interval.known").count() == sum(one["known"] for one in report["figures"])
             screen.well()
@@ -312,8 +313,8 @@ def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, there: Stag
 
 def test_what_is_not_there_is_told(browser: Browser, there: Stage) -> None:
     with looking(browser, there) as screen:
-        for place in ("#/s/acme/nobody", "#/nowhere"):
-            screen.go(place, "h2:text-is('Not here')")
+        for place, title in (("#/nowhere", "There is no such page"), ("#/s/acme/nobody", "Not here")):
+            screen.go(place, f"h2:text-is('{title}')")
             assert screen.page.locator("h1").count() == 1
         screen.click("a:text-is('All sessions')")
         screen.page.wait_for_selector(".sessions")

@@ -1,5 +1,6 @@
 // Charts over time or over requests, drawn by uPlot, with a reading for pointer and arrow keys.
 import { h, swap } from "./dom.js";
+import { short } from "./format.js";
 
 const { uPlot } = window;
 const HEIGHT = 180;
@@ -41,9 +42,9 @@ function faint(text) {
 /** Short times of an axis or, in full, of a reading: by how long the whole is. */
 function timeFormat(at) {
   const span = at.length ? at.at(-1) - at[0] : 0;
-  const short = span < 2 * DAY_S ? { hour: "2-digit", minute: "2-digit" } : { day: "numeric", month: "short" };
+  const tick = span < 2 * DAY_S ? { hour: "2-digit", minute: "2-digit" } : { day: "numeric", month: "short" };
   const long = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" };
-  return (seconds, full) => new Date(seconds * 1000).toLocaleString("en-GB", full ? long : short);
+  return (seconds, full) => new Date(seconds * 1000).toLocaleString("en-GB", full ? long : tick);
 }
 
 function draw(box, figure, chart) {
@@ -88,8 +89,8 @@ function options(figure, chart, size) {
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
     scales: { x: { time: false, range: (_, low, high) => (columns.length || low === high ? wider(at, inOrder, low, high) : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 70, size: 30, gap: 9, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: COUNTS } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
-      { ...axis, grid, space: 38, size: 58, ...(chart.counts ? { incrs: COUNTS } : {}), values: (_, splits) => splits.map((one) => brief(format(one))) },
+      { ...axis, grid: { show: false }, space: 62, size: 30, gap: 9, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: COUNTS } : at.length === 1 ? { splits: () => at } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
+      { ...axis, grid, space: 38, size: 58, ...(chart.counts || format === short ? { incrs: COUNTS } : {}), values: (_, splits) => once(splits.map((one) => brief(format(one)))) },
     ],
     series: [{}, ...series.map((one, n) => line(one, legend[n], columns, at.length))],
     bands: between ? [{ series: between.map(named), fill: () => faint(colour(legend[named(between[1]) - 1])) }] : [],
@@ -102,8 +103,9 @@ function options(figure, chart, size) {
   };
 }
 
-const COUNTS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7];
-const INCREMENTS = [60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY_S, 2 * DAY_S, 7 * DAY_S, 14 * DAY_S, 30 * DAY_S, 90 * DAY_S, 365 * DAY_S];
+/** Steps of an axis of whole numbers. */
+const COUNTS = Array.from({ length: 12 }, (_, n) => [10 ** n, 2 * 10 ** n, 5 * 10 ** n]).flat();
+const INCREMENTS = [60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY_S, 2 * DAY_S, 3 * DAY_S, 4 * DAY_S, 7 * DAY_S, 14 * DAY_S, 30 * DAY_S, 90 * DAY_S, 365 * DAY_S];
 
 /** Half a column more on each side. */
 function wider(at, inOrder, low, high) {
@@ -119,7 +121,7 @@ function alone(plot, series, shown) {
 }
 
 function line(one, legend, columns, count) {
-  const made = { label: one.name, stroke: () => colour(legend), width: 2, points: { show: count < 40 || undefined, filter: alone, size: 4, fill: () => colour(legend) } };
+  const made = { label: one.name, stroke: () => colour(legend), width: 2, points: { show: count < 40 || undefined, filter: alone, size: count === 1 ? 9 : 4, fill: () => colour(legend) } };
   if (one.kind !== "column") return made;
   const side = columns.length > 1 ? [-1, 1][columns.indexOf(one) % 2] : 0;
   return { ...made, fill: made.stroke, width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [columns.length > 1 ? 0.36 : 0.7, 24], align: side }) };
@@ -135,6 +137,11 @@ function sign(plot, { marks, signs, looks, inOrder, at, series }) {
     ctx.arc(plot.valToPos(inOrder ? one.n : at[one.n], "x", true), plot.valToPos(series.at(-1).values[one.n] ?? 0, "y", true), 4.5 * scale, 0, 2 * Math.PI);
     ctx.fill();
   }
+}
+
+/** Labels of an axis, each once: figures that round to the same are told apart by their lines. */
+function once(labels) {
+  return labels.map((one, n) => (one === labels[n - 1] ? "" : one));
 }
 
 /** $0.500 on an axis is $0.5. */

@@ -1,12 +1,14 @@
 // The first tab of a session: the strip, its groups as lines, and the messages of the open group.
 import { ask, at } from "./api.js";
 import { button, h, swap } from "./dom.js";
-import { counted, fate, short, whole, words } from "./format.js";
+import { counted, fate, inserted, short, whole, words } from "./format.js";
 import { message } from "./message.js";
 import { act, sure } from "./say.js";
 import { hints, legend, strip, why } from "./strip.js";
 
 const LINES = 60;
+/** Groups above which a bar of the strip stands for several. */
+const FOLDS_OVER = 120;
 
 export function showContext(session) {
   const drawn = h("div", {}, h("p", { class: "soft" }, "Drawing…"));
@@ -27,9 +29,9 @@ export function showContext(session) {
 
   const draw = () => {
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.focus : "";
-    const folds = chart.bars.length > 120;
+    const folds = chart.bars.length > FOLDS_OVER;
     swap(drawn, h("div", { class: "drawn" }, legend(), strip(chart, open, choose),
-      folds && h("p", { class: "soft" }, `${counted(chart.bars.length, "group")}: a bar stands for several of the older ones.`), note(chart)));
+      folds && h("p", { class: "soft" }, `${chart.earlier ? `The newest ${whole(chart.bars.length)} of ${counted(chart.bars.length + chart.earlier, "group")}` : counted(chart.bars.length, "group")}: a bar stands for several of the older ones.`), note(chart)));
     swap(list, lines(chart, open, choose, view, group, all, () => { all = true; draw(); }));
     if (focused) session.root.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   };
@@ -78,7 +80,7 @@ function finder(session, show) {
 function note(chart) {
   const told = [];
   if (chart.refused) told.push(h("p", { class: "notice bad" }, `The prompt goes out as it came: ${words(chart.refused)}.`));
-  if (chart.earlier) told.push(h("p", { class: "soft" }, `${counted(chart.earlier, "earlier group")} not drawn.`));
+  if (chart.earlier && chart.bars.length <= FOLDS_OVER) told.push(h("p", { class: "soft" }, `${counted(chart.earlier, "earlier group")} not drawn.`));
   return told;
 }
 
@@ -99,8 +101,8 @@ function lines(chart, open, choose, view, group, all, showAll) {
 function insertsLine(inserts) {
   return h("details", { class: "line inserts" },
     h("summary", {}, h("span", { class: "dot k-insert" }), "Inserted by the proxy",
-      h("span", { class: "facts" }, h("span", {}, inserts.map((one) => words(one.source)).join(", ")), h("span", {}, `${short(inserts.reduce((sum, one) => sum + one.tokens, 0))} tokens`))),
-    inserts.map((one) => h("div", { class: "insert" }, h("p", { class: "label" }, `${words(one.source)} · ${short(one.tokens)} tokens`), h("pre", { class: "text" }, one.text.trim()))));
+      h("span", { class: "facts" }, h("span", {}, inserts.map((one) => inserted(one.source)).join(", ")), h("span", {}, `${short(inserts.reduce((sum, one) => sum + one.tokens, 0))} tokens`))),
+    inserts.map((one) => h("div", { class: "insert" }, h("p", { class: "label" }, `${inserted(one.source)} · ${short(one.tokens)} tokens`), h("pre", { class: "text" }, one.text.trim()))));
 }
 
 function line(bar, largest, isOpen, choose, view, group) {
@@ -113,8 +115,8 @@ function line(bar, largest, isOpen, choose, view, group) {
   }
   return h("article", { class: `line s-${one.status}${isOpen ? " open" : ""}` },
     h("div", { class: "line-head" },
-      h("button", { type: "button", class: "line-title", "data-focus": `line-${one.id}`, "aria-expanded": String(isOpen), on: { click: () => choose(one.id) } },
-        h("bdi", {}, one.title || "(no user prompt)")),
+      h("button", { type: "button", class: "line-title", dir: "auto", "data-focus": `line-${one.id}`, "aria-expanded": String(isOpen), on: { click: () => choose(one.id) } },
+        one.title || "(no user prompt)"),
       one.pinned && h("span", { class: "flag" }, "pinned"),
       one.status !== "in" && h("span", { class: `flag s-${one.status}` }, fate(one.status, one.tokens, one.sent)),
       h("span", { class: "tokens" }, size),

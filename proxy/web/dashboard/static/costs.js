@@ -2,7 +2,7 @@
 import { ask, at } from "./api.js";
 import { chart, running } from "./chart.js";
 import { button, h, swap } from "./dom.js";
-import { dollars, percent, saved, short, whole } from "./format.js";
+import { counted, dollars, percent, saved, short, whole } from "./format.js";
 import { withoutSideCalls } from "./latency.js";
 import { act } from "./say.js";
 
@@ -51,8 +51,8 @@ function summary(cost, without, points) {
   const share = saved(cost, without);
   const unbilled = points.filter((one) => one.cost === null).length;
   const left = unbilled ? ` ${whole(unbilled)} of them ${unbilled === 1 ? "has no bill and is" : "have no bill and are"} in neither sum.` : "";
-  if (Math.abs(share ?? 0) < 0.005) return `${dollars(cost)} over these ${whole(points.length)} requests, as much as without the proxy.${left}`;
-  return `${dollars(cost)} in place of ${dollars(without)}: ${percent(Math.abs(share ?? 0))} ${share < 0 ? "more" : "less"} over these ${whole(points.length)} requests.${left}`;
+  if (Math.abs(share ?? 0) < 0.005) return `${dollars(cost)} over ${counted(points.length, "request")}, as much as without the proxy.${left}`;
+  return `${dollars(cost)} in place of ${dollars(without)}: ${percent(Math.abs(share ?? 0))} ${share < 0 ? "more" : "less"} over ${counted(points.length, "request")}.${left}`;
 }
 
 /** The session played again under other policies, as `context-proxy replay` does it. Nothing is sent upstream. */
@@ -81,5 +81,5 @@ function compared(report) {
     h("tbody", {}, rows.map((one) => h("tr", {}, h("th", { scope: "row" }, one.name),
       h("td", { class: "wide" }, h("div", { class: "track", vars: { "--sent": width(one.cost.effective_relative), "--before": width(1) }, "aria-hidden": "true" }, h("i", { class: "before" }), h("i", { class: "sent" })), percent(one.cost.effective_relative)),
       h("td", { class: "number" }, one.kept === null ? "unknown" : percent(one.kept)))))),
-  h("p", { class: "soft" }, `Over ${whole(report.requests)} requests, at the price pair ${prices} (cache write/read). The cost counts fetching again what a policy took out and was quoted later.`)];
+  h("p", { class: "soft" }, `Over ${counted(report.requests, "request")}, at the price pair ${prices} (cache write/read). The cost counts fetching again what a policy took out and was quoted later.`)];
 }

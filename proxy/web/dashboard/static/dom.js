@@ -57,9 +57,9 @@ export function swap(element, ...children) {
 }
 
 /** A button. kind: "", "quiet", "danger" or "main". */
-export function button(text, action, { kind = "", label, focus, disabled, pressed } = {}) {
+export function button(text, action, { kind = "", label, title, focus, disabled, pressed } = {}) {
   return h("button", {
-    type: "button", class: `button ${kind}`, "aria-label": label, "data-focus": focus, disabled: Boolean(disabled),
+    type: "button", class: `button ${kind}`, "aria-label": label, title, "data-focus": focus, disabled: Boolean(disabled),
     "aria-pressed": pressed === undefined ? undefined : String(pressed), on: { click: action },
   }, text);
 }

@@ -13,6 +13,7 @@ export function showExperiment(view) {
   const body = h("div", { class: "stack" });
   swap(view.root, h("div", { class: "title" }, h("h1", {}, "Experiment")),
     h("form", { class: "filters", on: { submit: (event) => event.preventDefault() } }, field("Sessions used in", span)), body);
+  swap(body, h("p", { class: "soft" }, "Comparing the sessions…"));
   let stamp = "";
   const load = async () => {
     const seconds = Number(span.value);
@@ -24,7 +25,10 @@ export function showExperiment(view) {
     swap(body, draw(report));
   };
   // One report is made at a time: another reader's is waited for.
-  const refresh = () => load().catch((problem) => problem.status === 429 || view.fail(problem));
+  const refresh = () => load().catch((problem) => {
+    if (problem.status !== 429) view.fail(problem);
+    else if (!stamp) swap(body, h("p", { class: "soft" }, "The report is being made for another reader. It is asked for again in half a minute."));
+  });
   span.addEventListener("change", refresh);
   every(30, view.signal, refresh);
 }
@@ -64,9 +68,9 @@ function figures(rows) {
       h("tbody", {}, rows.map((one) => {
         const format = formatOf(one.name);
         return h("tr", {}, h("th", { scope: "row" }, one.name), value("Control", one.control, format), value("Managed", one.managed, format), difference(one, format, scale),
-          h("td", { "data-label": "Known" }, one.known ? "yes" : h("span", { class: "soft" }, needed(one))));
+          h("td", { "data-label": "Known:" }, one.known ? "yes" : h("span", { class: "soft" }, needed(one))));
       })))),
-    h("p", { class: "soft" }, "The bar is the interval, and the line in its middle no difference. A difference is known where chance alone would hardly make it."));
+    h("p", { class: "soft" }, "Dollars for the same prompts: what the provider charged, divided by what the client's own prompts were predicted to cost. The bar is the interval, and the line in its middle no difference. A difference is known where chance alone would hardly make it, with 20 sessions or more in each arm. More sessions: as many are needed to see a difference of 5 %."));
 }
 
 function needed(figure) {

@@ -95,6 +95,26 @@ export function fewer(after, before) {
   return `${percent(Math.abs(share))} ${share > 0 ? "fewer" : "more"} tokens`;
 }
 
+const OUTCOMES = { rejected: "refused by the upstream", partial: "broken off", client_gone: "client left", open: "running" };
+
+/** How a request ended, of a status of the API. */
+export function outcome(status) {
+  return OUTCOMES[status] || words(status);
+}
+
+/** Names of the texts that the proxy inserts, where the name in the code says too little. */
+const INSERTED = { ask: "request for the state", state: "the state", guidelines: "how to read a shortened history", memos: "memos", ledger: "record of activity", reflect: "request to reflect", stored: "text kept from an earlier request" };
+
+/** What an inserted text is, in words. */
+export function inserted(source) {
+  return INSERTED[source] || words(source);
+}
+
+/** Upper case at the beginning, a full stop at the end: for messages of the API, which are parts of sentences. */
+export function sentence(text) {
+  return text ? `${text[0].toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}` : "";
+}
+
 /** drop_old_results -> drop old results */
 export function words(name) {
   return String(name).replaceAll("_", " ");

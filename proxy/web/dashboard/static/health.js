@@ -7,7 +7,7 @@ import { every } from "./live.js";
 import { filled } from "./money.js";
 
 const WEEK_S = 604800;
-const COUNTERS = [["requests", "HTTP requests answered, of this page too"], ["prompt_tokens", "prompt tokens"], ["completion_tokens", "completion tokens"], ["edits", "edits"], ["refetch", "results fetched again"],
+const COUNTERS = [["requests", "requests of clients"], ["prompt_tokens", "prompt tokens"], ["completion_tokens", "completion tokens"], ["edits", "edits"], ["refetch", "results fetched again"],
   ["fallbacks", "sent on as they came"], ["refusals", "plans refused"], ["retrieved_items", "items brought back"], ["upstream_errors", "upstream errors"], ["client_gone", "clients that left"],
   ["dropped_reasoning", "pieces of reasoning left out"], ["dropped_reasoning_dollars", "price of thinking them again", dollars],
   ["internal_errors", "faults of the proxy itself"], ["persist_dropped", "rows not stored"]];

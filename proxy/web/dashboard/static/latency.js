@@ -2,7 +2,7 @@
 import { ask, at } from "./api.js";
 import { chart } from "./chart.js";
 import { h, swap } from "./dom.js";
-import { dollars, milliseconds, short, when, words } from "./format.js";
+import { dollars, milliseconds, outcome, short, when, words } from "./format.js";
 
 export function showLatency(session) {
   const root = h("div", {});
@@ -45,7 +45,7 @@ function events(session, points) {
       h("a", { href: `${session.base}/prompts/${encodeURIComponent(one.exchange)}` }, when(one.started_at)),
       h("span", { class: "flags" },
         one.edited && h("span", { class: "flag" }, "new edits"), one.loop && h("span", { class: "flag warn" }, "a note on a loop was inserted"),
-        one.fallback && h("span", { class: "flag bad" }, `sent unchanged: ${words(one.fallback)}`), !["complete", "open"].includes(one.status) && h("span", { class: "flag bad" }, words(one.status))),
-      h("span", { class: "facts" }, h("span", {}, `${short(one.tokens_before)} → ${short(one.tokens_after)} tokens`),
+        one.fallback && h("span", { class: "flag bad" }, `sent unchanged: ${words(one.fallback)}`), !["complete", "open"].includes(one.status) && h("span", { class: "flag bad" }, outcome(one.status))),
+      h("span", { class: "facts" }, h("span", {}, one.tokens_before === one.tokens_after ? `${short(one.tokens_after)} tokens` : `${short(one.tokens_before)} → ${short(one.tokens_after)} tokens`),
         one.cached_tokens !== null && h("span", {}, `${short(one.cached_tokens)} cached, ${short(one.predicted)} predicted`), one.cost !== null && h("span", {}, dollars(one.cost)))))) : h("p", { class: "soft" }, "none so far"));
 }

@@ -1,6 +1,7 @@
 // The frame: the view that the address names, the key in use, light or dark, and the state of the proxy.
-import { Problem, ask, key, onReach } from "./api.js";
+import { ask, key, onReach } from "./api.js";
 import { button, field, h, swap } from "./dom.js";
+import { sentence } from "./format.js";
 import { showExperiment } from "./experiment.js";
 import { showHealth } from "./health.js";
 import { showMemos } from "./memos.js";
@@ -62,7 +63,7 @@ async function show() {
   else if (parts[0] === "health") showHealth(view);
   else if (parts[0] === "search") showSearch(view, parts[1] || "");
   else if (parts[0] === "") showOverview(view);
-  else swap(root, trouble(new Problem(404, "")));
+  else swap(root, unseenHeading(), panel("There is no such page", "The pages are in the menu above."));
 }
 
 function decoded(part) {
@@ -115,7 +116,7 @@ function askForKey(problem) {
   };
   swap(main, h("div", { class: "view narrow" }, unseenHeading(), panel(
     wrong ? "That key does not open this" : "This proxy has keys", null,
-    h("p", {}, wrong ? problem.message : "Enter an admin key, or a read key to look only. It is kept in this tab and nowhere else."),
+    h("p", {}, wrong ? sentence(problem.message) : "Enter an admin key, or a read key to look only. It is kept in this tab and nowhere else."),
     h("form", { class: "stack", on: { submit: enter } },
       field("Key", input, "The command “context-proxy key” makes keys."),
       h("div", {}, h("button", { class: "button main", type: "submit" }, "Enter"))))));

@@ -8,7 +8,9 @@ export function showMemos(view) {
   const list = h("div", { class: "memos" });
   const more = h("div", { class: "row centre" });
   const search = h("input", { type: "search", placeholder: "In text or tags", autocomplete: "off" });
-  const tenant = choice([["", "The only one"]], "");
+  const tenant = choice([["", ""]], "");
+  const whose = field("Tenant", tenant);
+  whose.hidden = true; // until there are several
   let found = [];
   let typing = 0;
   const load = async (cursor = null) => {
@@ -25,10 +27,11 @@ export function showMemos(view) {
   search.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(again, 200); });
   tenant.addEventListener("change", again);
   swap(view.root, h("div", { class: "title" }, h("h1", {}, "Memos")),
-    h("form", { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } }, field("Search", search), view.tenants && field("Tenant", tenant)), list, more);
+    h("form", { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } }, field("Search", search), whose), list, more);
   const begin = async () => {
     if (view.tenants) {
       const { items } = await ask("GET", "/tenants", undefined, view.signal);
+      whose.hidden = items.length < 2;
       if (items.length > 1) swap(tenant, items.map((one) => h("option", { value: one.tenant }, one.tenant)));
       else if (!items.length) {
         swap(list, panel("No memos", "Nothing was said through this proxy yet."));

@@ -1,7 +1,7 @@
 // One message of a group: its text, the decision about it, and the reason.
 import { button, h, swap } from "./dom.js";
 import { actions } from "./context.js";
-import { ago, fate, short, words } from "./format.js";
+import { ago, fate, inserted, short, words } from "./format.js";
 
 const LONG = 1600;
 
@@ -85,9 +85,9 @@ export function message(one, view, inserts = []) {
       turn, view.session.may && one.id && one.source !== "next" && actions(one, view, "messages")),
     one.why && reason(one.why),
     box,
-    inserts.map((insert) => h("div", { class: "insert" }, h("p", { class: "label" }, `inserted: ${words(insert.source)}`), h("pre", { class: "text" }, insert.text.trim()))));
+    inserts.map((insert) => h("div", { class: "insert" }, h("p", { class: "label" }, `inserted: ${inserted(insert.source)}`), h("pre", { class: "text" }, insert.text.trim()))));
 }
 
 export function reason(why) {
-  return h("p", { class: "why" }, `${why.reason} `, h("span", { class: "soft" }, `${words(why.stage)}${why.since ? `, ${ago(why.since)}` : ", with the next request"}${why.find ? `; the whole of it: ${why.find}` : ""}`));
+  return h("p", { class: "why" }, why.reason, h("span", { class: "soft" }, ` · by ${words(why.stage)}, ${why.since ? ago(why.since) : "with the next request"}${why.find ? ` · whole text: ${why.find}` : ""}`));
 }

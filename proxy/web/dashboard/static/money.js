@@ -22,7 +22,7 @@ export function showMoney(view) {
     const now = JSON.stringify(money);
     if (now === stamp) return;
     stamp = now;
-    swap(body, money.total.exchanges ? draw(money, view) : panel("No request in this time", "Choose a longer one."));
+    swap(body, money.total.exchanges ? draw(money, view) : panel("No request in this time", "Choose a longer one, or send a first request through the proxy."));
   };
   const refresh = () => load().catch(view.fail);
   span.addEventListener("change", refresh);
@@ -35,7 +35,7 @@ function draw(money, view) {
   const share = saved(total.cost, total.cost_without);
   const at = steps.map((one) => one.at);
   const billed = total.exchanges - total.unpriced;
-  const each = money.step >= DAY_S ? "a day" : money.step > 3600 ? "in six hours" : money.step === 3600 ? "an hour" : "in five minutes";
+  const each = money.step >= DAY_S ? "per day" : money.step > 3600 ? "per six hours" : money.step === 3600 ? "per hour" : "per five minutes";
   const card = (label, value, ...facts) => h("div", { class: "card" }, h("div", { class: "label" }, label), h("div", { class: "figure" }, value), h("div", { class: "facts" }, facts.map((one) => h("span", {}, one))));
   const column = (name, look, key) => ({ name, look, values: steps.map((one) => one[key]), kind: "column" });
   return [
@@ -45,7 +45,7 @@ function draw(money, view) {
       ...(total.observed ? [card("With the observed plans", `about ${dollars(total.cost_planned)}`, counted(total.observed, "request"))] : []),
       card("Saved", share === null ? "unknown" : percent(share), share !== null && dollars(total.cost_without - total.cost)),
       card("Tokens sent", short(total.tokens_after), `of ${short(total.tokens_before)}`),
-      card("From the provider's cache", total.prompt_tokens ? percent(total.cached_tokens / total.prompt_tokens) : "unknown", total.prompt_tokens ? `${short(total.cached_tokens)} tokens, ${short(total.predicted)} predicted` : "")),
+      card("From the provider's cache", total.prompt_tokens ? percent(total.cached_tokens / total.prompt_tokens) : "unknown", total.prompt_tokens ? `${short(total.cached_tokens)} of ${short(total.prompt_tokens)} tokens reported, ${short(total.predicted)} predicted` : "")),
     h("div", { class: "charts" },
       billed ? chart("Dollars so far", { at, format: dollars, between: ["without the proxy", "paid"], series: [
         { name: "without the proxy", look: "c-without", values: running(steps.map((one) => one.cost_without)), kind: "line" },

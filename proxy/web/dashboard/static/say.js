@@ -1,5 +1,6 @@
 // Messages to the person: toasts, questions, and errors.
 import { button, h } from "./dom.js";
+import { sentence } from "./format.js";
 
 /** A short text at the lower edge. kind: "good" or "bad". */
 export function toast(text, kind = "good") {
@@ -36,7 +37,7 @@ export async function act(action, said) {
     return result;
   } catch (problem) {
     if (problem.name === "AbortError") return undefined;
-    toast([problem.message, problem.hint].filter(Boolean).join(" "), "bad");
+    toast([problem.message, problem.hint].filter(Boolean).map(sentence).join(" "), "bad");
     return undefined;
   }
 }
@@ -54,5 +55,5 @@ export function trouble(problem) {
   if (problem.status === 404) {
     return [unseenHeading(), panel("Not here", "It is not in the store, or it is another tenant's.", h("p", {}, h("a", { href: "#/" }, "All sessions")))];
   }
-  return [unseenHeading(), panel("That did not work", problem.message, problem.hint && h("p", { class: "soft" }, problem.hint))];
+  return [unseenHeading(), panel("That did not work", sentence(problem.message), problem.hint && h("p", { class: "soft" }, sentence(problem.hint)))];
 }

@@ -1,7 +1,7 @@
 // Search over what was said, in the sessions used last first.
 import { ask, query } from "./api.js";
 import { button, field, h, swap } from "./dom.js";
-import { ago, counted } from "./format.js";
+import { ago, counted, whole } from "./format.js";
 import { panel } from "./say.js";
 
 /** Sessions that are searched without being asked for more; a page of the answer ends early where a store is slow. */
@@ -10,7 +10,7 @@ const AT_ONCE = 20;
 const UNTIL_FOUND = 500;
 
 export function showSearch(view, wanted) {
-  const input = h("input", { type: "search", placeholder: "Words that were said, or a file's name", autocomplete: "off", value: wanted });
+  const input = h("input", { type: "search", placeholder: "Words, or a file's name", autocomplete: "off", value: wanted });
   const list = h("div", { class: "stack" });
   const more = h("div", { class: "row" });
   const go = (event) => {
@@ -21,6 +21,7 @@ export function showSearch(view, wanted) {
   swap(view.root, h("div", { class: "title" }, h("h1", {}, "Search")),
     h("form", { class: "row search", role: "search", on: { submit: go } }, field("What was said", input), h("button", { class: "button main", type: "submit" }, "Search")), list, more);
   if (!wanted) {
+    swap(list, h("p", { class: "soft" }, "Finds whole words in the messages and summaries of every session, the ones used last first."));
     input.focus();
     return;
   }
@@ -32,10 +33,10 @@ export function showSearch(view, wanted) {
     looked += got.looked;
     found += got.items.length;
     list.append(...got.items.map((one) => hit(one, view)));
-    swap(more, h("p", { class: "soft" }, `${counted(found, "session")} of the ${counted(looked, "session")} searched so far.`),
+    swap(more, (found > 0 || got.next) && h("p", { class: "soft" }, `Found in ${whole(found)} of ${counted(looked, "session")}${got.next ? " searched so far" : ""}.`),
       got.next && button("Search older sessions", () => load(got.next).catch(view.fail), { focus: "older" }));
     if (got.next && looked < (found ? AT_ONCE : UNTIL_FOUND)) await load(got.next);
-    if (!found && !got.next) swap(list, panel("Nothing has these words", "Whole words are found, of messages and of summaries."));
+    if (!found && !got.next) swap(list, panel("Nothing has these words", `${counted(looked, "session")} searched. Whole words are found, in messages and in summaries.`));
   };
   load(null).catch(view.fail);
 }

@@ -62,7 +62,7 @@ function heading(session, record, stats) {
   const facts = [stats && stats.policy, stats && stats.model, session.tenants && owner(record.tenant), record.explicit ? null : "recognised by its content"];
   return h("div", { class: "title" },
     h("p", { class: "crumb" }, h("a", { href: "#/" }, "All sessions")),
-    h("h1", { class: "session-title" }, h("bdi", {}, record.explicit || !record.title ? record.session : record.title)),
+    h("h1", { class: "session-title", dir: "auto" }, record.explicit || !record.title ? record.session : record.title),
     record.title && h("p", { class: "soft" }, h("bdi", {}, record.explicit ? record.title : record.session)),
     h("p", { class: "facts" }, facts.filter(Boolean).map((one) => h("bdi", {}, one)), pick));
 }
@@ -73,29 +73,29 @@ function card(label, value, ...more) {
 
 function figures(stats) {
   const share = saved(stats.cost, stats.cost_without);
-  const top = stats.limit || Math.max(stats.tokens, 1);
-  const part = (tokens) => `${Math.min(100, (100 * tokens) / top).toFixed(2)}%`;
+  const part = (tokens) => `${Math.min(100, (100 * tokens) / stats.limit).toFixed(2)}%`;
   const reported = stats.prompt_tokens ? stats.cached_reported / stats.prompt_tokens : null;
-  const predicted = stats.prompt_tokens ? stats.cached_predicted / stats.prompt_tokens : null;
+  // The prediction counts tokens itself: it may exceed those that a provider reports.
+  const predicted = stats.prompt_tokens ? Math.min(1, stats.cached_predicted / stats.prompt_tokens) : null;
   const levels = Object.entries(stats.levels || {});
   const again = Object.values(stats.refetched || {}).reduce((sum, count) => sum + count, 0);
   return [
     h("div", { class: "card broad" },
       h("div", { class: "label" }, "Next prompt"),
       h("div", { class: "figure" }, short(stats.sent), h("small", {}, stats.sent === stats.tokens ? " tokens" : ` of ${short(stats.tokens)} tokens`)),
-      h("div", { class: `track ${stats.utilisation > 1 ? "over" : stats.needs_pruning ? "full" : ""}`, vars: { "--sent": part(stats.sent), "--before": part(stats.tokens) } },
+      stats.limit && h("div", { class: `track ${stats.utilisation > 1 ? "over" : stats.needs_pruning ? "full" : ""}`, vars: { "--sent": part(stats.sent), "--before": part(stats.tokens) } },
         h("i", { class: "before" }), h("i", { class: "sent" })),
       h("div", { class: "facts" },
         stats.limit ? h("span", {}, `${percent(stats.utilisation, 1)} of ${short(stats.limit)}`) : h("span", {}, "the model's window is not known"),
         stats.over_budget ? h("span", { class: "flag bad" }, `${short(stats.over_budget)} over the budget`) : null,
         stats.needs_pruning && h("span", { class: "flag warn" }, "over the policy's share"))),
     card("Messages", whole(stats.items), h("span", {}, counted(stats.groups, "group")),
-      h("span", {}, `${whole(stats.left_out)} out`), h("span", {}, `${whole(stats.shortened)} shortened`),
+      stats.left_out ? h("span", {}, `${whole(stats.left_out)} left out`) : null, stats.shortened ? h("span", {}, `${whole(stats.shortened)} shortened`) : null,
       again ? h("span", {}, `${whole(again)} fetched again`) : null),
-    card("Paid so far", stats.cost === null ? "unknown" : dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price, or no usage was reported" : `${dollars(stats.cost_without)} without`)),
+    card("Paid so far", stats.cost === null ? "unknown" : dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price, or no usage was reported" : `${dollars(stats.cost_without)} without the proxy`)),
     stats.cost_planned === null ? null : card(`With ${stats.planned_as || "the plan"} instead`, `about ${dollars(stats.cost_planned)}`, h("span", {}, "its plans were only observed")),
     card("Saved", share === null ? "unknown" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
-      h("span", {}, fewer(1, stats.ratio) || "as many tokens")),
+      h("span", {}, fewer(1, stats.ratio) || "no token saved")),
     card("From the provider's cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
     levels.length ? card("In levels", short(levels.reduce((sum, [, tokens]) => sum + tokens, 0)),
       levels.map(([name, tokens]) => h("span", {}, `${words(name)} ${short(tokens)}${stats.level_budgets[name] ? ` of ${short(stats.level_budgets[name])}` : ""}`)), h("span", {}, `${counted(stats.retrieved, "item")} brought back`)) : null,
@@ -111,7 +111,7 @@ function toolbar(session) {
     await act(() => post(rest, typeof body === "function" ? body() : body), said);
     session.refresh();
   };
-  const window = h("input", { type: "number", min: 0, max: 1000000, required: true, placeholder: "policy's", "aria-label": "Groups that stay in the prompt, 0 for all" });
+  const window = h("input", { type: "number", min: 0, max: 1000000, required: true, placeholder: "auto", "aria-label": "Newest groups that stay in the prompt, 0 for all" });
   const keep = (event) => {
     event.preventDefault();
     run("/window", { groups: Number(window.value) }, () => (Number(window.value) ? `The last ${counted(Number(window.value), "group")} stay.` : "All groups stay."))();
@@ -120,9 +120,9 @@ function toolbar(session) {
     if (set.window >= 0 && document.activeElement !== window) window.value = String(set.window);
   }).catch(() => {});
   return h("div", { class: "toolbar", role: "group", "aria-label": "Actions on the session" },
-    button("Undo last group", run("/undo", branch, (made) => `${counted(made.messages.length, "message")} of the last group left the prompt.`)),
-    button("Prune", run("/prune", undefined, "The next request is pruned."), { label: "Prune with the next request" }),
-    button("Compress", run("/compress", undefined, "The next request makes every edit that its policy has to propose."), { label: "Compress with the next request" }),
-    button("Rebuild state", run("/rebuild", branch, (made) => `State: ${words(made.how)}, ${words(made.outcome)}.`)),
-    h("form", { class: "inline", on: { submit: keep } }, h("span", { class: "soft" }, "Window"), window, h("button", { class: "button", type: "submit" }, "Set")));
+    button("Undo last group", run("/undo", branch, (made) => `${counted(made.messages.length, "message")} of the last group left the prompt.`), { title: "Take the newest prompt and its answers out of the conversation" }),
+    button("Prune", run("/prune", undefined, "The next request is pruned."), { label: "Prune with the next request", title: "The next prompt is cut as if its budget were smaller than its size: what leaves stays out" }),
+    button("Compress", run("/compress", undefined, "The next request makes every edit that its policy has to propose."), { label: "Compress with the next request", title: "The next request makes every edit that its policy has to propose" }),
+    button("Rebuild state", run("/rebuild", branch, (made) => `State: ${words(made.how)}, ${words(made.outcome)}.`), { title: "Make the state of the conversation anew from its messages" }),
+    h("form", { class: "inline", on: { submit: keep } }, h("span", { class: "soft" }, "Keep the newest"), window, h("span", { class: "soft" }, "groups"), h("button", { class: "button", type: "submit" }, "Set")));
 }

@@ -1,7 +1,7 @@
 // The list of sessions: the context use, cost and errors of each.
 import { ask, query } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
-import { ago, counted, dollars, owner, percent, saved, short } from "./format.js";
+import { ago, counted, dollars, outcome, owner, percent, saved, short } from "./format.js";
 import { panel } from "./say.js";
 
 const SPANS = [["0", "Any time"], ["3600", "Last hour"], ["86400", "Last day"], ["604800", "Last week"]];
@@ -51,7 +51,7 @@ export function listSessions(view, root) {
     const now = JSON.stringify([found.map((one) => [one, ago(one.last_at)]), cursor, wanted]);
     if (now === stamp) return;
     stamp = now;
-    swap(list, found.length ? table(found, view.tenants) : nothing());
+    swap(list, found.length ? table(found, view.tenants && new Set(found.map((one) => one.tenant)).size > 1) : nothing());
     swap(more, cursor && button("Show more", () => { pages += 1; load().catch(view.fail); }, { kind: "quiet", focus: "more" }));
   };
   return { load, hidden: (yes) => { root.hidden = yes; } };
@@ -76,8 +76,8 @@ function line(row, tenants) {
   const facts = [!row.explicit && row.title && row.session, row.policy, figures && figures.model, tenants && owner(row.tenant)];
   return h("tr", {},
     h("th", { scope: "row" },
-      h("a", { class: "name", href: address, "data-focus": address }, h("bdi", {}, row.explicit || !row.title ? row.session : row.title)),
-      row.explicit && row.title && h("span", { class: "first-prompt" }, h("bdi", {}, row.title)),
+      h("a", { class: "name", dir: "auto", href: address, "data-focus": address }, row.explicit || !row.title ? row.session : row.title),
+      row.explicit && row.title && h("span", { class: "first-prompt", dir: "auto" }, row.title),
       h("span", { class: "facts" }, facts.filter(Boolean).map((one) => h("bdi", {}, one)))),
     h("td", { class: "wide" }, figures ? gauge(figures) : h("span", { class: "soft" }, "nothing was said yet")),
     h("td", { class: "number", "data-label": "Paid" }, figures ? (figures.cost === null ? "unknown" : dollars(figures.cost)) : "–"),
@@ -89,18 +89,17 @@ function line(row, tenants) {
     h("td", {}, flags(figures)));
 }
 
-/** The use of the model's window: solid is the sent prompt, hollow the client's own. */
+/** The use of the model's window: solid is the sent prompt, hollow the client's own. No bar if the window is unknown. */
 export function gauge(figures) {
   const { tokens_before: before, tokens_after: sent, limit } = figures;
-  const top = limit || Math.max(before, sent, 1);
-  const part = (tokens) => `${Math.min(100, (100 * tokens) / top).toFixed(2)}%`;
+  const part = (tokens) => `${Math.min(100, (100 * tokens) / limit).toFixed(2)}%`;
   const state = figures.utilisation > 1 ? "over" : figures.needs_pruning ? "full" : "";
   return h("div", { class: "gauge" },
-    h("div", { class: `track ${state}`, vars: { "--sent": part(sent), "--before": part(before) }, role: "img", "aria-label": limit ? `${percent(sent / limit)} of the window used` : `${short(sent)} tokens` },
+    limit && h("div", { class: `track ${state}`, vars: { "--sent": part(sent), "--before": part(before) }, role: "img", "aria-label": `${percent(sent / limit)} of the window used` },
       h("i", { class: "before" }), h("i", { class: "sent" })),
     h("div", { class: "facts" },
       h("span", {}, before !== sent ? [h("s", {}, short(before)), " ", h("b", {}, short(sent))] : h("b", {}, short(sent)), limit ? ` of ${short(limit)}` : " tokens"),
-      limit && h("span", {}, percent(sent / limit, sent / limit < 0.1 ? 1 : 0))));
+      h("span", {}, limit ? percent(sent / limit, sent / limit < 0.1 ? 1 : 0) : "window not known")));
 }
 
 function flags(figures) {
@@ -110,7 +109,7 @@ function flags(figures) {
   if (figures.needs_pruning) made.push(h("span", { class: "flag warn", title: "Over the share of the window that the policy fills" }, "full"));
   if (figures.loops) made.push(h("span", { class: "flag warn", title: "The model was told that it goes round in circles" }, `loops ${figures.loops}`));
   if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out as they came, with the reason under Latency and errors" }, `${figures.fallbacks} sent unchanged`));
-  if (["failed", "partial", "rejected"].includes(figures.status)) made.push(h("span", { class: "flag bad" }, figures.status));
+  if (["failed", "partial", "rejected"].includes(figures.status)) made.push(h("span", { class: "flag bad" }, outcome(figures.status)));
   if (figures.status === "open") made.push(h("span", { class: "flag live" }, "running"));
   return h("span", { class: "flags" }, made);
 }

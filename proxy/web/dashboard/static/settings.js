@@ -64,7 +64,8 @@ function form(session, set, policies, described) {
     h("form", { class: "stack", on: { submit: put } },
       field("Policy", policy), about, field("Schedule", schedule, "When edits are made: each moves the provider's cache."),
       field("Window", window, "Groups that stay in the prompt, 0 for all."),
-      field("Most iterations", most, "Answers to one user prompt, for policies that count them."), field("Urgency", urgency),
+      field("Largest number of iterations", most, "Answers to one user prompt, for policies that count them."),
+      field("Urgency", urgency, "The tone of the proxy's notes to the model: on loops, and on iterations left."),
       session.may && h("div", {}, h("button", { class: "button main", type: "submit" }, "Save settings"))));
 }
 

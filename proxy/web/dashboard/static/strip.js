@@ -1,6 +1,6 @@
 // The next prompt as one strip: each group a bar of its messages, coloured by kind, hollow if out of the prompt.
 import { h } from "./dom.js";
-import { counted, fate, short, whole, words } from "./format.js";
+import { counted, fate, inserted, short, whole, words } from "./format.js";
 
 const KINDS = [["tools", "tool definitions"], ["system", "system"], ["user", "user"], ["thinking", "thinking and answers"], ["tool", "tool results"], ["insert", "inserted by the proxy"]];
 const NAMES = Object.fromEntries(KINDS);
@@ -24,7 +24,7 @@ export function why(piece) {
 function piece(one) {
   const kept = one.status === "changed" ? `${Math.round((100 * one.sent) / Math.max(one.tokens, 1))}%` : "100%";
   const look = OUT.has(one.status) ? "out" : one.status === "changed" ? "part" : "";
-  const told = `${NAMES[one.kind] || one.kind} · ${one.status === "changed" ? `${short(one.tokens)} → ${short(one.sent)}` : short(one.tokens)} tokens\n${one.source ? words(one.source) : why(one)}`;
+  const told = `${NAMES[one.kind] || one.kind} · ${one.status === "changed" ? `${short(one.tokens)} → ${short(one.sent)}` : short(one.tokens)} tokens\n${one.source ? inserted(one.source) : why(one)}`;
   return h("i", { class: `piece k-${one.kind} ${look}`, vars: { "--size": String(Math.max(one.tokens, 1)), "--kept": kept }, "data-told": told });
 }
 

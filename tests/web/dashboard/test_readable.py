@@ -1,0 +1,111 @@
+"""Words and figures of the dashboard: nothing is drawn that is not known, counts agree with their nouns, and text of
+every script begins where its readers begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.web.dashboard.screen import Screen, Stage, looking, stage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+ARABIC = "مرحبًا 👋🏽 هل يمكنك إصلاح اختبار test_login.py (سطر 42) قبل الإصدار v2.1؟ شكراً جزيلاً 🙏"
+"""Longer than a line of a phone."""
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """With one request of a model that nobody knows, and one request in Arabic."""
+    with stage(tmp_path_factory.mktemp("readable")) as made:
+        made.say("unknown", "Hello.", model="our-finetune")
+        made.say("arabic", ARABIC)
+        yield made
+
+
+def test_a_window_that_is_not_known_is_no_full_bar(there: Stage, screen: Screen) -> None:
+    screen.go("#/", ".sessions tbody tr:has-text('unknown')")
+    row = screen.page.locator(".sessions tbody tr:has-text('our-finetune')")
+    assert "window not known" in row.inner_text()
+    assert row.locator(".track").count() == 0
+    assert screen.page.locator(".sessions tbody tr:has-text('arabic') .track").count() == 1
+    screen.go("#/s/acme/unknown", ".line-title")
+    assert "window is not known" in screen.page.locator(".card.broad").inner_text()
+    assert screen.page.locator(".card.broad .track").count() == 0
+
+
+def test_a_text_from_right_to_left_is_cut_at_its_end(browser: Browser, there: Stage) -> None:
+    with looking(browser, there, viewport={"width": 390, "height": 800}) as screen:
+        screen.go("#/", f".first-prompt:has-text('{ARABIC[:6]}')")
+        direction = "(element) => getComputedStyle(element).direction"
+        assert screen.page.locator(f".first-prompt:has-text('{ARABIC[:6]}')").evaluate(direction) == "rtl"
+        screen.go("#/s/acme/arabic", ".line-title")
+        title = screen.page.locator(".line-title")
+        assert title.evaluate(direction) == "rtl"
+        cut = title.evaluate("(element) => [element.scrollWidth > element.clientWidth, element.scrollLeft]")
+        assert cut == [True, 0], "the text is cut, and its beginning is in sight"
+        first = title.evaluate("""(element) => {
+          const range = document.createRange();
+          range.setStart(element.firstChild, 0);
+          range.setEnd(element.firstChild, 5);
+          const [word, box] = [range.getBoundingClientRect(), element.getBoundingClientRect()];
+          return word.left >= box.left - 1 && word.right <= box.right + 1;
+        }""")
+        assert first, "the first word is in sight"
+        screen.well()
+
+
+def test_counts_agree_with_their_nouns_and_none_is_not_counted(there: Stage, screen: Screen) -> None:
+    screen.go("#/s/acme/arabic", ".line-title")
+    card = screen.page.locator(".card:has(.label:text-is('Messages'))").inner_text()
+    assert "1 group" in card
+    assert "1 groups" not in card
+    assert not {"0 left out", "0 shortened"} & set(card.splitlines())
+
+
+def test_a_search_says_in_how_many_sessions(there: Stage, screen: Screen) -> None:
+    screen.go("#/search", "input[type=search]")
+    assert "Finds whole words" in screen.page.locator("main").inner_text()
+    screen.go("#/search/Hello", "p:has-text('Found in')")
+    assert "Found in 1 of 2 sessions." in screen.page.locator("main").inner_text()
+
+
+def test_an_error_of_the_api_is_a_whole_sentence(browser: Browser, there: Stage) -> None:
+    with looking(browser, there, key="cp-nobody") as screen:
+        screen.go("#/", "input[type=password]")
+        said = screen.page.locator(".panel p").first.inner_text()
+        assert said[0].isupper(), said
+        assert said.endswith(".")
+
+
+def test_a_tenant_is_chosen_only_where_there_are_several(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/memos", "h2:text-is('No memos')")
+        assert not screen.page.locator("select").is_visible()
+        screen.well()
+
+
+def test_an_inserted_text_is_named_in_plain_words(there: Stage, screen: Screen) -> None:
+    there.converse("asked")
+    assert there.ask("POST", "/api/sessions/asked/rebuild")[0] == 200
+    screen.go("#/s/acme/asked", ".inserts summary")
+    assert "request for the state" in screen.page.locator(".inserts summary").inner_text()
+
+
+def test_the_money_of_one_request_is_of_one_request(there: Stage, screen: Screen) -> None:
+    there.say("once", "What is the capital of France?", model="gpt-5")
+    screen.go("#/s/acme/once/costs", ".charts p.soft")
+    assert "over 1 request," in screen.page.locator(".charts p.soft").inner_text()
+
+
+def test_a_report_that_another_reader_waits_for_is_no_empty_page(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.page.route(
+            "**/api/report*", lambda route: route.fulfill(status=429, json={"error": {"message": "busy"}})
+        )
+        screen.go("#/experiment", "p:has-text('for another reader')")
