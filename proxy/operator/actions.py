@@ -279,12 +279,13 @@ ACTIONS: Final[tuple[Action, ...]] = (
         inband=InbandForm("/context window N", "keep the last N groups in the prompt; 0: all"), done=_describe_window,
     ),
     Action(
-        "show_next_prompt", show.preview_next_prompt, ("branch", "first", "limit"), READ | INBAND, "GET", "/prompt",
-        "groups", "Show the prompt that would go out now, with the reason for each message left out or shortened.",
+        "show_next_prompt", show.preview_next_prompt, ("branch", "first", "limit", "changed"), READ | INBAND,
+        "GET", "/prompt", "groups",
+        "Show the prompt that would go out now, with the reason for each message left out or shortened.",
         ("context show", "build"), inband=InbandForm("/context show", "the prompt as it would go out now"),
     ),
     Action(
-        "show_past_prompt", show.read_past_prompt, ("exchange", "first", "limit"), READ, "GET",
+        "show_past_prompt", show.read_past_prompt, ("exchange", "first", "limit", "changed"), READ, "GET",
         "/exchanges/{exchange}/prompt", "groups",
         "Show the exact prompt of a past exchange, with the reason for each message left out or shortened.",
         ("context show",),

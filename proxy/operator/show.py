@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Literal
 
@@ -48,10 +49,17 @@ EditRows = Mapping[bytes, EditRow]
 
 
 async def read_past_prompt(
-    services: Services, tenant: str, session: str, exchange: str, *, first: int = 0, limit: int | None = None
+    services: Services,
+    tenant: str,
+    session: str,
+    exchange: str,
+    *,
+    first: int = 0,
+    limit: int | None = None,
+    changed: bool = False,
 ) -> PromptDetails:
     """Return a past exchange's prompt, exact to the byte. first, limit: a page of its messages, without the bodies.
-    Raises NotFound; StoreUnavailable passes through, here and below."""
+    changed: the page begins at the next change. Raises NotFound; StoreUnavailable passes through, here and below."""
     await find_session.read_session(services, tenant, session)
     found = await rebuild_prompt.rebuild_prompt(services.store, tenant, session, exchange)
     if found is None:
@@ -68,7 +76,8 @@ async def read_past_prompt(
     for index, source, form in sent.inserts:
         text = await services.store.read_form(tenant, session, bytes.fromhex(form)) or b""
         inserts.append(PromptInsert(index, source, text.decode("utf-8", "replace")))
-    page = _select_page(len(found.keys), first, limit)
+    changes = _find_changes(request, found.keys, edits, inserts)
+    page = _select_page(len(found.keys), first, limit, changes if changed else None)
     messages = await _messages(
         request, found.keys, edits, token_counter, known, since, services.policies.get(row.policy), page
     )
@@ -86,9 +95,9 @@ async def read_past_prompt(
         original=found.original_body.decode("utf-8", "replace"),
         refused=row.fallback or "",
         count=len(found.keys),
-        changes=_count_changes(request, found.keys, edits, inserts),
+        changes=len(changes) + _count_own_messages(found.keys, inserts),
     )
-    return shown if limit is None and first == 0 else _cut_page(shown, page)
+    return shown if limit is None and first == 0 and not changed else _cut_page(shown, page)
 
 
 async def preview_next_prompt(
@@ -99,20 +108,23 @@ async def preview_next_prompt(
     branch: str | None = None,
     first: int = 0,
     limit: int | None = None,
+    changed: bool = False,
 ) -> PromptDetails:
     """Return the prompt that would go out if the client sent its history now. The client's next messages are not known:
-    messages of source `next` stand for them. first, limit: a page of its messages, without the bodies."""
+    messages of source `next` stand for them. first, limit: a page of its messages, without the bodies. changed: the
+    page begins at the next change."""
     here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
     turn, plan = seen.turn, seen.turn.prompt.plan
     edits = {} if turn.prompt.observed else seen.edits
     since = await _edit_rows(services, here)
-    page = _select_page(len(turn.keys), first, limit)
+    inserts = _placed_inserts(turn)
+    changes = _find_changes(turn.request, turn.keys, edits, inserts)
+    page = _select_page(len(turn.keys), first, limit, changes if changed else None)
     messages = await _messages(
         turn.request, turn.keys, edits, turn.token_counter, here.operator_decisions, since, turn.enriched.policy, page
     )
     known = len(turn.keys) - seen.stand_ins
-    inserts = _placed_inserts(turn)
     shown = PromptDetails(
         session=session,
         branch=here.branch.name,
@@ -127,14 +139,17 @@ async def preview_next_prompt(
         original=turn.request.body.decode("utf-8", "replace"),
         refused=plan.refusal or turn.prompt.fallback or "",
         count=len(turn.keys),
-        changes=_count_changes(turn.request, turn.keys, edits, inserts),
+        changes=len(changes) + _count_own_messages(turn.keys, inserts),
     )
-    return shown if limit is None and first == 0 else _cut_page(shown, page)
+    return shown if limit is None and first == 0 and not changed else _cut_page(shown, page)
 
 
-def _select_page(count: int, first: int, limit: int | None) -> range:
-    """Return the indexes of a page of messages. first: negative counts from the end."""
+def _select_page(count: int, first: int, limit: int | None, changes: AbstractSet[int] | None) -> range:
+    """Return the indexes of a page of messages. first: negative counts from the end. changes: the page begins at the
+    first of these from there on; without one it is empty, behind the last message."""
     start = max(0, count + first) if first < 0 else min(first, count)
+    if changes is not None:
+        start = min((n for n in changes if n >= start), default=count)
     return range(start, count if limit is None else min(count, start + limit))
 
 
@@ -146,13 +161,17 @@ def _cut_page(whole: PromptDetails, page: range) -> PromptDetails:
     return msgspec.structs.replace(whole, inserts=inserts, body="", original="", next=None if is_last else page.stop)
 
 
-def _count_changes(
+def _find_changes(
     request: Request, keys: Sequence[bytes], edits: Mapping[bytes, Edit], inserts: Sequence[PromptInsert]
-) -> int:
-    """Return the number of places at which a prompt differs from what the client sent."""
+) -> set[int]:
+    """Return the indexes of the messages that differ from what the client sent."""
     edited = {n for n, (m, k) in enumerate(zip(request.messages, keys, strict=True)) if k in edits and not m.is_system}
-    placed = {one.index for one in inserts if 0 <= one.index < len(keys)}
-    return len(edited | placed) + sum(not 0 <= one.index < len(keys) for one in inserts)
+    return edited | {one.index for one in inserts if 0 <= one.index < len(keys)}
+
+
+def _count_own_messages(keys: Sequence[bytes], inserts: Sequence[PromptInsert]) -> int:
+    """Return the number of inserts that are messages of their own."""
+    return sum(not 0 <= one.index < len(keys) for one in inserts)
 
 
 def _placed_inserts(turn: Turn) -> list[PromptInsert]:

@@ -31,10 +31,14 @@ PageLimit = Annotated[
     int | None,
     Query(ge=1, le=1000, description="Messages of a page; without it all that follow. A page has no bodies."),
 ]
+Changed = Annotated[
+    bool, Query(description="The page begins at the first message from `first` on that differs from the client's own.")
+]
 ARGUMENTS: Final[dict[str, tuple[Any, Any]]] = {
     "branch": (Branch, None),
     "first": (First, 0),
     "limit": (PageLimit, None),
+    "changed": (Changed, False),
     "group": (Id, REQUIRED),
     "exchange": (Id, REQUIRED),
     "memo": (Annotated[str, Path(max_length=64, description="The memo's id.")], REQUIRED),

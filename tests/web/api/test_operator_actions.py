@@ -246,6 +246,32 @@ def test_a_prompt_comes_in_pages_that_together_are_the_whole(world: World) -> No
         assert world.ask("GET", f"{path}?first=100000").json()["messages"] == []
 
 
+def test_a_page_of_a_prompt_begins_at_the_next_change(world: World) -> None:
+    name = world.fresh()
+    history = world.converse(name)
+    third = groups(world, name)[2]
+    world.ask("POST", f"/api/sessions/{name}/groups/{third['id']}/drop")
+    world.ask("POST", f"/api/sessions/{name}/notes", {"text": "A note at the tail."})
+    go_on(world, name, history)
+    exchange, _ = sent(world, name)
+    for path in (f"/api/sessions/{name}/exchanges/{exchange['exchange']}/prompt", f"/api/sessions/{name}/prompt"):
+        whole = world.ask("GET", path).json()
+        changed = {m["index"] for m in whole["messages"] if m["status"] != "in"}
+        changed |= {one["index"] for one in whole["inserts"] if one["index"] >= 0}
+        assert min(changed) == third["first"] > 2
+        found, first = set(), 0
+        while first is not None:
+            page = world.ask("GET", f"{path}?first={first}&limit=1&changed=true").json()
+            assert (page["count"], page["changes"], page["body"]) == (whole["count"], whole["changes"], "")
+            found |= {m["index"] for m in page["messages"]}
+            first = page["next"]
+        assert found == changed, "a request a change, and none for what is the same"
+        behind = world.ask("GET", f"{path}?first={max(changed) + 1}&changed=true").json()
+        assert (behind["messages"], behind["next"]) == ([], None)
+        assert behind["inserts"] == [one for one in whole["inserts"] if one["index"] < 0]
+        assert world.ask("GET", f"{path}?changed=true").json()["messages"] == whole["messages"][min(changed) :]
+
+
 def test_a_state_is_read_set_and_told(world: World) -> None:
     name = world.fresh()
     base = f"/api/sessions/{name}/state"

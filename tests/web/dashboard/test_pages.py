@@ -248,6 +248,35 @@ def look_through_the_changes(there: Stage, screen: Screen) -> None:
     screen.well()
 
 
+def test_the_only_change_of_a_long_prompt_is_found_with_one_request(browser: Browser, tmp_path: Path) -> None:
+    history = [{"role": "system", "content": "Be brief."}]
+    for n in range(400):
+        history += [{"role": "user", "content": f"Number {n}?"}, {"role": "assistant", "content": f"It is {n}."}]
+    with stage(tmp_path) as there, looking(browser, there) as screen:
+        there.histories["long"] = history
+        there.say("long", "And now?")
+        late = next(
+            one for one in there.get("/sessions/long/prompt_chart")["bars"] if one["group"]["title"] == "Number 370?"
+        )["group"]
+        assert there.ask("POST", f"/api/sessions/long/groups/{late['id']}/drop")[0] == 200
+        pages: list[str] = []
+        screen.page.on("request", lambda asked: pages.append(asked.url) if "/prompt?" in asked.url else None)
+        screen.go("#/s/acme/long/prompts", "[data-change]")
+        assert "Number 370?" in screen.page.locator("[data-change]").first.inner_text()
+        assert len(pages) == 1
+        folded = screen.page.locator(".unchanged > button")
+        assert folded.first.inner_text() == f"{late['first']} messages the same"
+        folded.first.click()
+        screen.page.wait_for_selector(".unchanged .pair >> text=Number 0?")
+        assert screen.page.locator(".unchanged .pair").count() == 400
+        assert folded.first.inner_text() == f"{late['first'] - 400} messages the same"
+        folded.first.click()
+        screen.page.wait_for_selector(".unchanged .pair >> text=Number 369?")
+        assert screen.page.locator(".unchanged .pair").count() == late["first"]
+        assert len(pages) == 3
+        screen.well()
+
+
 def test_other_policies_are_compared_on_demand(browser: Browser, there: Stage) -> None:
     with looking(browser, there) as screen:
         screen.go("#/s/acme/talk/costs", "button:text-is('Compare policies')")

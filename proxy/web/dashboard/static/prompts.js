@@ -42,8 +42,8 @@ export function showPrompts(session) {
     if (drawn && wanted !== "next") return;
     if (!drawn) swap(shown, h("p", { class: "soft" }, "Building the prompt…"));
     const place = wanted === "next" ? "/prompt" : `/exchanges/${encodeURIComponent(wanted)}/prompt`;
-    const fetchPage = (first) => ask("GET", at(session.place, place, { branch: wanted === "next" ? session.branch : "", first, limit: MESSAGES_FETCHED }), undefined, session.signal);
-    const prompt = await fetchPage(0);
+    const fetchPage = (first, more) => ask("GET", at(session.place, place, { branch: wanted === "next" ? session.branch : "", first, limit: MESSAGES_FETCHED, ...more }), undefined, session.signal);
+    const prompt = await fetchPage(0, { changed: true });
     drawn = true;
     swap(shown, draw(session, prompt, fetchPage));
   };
@@ -82,16 +82,18 @@ function draw(session, prompt, fetchPage) {
   ];
 }
 
-/** The messages with what differs, from the first change on: what is the same is folded. Pages are fetched as far as
- * changes are drawn, so that a long session costs no more than what is looked at. */
+/** The messages with what differs, from the first change on: what is the same is folded. A page begins at the next
+ * change, and pages are fetched as far as changes are drawn: a long session costs no more than what is looked at. */
 function changes(prompt, fetchPage, fail) {
   const total = prompt.changes;
-  let next = null;
+  let next = 0;
   let drawn = 0;
-  const waiting = []; // parts that are fetched and not drawn: {change, inserts} or {same: messages}
+  const waiting = []; // parts that are not drawn: {change, inserts}, {same: messages}, or {first, until} of the same ones that are not fetched
   const take = (page) => {
     const inserted = new Map();
     for (const one of page.inserts) inserted.set(one.index, [...(inserted.get(one.index) || []), one]);
+    const first = page.messages.length ? page.messages[0].index : page.count;
+    if (first > next) waiting.push({ first: next, until: first });
     for (const one of page.messages) {
       const inserts = inserted.get(one.index) || [];
       if (one.status !== "in" || inserts.length) waiting.push({ change: one, inserts });
@@ -122,9 +124,10 @@ function changes(prompt, fetchPage, fail) {
   place.textContent = total ? counted(total, "change") : "nothing differs";
   const draw = (part) => {
     if (part.same) box.append(unchanged(part.same));
+    else if (part.until) box.append(skipped(part, fetchPage, fail));
     else if (part.insert) box.append(h("div", { class: "pair", "data-change": "", tabindex: "-1" }, h("div", { class: "cell empty" }), h("div", { class: "cell" }, ours(part.insert))));
     else box.append(pair(part.change, part.inserts));
-    if (!part.same) drawn += 1;
+    if (!part.same && !part.until) drawn += 1;
   };
   let adding = null; // two at once would draw one page twice
   const add = () => (adding ??= addMore().finally(() => (adding = null)));
@@ -134,8 +137,7 @@ function changes(prompt, fetchPage, fail) {
       // A run of messages that are the same may go on in the next page.
       while (drawn < until && waiting.length && (next === null || waiting.length > 1 || !waiting[0].same)) draw(waiting.shift());
       if (next === null || drawn === until) break;
-      if (!drawn) swap(more, h("p", { class: "soft" }, `Looking for the next change: ${counted(next, "message")} of ${counted(prompt.count, "message")} looked at…`));
-      take(await fetchPage(next));
+      take(await fetchPage(next, { changed: true }));
     }
     finish();
   };
@@ -146,13 +148,9 @@ function changes(prompt, fetchPage, fail) {
       return;
     }
     for (const part of waiting.splice(0)) draw(part);
-    const followOn = async () => {
-      take(await fetchPage(next));
-      for (const part of waiting.splice(0)) draw(part);
-      finish();
-    };
-    const follow = () => (adding ??= followOn().finally(() => (adding = null)));
-    swap(more, next === null ? null : button(`${counted(prompt.count - next, "more message")} the same`, () => follow().catch(fail), { kind: "quiet", focus: "more-messages" }));
+    if (next !== null) draw({ first: next, until: prompt.count });
+    next = null;
+    swap(more);
   };
   add().catch(fail);
   return [total ? bar : null, h("div", { class: "diff-head", "aria-hidden": "true" }, h("span", {}, "As the client sent it"), h("span", {}, prompt.exchange ? "As it went out" : "As it would go out")), box, more];
@@ -163,6 +161,19 @@ function unchanged(run) {
   const box = h("div", { class: "unchanged" });
   const open = () => swap(box, run.map((one) => pair(one, [])));
   swap(box, button(`${counted(run.length, "message")} the same · ${short(tokens)} tokens`, open, { kind: "quiet" }));
+  return box;
+}
+
+/** Messages that are the same and are not fetched: a page of them, and then what is behind it, when they are asked for. */
+function skipped(part, fetchPage, fail) {
+  const box = h("div", { class: "unchanged" });
+  const open = async () => {
+    const page = await fetchPage(part.first, { limit: Math.min(MESSAGES_FETCHED, part.until - part.first) });
+    const rest = { first: part.first + page.messages.length, until: part.until };
+    swap(box, page.messages.map((one) => pair(one, [])));
+    if (page.messages.length && rest.first < rest.until) box.after(skipped(rest, fetchPage, fail));
+  };
+  swap(box, button(`${counted(part.until - part.first, "message")} the same`, () => open().catch(fail), { kind: "quiet" }));
   return box;
 }
 
