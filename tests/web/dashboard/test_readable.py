@@ -3,7 +3,10 @@ every script begins where its readers begin."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,10 +86,17 @@ def test_an_error_of_the_api_is_a_whole_sentence(browser: Browser, there: Stage)
         assert said.endswith(".")
 
 
-def test_a_tenant_is_chosen_only_where_there_are_several(browser: Browser, there: Stage) -> None:
-    with looking(browser, there) as screen:
+def test_a_tenant_is_chosen_only_where_there_are_several(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path, keys=False) as made, looking(browser, made, key="") as screen:
+        body = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
+        assert made.ask("POST", "/v1/chat/completions", body, authorization="Bearer sk-one")[0] == 200
         screen.go("#/memos", "h2:text-is('No memos')")
         assert not screen.page.locator("select").is_visible()
+        assert made.ask("POST", "/v1/chat/completions", body, authorization="Bearer sk-two")[0] == 200
+        screen.go("#/memos", "select")
+        named = screen.page.locator("select option").all_inner_texts()
+        assert len(named) == 2
+        assert all(re.fullmatch("[0-9a-f]{8}…", one) for one in named), named
         screen.well()
 
 
@@ -109,3 +119,57 @@ def test_a_report_that_another_reader_waits_for_is_no_empty_page(browser: Browse
             "**/api/report*", lambda route: route.fulfill(status=429, json={"error": {"message": "busy"}})
         )
         screen.go("#/experiment", "p:has-text('for another reader')")
+
+
+NOTE_LABELS = """
+const write = CanvasRenderingContext2D.prototype.fillText;
+window.labels = [];
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+  window.labels.push(text);
+  write.call(this, text, ...place);
+};
+"""
+"""Script that collects what is written onto a canvas: the labels of the charts' axes."""
+
+
+def labels(screen: Screen, place: str, wait: str) -> list[str]:
+    screen.go(place, wait)
+    screen.page.wait_for_timeout(200)
+    return [text for text in screen.page.evaluate("window.labels") if text]
+
+
+def test_a_chart_of_one_moment_has_its_time_and_steps_that_are_not_rounded(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text('[models."priced"]\nwindow = 100000\ninput = 20.0\noutput = 60.0\n')
+    with stage(tmp_path, models_file=str(tmp_path / "models.toml")) as made, looking(browser, made) as screen:
+        screen.page.add_init_script(NOTE_LABELS)
+        for n in range(2):
+            made.say(f"one-{n}", "Hello.", model="priced")
+        drawn = labels(screen, "#/", ".overview-chart .u-over")
+        assert any(re.fullmatch(r"\d\d:\d\d", text) for text in drawn), "the time of the one step is there"
+        steps = sorted({float(text[1:]) for text in drawn if text.startswith("$")})
+        widths = {round(b - a, 7) for a, b in pairwise(steps)}
+        assert len(widths) == 1, steps
+        screen.well()
+
+
+def test_counts_of_tokens_have_no_label_twice(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.page.add_init_script(NOTE_LABELS)
+        drawn = labels(screen, "#/s/acme/unknown/costs", ".chart:has-text('cache') .u-over")
+        assert all(one != following for one, following in pairwise(drawn)), drawn
+
+
+def test_the_tables_of_money_and_the_head_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    with (
+        stage(tmp_path) as made,
+        looking(browser, made, viewport={"width": 390, "height": 800}) as screen,
+    ):
+        made.say("one", "Hello.", model="gpt-5", policy="passthrough")
+        screen.go("#/money", ".plain")
+        fits = "(all) => all.every((one) => one.scrollWidth <= one.clientWidth)"
+        assert screen.page.locator(".scrolls").evaluate_all(fits)
+        brand, end = (screen.page.locator(one).bounding_box() for one in (".brand", ".top-end"))
+        assert brand is not None
+        assert end is not None
+        assert end["y"] < brand["y"] + brand["height"], "one line"
+        screen.well()

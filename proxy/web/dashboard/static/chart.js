@@ -90,7 +90,7 @@ function options(figure, chart, size) {
     scales: { x: { time: false, range: (_, low, high) => (columns.length || low === high ? wider(at, inOrder, low, high) : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] } },
     axes: [
       { ...axis, grid: { show: false }, space: 62, size: 30, gap: 9, values: (_, splits) => splits.map((one) => (inOrder ? place(one) : when(one))), ...(inOrder ? { incrs: COUNTS } : at.length === 1 ? { splits: () => at } : { incrs: INCREMENTS.filter((one) => one >= DAY_S || at.at(-1) - at[0] < 2 * DAY_S) }) },
-      { ...axis, grid, space: 38, size: 58, ...(chart.counts || format === short ? { incrs: COUNTS } : {}), values: (_, splits) => once(splits.map((one) => brief(format(one)))) },
+      { ...axis, grid, space: 38, size: 58, incrs: chart.counts || format === short ? COUNTS : STEPS, values: (_, splits) => once(splits.map((one) => brief(format(one)))) },
     ],
     series: [{}, ...series.map((one, n) => line(one, legend[n], columns, at.length))],
     bands: between ? [{ series: between.map(named), fill: () => faint(colour(legend[named(between[1]) - 1])) }] : [],
@@ -103,8 +103,11 @@ function options(figure, chart, size) {
   };
 }
 
+const steps = (least, most) => Array.from({ length: most - least + 1 }, (_, n) => [1, 2, 5].map((one) => Number(`${one}e${least + n}`))).flat();
+/** Steps of an axis. Each is written in full: a step of $0.00025 would be rounded to $0.0003. */
+const STEPS = steps(-4, 12);
 /** Steps of an axis of whole numbers. */
-const COUNTS = Array.from({ length: 12 }, (_, n) => [10 ** n, 2 * 10 ** n, 5 * 10 ** n]).flat();
+const COUNTS = steps(0, 12);
 const INCREMENTS = [60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY_S, 2 * DAY_S, 3 * DAY_S, 4 * DAY_S, 7 * DAY_S, 14 * DAY_S, 30 * DAY_S, 90 * DAY_S, 365 * DAY_S];
 
 /** Half a column more on each side. */

@@ -21,7 +21,7 @@ export function showContext(session) {
   const choose = (id) => {
     open = open === id ? "" : id;
     draw();
-    if (open) fetchGroup().then(() => document.getElementById("group")?.scrollIntoView({ block: "nearest" }));
+    if (open) fetchGroup().then(() => document.getElementById("group")?.closest("article").scrollIntoView({ block: "nearest" }));
   };
   const group = h("section", { class: "group", id: "group", "aria-label": "Messages of the group" });
   const view = { session, get branch() { return chart ? chart.branch : ""; }, done: session.refresh && (() => session.refresh()) };

@@ -70,9 +70,14 @@ export function counted(number, noun) {
   return `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** A tenant's name, of the long ones that are made of a credential the beginning. */
+/** A tenant's name, of those that are a hash of a credential the beginning, as the command line shows it. */
+export function tenantName(tenant) {
+  return /^[0-9a-f]{32}$/.test(tenant) ? `${tenant.slice(0, 8)}…` : tenant;
+}
+
+/** "tenant acme" */
 export function owner(tenant) {
-  return /^[0-9a-f]{20,}$/.test(tenant) ? `tenant ${tenant.slice(0, 6)}…` : `tenant ${tenant}`;
+  return `tenant ${tenantName(tenant)}`;
 }
 
 /** What became of a message or group: a status of the API, with the tokens before and after, in a word. */

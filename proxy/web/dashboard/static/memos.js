@@ -1,7 +1,7 @@
 // Notes of models for later sessions of a tenant, which people can read, edit and remove.
 import { ask, query } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
-import { ago } from "./format.js";
+import { ago, tenantName } from "./format.js";
 import { act, panel, sure } from "./say.js";
 
 export function showMemos(view) {
@@ -32,7 +32,7 @@ export function showMemos(view) {
     if (view.tenants) {
       const { items } = await ask("GET", "/tenants", undefined, view.signal);
       whose.hidden = items.length < 2;
-      if (items.length > 1) swap(tenant, items.map((one) => h("option", { value: one.tenant }, one.tenant)));
+      if (items.length > 1) swap(tenant, items.map((one) => h("option", { value: one.tenant }, tenantName(one.tenant))));
       else if (!items.length) {
         swap(list, panel("No memos", "Nothing was said through this proxy yet."));
         return;
@@ -50,8 +50,9 @@ function memo(view, one, tenant, again) {
     h("pre", { class: "text" }, one.content),
     h("div", { class: "facts" }, one.tags.map((tag) => h("span", { class: "flag" }, tag)), one.project && h("span", {}, `project ${one.project}`),
       h("span", {}, `${ago(one.updated_at)}${one.session ? `, in ${one.session}` : ""}`),
-      view.may && button("Edit", edit, { kind: "quiet small", label: "Edit this memo", focus: `edit-${one.memo}` }),
-      view.may && button("Delete", remove, { kind: "quiet small risky", label: "Delete this memo", focus: `delete-${one.memo}` })));
+      view.may && h("span", { class: "acts" },
+        button("Edit", edit, { kind: "quiet small", label: "Edit this memo", focus: `edit-${one.memo}` }),
+        button("Delete", remove, { kind: "quiet small risky", label: "Delete this memo", focus: `delete-${one.memo}` }))));
   const edit = () => {
     const text = h("textarea", { rows: 4 });
     text.value = one.content;

@@ -2,7 +2,7 @@
 import { ask, query } from "./api.js";
 import { chart, running } from "./chart.js";
 import { choice, field, h, swap } from "./dom.js";
-import { counted, dollars, owner, percent, saved, short, whole } from "./format.js";
+import { counted, dollars, percent, saved, short, tenantName, whole } from "./format.js";
 import { every } from "./live.js";
 import { panel } from "./say.js";
 
@@ -54,7 +54,7 @@ function draw(money, view) {
       chart(`Prompt tokens ${each}`, { at, format: short, series: [column("as the client sent them", "c-without", "tokens_before"), column("as they went out", "c-paid", "tokens_after")] }),
       chart(`Cached tokens ${each}`, { at, format: short, series: [column("predicted", "c-predicted", "predicted"), column("reported", "c-reported", "cached_tokens")] })),
     h("div", { class: "columns" }, shares("By policy", "Policy", money.policies, (name) => name), shares("By model", "Model", money.models, (name) => name),
-      view.tenants && shares("By tenant", "Tenant", money.tenants, owner)),
+      view.tenants && shares("By tenant", "Tenant", money.tenants, tenantName)),
     spenders(money),
   ];
 }

@@ -41,7 +41,7 @@ export function showOverview(view) {
 
 function notices(proxy) {
   return [
-    !proxy.healthy && h("p", { class: "notice bad", role: "alert" }, `The store is in trouble: ${proxy.trouble}. Requests go on; what they say may not be stored.`),
+    !proxy.healthy && h("p", { class: "notice bad", role: "alert" }, `The store is in trouble: ${proxy.trouble}. Requests go on${proxy.queued ? `; ${counted(proxy.queued, "transaction")} of the store ${proxy.queued === 1 ? "waits" : "wait"}` : ""}. What does not fit the queue is not stored.`),
     proxy.dropped > 0 && h("p", { class: "notice bad" }, `${counted(proxy.dropped, "row")} could not be stored since the proxy started.`),
   ];
 }
