@@ -259,7 +259,8 @@ def test_a_page_of_a_prompt_begins_at_the_next_change(world: World) -> None:
         changed = {m["index"] for m in whole["messages"] if m["status"] != "in"}
         changed |= {one["index"] for one in whole["inserts"] if one["index"] >= 0}
         assert min(changed) == third["first"] > 2
-        found, first = set(), 0
+        found: set[int] = set()
+        first: int | None = 0
         while first is not None:
             page = world.ask("GET", f"{path}?first={first}&limit=1&changed=true").json()
             assert (page["count"], page["changes"], page["body"]) == (whole["count"], whole["changes"], "")
