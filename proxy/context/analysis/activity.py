@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import identifiers, moved_files, outcome, shell_commands
+from proxy.context.analysis import identifiers, moved_files, outcome, output_wrappers, shell_commands
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import ShellCommand
 
@@ -323,7 +323,7 @@ def _proves_change(end: ToolOutcome, lines: Sequence[str] | None) -> bool:
         return end.verdict == "succeeded"
     if end.summary_lines:
         return False  # the result counts no changes
-    first_line = outcome.strip_line(lines[end.first_line]) if end.first_line is not None else ""
+    first_line = output_wrappers.strip_line(lines[end.first_line]) if end.first_line is not None else ""
     first = _PATH.sub(" ", _SENTENCE.split(first_line, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):
         return True
@@ -367,8 +367,8 @@ def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]
 
 def _failure_lines(end: ToolOutcome, lines: Sequence[str]) -> list[str]:
     """Return the lines that describe the failure."""
-    found = [outcome.strip_line(lines[n]) for n in end.failure_lines or end.summary_lines]
-    return identifiers.remove_duplicates(_shorten_command(line) for line in found if outcome.has_content(line))[
+    found = [output_wrappers.strip_line(lines[n]) for n in end.failure_lines or end.summary_lines]
+    return identifiers.remove_duplicates(_shorten_command(line) for line in found if output_wrappers.has_content(line))[
         -_ERRORS:
     ]
 

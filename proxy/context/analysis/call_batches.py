@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 from proxy.chat.chain import public_id
 from proxy.chat.group import Step
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import bm25, outcome, shell_commands
+from proxy.context.analysis import bm25, outcome, output_wrappers, shell_commands
 from proxy.context.plan import Ask, View
 from proxy.errors import ConfigError
 from proxy.notes import reflection
@@ -251,7 +251,7 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
         if ended.verdict == "failed"
         else ended.summary_lines[-1:]
     )
-    line = outcome.strip_line(outcome.read_lines(result)[shown[0]]) if shown else ""
+    line = output_wrappers.strip_line(outcome.read_lines(result)[shown[0]]) if shown else ""
     if ended.verdict == "failed":
         if ended.timed_out:
             return QuotedOutcome("timeout", line)

@@ -8,12 +8,16 @@ old sight remains.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call
-from proxy.context.analysis import identifiers, outcome, refetch, shell_commands
+from proxy.context.analysis import identifiers, moved_files, outcome, refetch, shell_commands
+from proxy.context.analysis.moved_files import FileChange
 from proxy.context.plan import View
+
+ViewState = Literal["current", "changed", "gone"]
+"""The state of a shown file: as shown, changed since by a call, or deleted or moved away."""
 
 _OLD = ("old_string", "old_str", "old", "old_text", "search", "find", "oldString", "old_lines")
 _NEW = ("new_string", "new_str", "new", "new_text", "replace", "replacement", "newString", "new_lines")
@@ -74,25 +78,37 @@ def _match_wanted_line(line: str, wanted: set[str]) -> str:
     return code if code in wanted else ""
 
 
-def make_outdated_test(view: View) -> Callable[[int], bool]:
-    """Return a function that is true for a result that shows a file which a later call has changed.
+def make_state_test(view: View) -> Callable[[int], ViewState]:
+    """Return a function that gives the state of a result: whether a later call has changed or removed its file.
 
     To read such a result again would give the text of before the change.
     """
     sources = refetch.find_sources(view)
-    changed: dict[str, int] = {}
+    written: dict[str, int] = {}
+    changes: list[tuple[int, FileChange]] = []
     for n, call in refetch.pair_results(view.messages):
         source = sources[n]
-        if source.action == "writes" and source.path and not has_failed(view, n, call):
-            changed[source.path] = n
+        named = [one for one in _list_changes(call) if one.path not in ("*", ".", "./")]
+        if (named or (source.action == "writes" and source.path)) and not has_failed(view, n, call):
+            changes += [(n, one) for one in named]
+            if source.action == "writes" and source.path and not named:
+                written[source.path] = n
 
-    def is_outdated(n: int) -> bool:
+    def find_state(n: int) -> ViewState:
         source = sources.get(n)
         if source is None or not source.path or source.action not in ("shows", "writes"):
-            return False
-        return any(at > n and refetch.is_same_file(path, source.path) for path, at in changed.items())
+            return "current"
+        later = [at for path, at in written.items() if at > n and refetch.is_same_file(path, source.path)]
+        moved = [(at, one.kind) for at, one in changes if at > n and moved_files.matches_path(one.path, source.path)]
+        if not later and not moved:
+            return "current"
+        return "gone" if moved and moved[-1][1] == "gone" and moved[-1][0] >= max(later, default=0) else "changed"
 
-    return is_outdated
+    return find_state
+
+
+def _list_changes(call: Call) -> list[FileChange]:
+    return moved_files.read_changes(call, shell_commands.parse_call(call))
 
 
 def has_failed(view: View, n: int, call: Call) -> bool:

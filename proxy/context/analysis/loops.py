@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from proxy.chat.chain import canonicalize_arguments
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import outcome, shell_commands
+from proxy.context.analysis import outcome, output_wrappers, shell_commands
 from proxy.context.analysis.lexicon import GENERAL_THEME, LoopSettings
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import View
@@ -152,7 +152,7 @@ class _LoopPatterns:
         if error is None and ended.verdict == "failed":
             numbers = (*ended.failure_lines, *ended.summary_lines, *ended.code_lines)
             error = (
-                outcome.strip_line(outcome.read_lines(message)[numbers[0]])[:MAX_LINE_CHARS]
+                output_wrappers.strip_line(outcome.read_lines(message)[numbers[0]])[:MAX_LINE_CHARS]
                 if numbers
                 else text[:MAX_LINE_CHARS]
             )

@@ -9,8 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import normalize_path, resolve_path
+from proxy.context.analysis.shell_commands import ShellCommand
 
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
 _MOVES = frozenset(("move", "rename", "mv"))
@@ -93,6 +95,15 @@ def read_shell_changes(core: str) -> list[FileChange]:
             case ["stash"] if git and (not named or named[0] in ("push", "save")):
                 found.append(FileChange("undone", "*"))
     return found
+
+
+def read_changes(call: Call, command: ShellCommand) -> list[FileChange]:
+    """Return the files that a call removes, moves, restores, or patches by name."""
+    if changes := read_patch_changes(call.arguments):
+        return changes
+    if command.kind == "call":
+        return read_tool_changes(identifiers.split_tool_name(call.name), identifiers.parse_arguments(call.arguments))
+    return read_shell_changes(command.core)
 
 
 def matches_path(changed_path: str, path: str) -> bool:

@@ -11,14 +11,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from proxy.chat import json_spans
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message, checkpoint
-from proxy.context.analysis import runners
+from proxy.context.analysis import output_wrappers, runners
+from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CHARS, has_content, strip_line
 from proxy.context.analysis.shell_commands import MAX_STORED_CHARS, PLAIN_CALL, ShellCommand
 
 Verdict = Literal["succeeded", "failed", "unknown"]
@@ -31,43 +33,7 @@ MAX_FAILURE_CHARS = 1600
 """Maximum number of characters of these lines."""
 MAX_SUMMARIES = 3
 """Number of summary lines that stay: the last ones."""
-SHORT_LINE_CHARS = 400
-"""Characters of a line above which the line is no exit code and no summary."""
-MAX_LINE_CHARS = 4 * SHORT_LINE_CHARS
-"""Maximum number of characters of a line that are examined."""
 
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
-_TASK = re.compile(
-    r"(?:\[(?!ERROR\])[\w:./-]+\] (?!\$)|(?!(?:ok|FAILED) \| \d)[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?"
-    r"|\d{4}-\d\d-\d\dT[\d:.]+Z )"
-    r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
-    r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
-)
-"""The name of a task, a service or a build step in front of each line, or the time. Also the words with which agents
-that act in plain text begin a result (`chat.observation`)."""
-_CODE = re.compile(
-    r"""<(?:returncode|exit_?code|return_code)> \s* (-?\d{1,10}) \s* </\w+>
-    | \W* (?:(?:the\s)? (?:process|command|script|program|shell|run|task)\s+)?
-      (?:(?:finished|exited|completed|terminated|ended|failed)\s+)? (?:with\s+)? (?:a\s+)? (?:non-zero\s+)?
-      (?:exit(?:[ _-]?(?:code|status))? | return[ _-]?code | (?<=with\s)(?:code|status)) (?:\s+(?:was|is|of))?
-      \W{0,4} (-?\d{1,10}) \W*
-    | \W* (?:rc|returncode|exitcode|EXIT_CODE) \s* [=:] \s* (-?\d{1,10}) \W*""",
-    re.IGNORECASE | re.VERBOSE,
-)
-"""A line that contains only the exit code."""
-_LABEL = re.compile(
-    r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
-    r"|(?:Wall time|Chunk ID)\b.*",
-    re.IGNORECASE,
-)
-"""A line of the wrapper around an output."""
-_TELLS = re.compile(r"[^\W_]{2}")
-_TIMED_OUT = re.compile(
-    r"\W*(?:error\W+)?(?:the\s+)?(?:last\s+)?(?:tool\s+)?(?:command|call|process|execution|operation|request|script)\b"
-    r".{0,200}?\btimed out\b"
-    r"|\W*(?:error\W+)?(?:timed out|timeout)\b(?: after| \(|:|$)",
-    re.IGNORECASE,
-)
 _CALL_FAILED = re.compile(
     r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b(?! handling)"
     r"|[\w.]*[a-z](?:Error|Exception)\b|Traceback \(|"
@@ -166,7 +132,12 @@ UNKNOWN_OUTCOME = ToolOutcome()
 
 def read_outcome(message: Message, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
     """Return the outcome of the call whose result this message is. command: see `shell_commands.parse_call`."""
-    return message.derive(lambda m: _read(_unwrapped(m.text), command), ("outcome", command))
+    return message.derive(lambda m: _read(_unwrapped(m.text, is_error=_states_error(m)), command), ("outcome", command))
+
+
+def _states_error(message: Message) -> bool:
+    """True if the client says in the member `is_error` that the call failed, as Messages has it."""
+    return b'"is_error"' in message.raw and json_spans.read_value(message.raw, "is_error") == b"true"
 
 
 def read_lines(message: Message) -> Sequence[str]:
@@ -188,7 +159,7 @@ def split_lines(text: str) -> Sequence[str]:
     return _unwrapped(text).lines
 
 
-def _unwrapped(text: str) -> ResultLines:
+def _unwrapped(text: str, *, is_error: bool = False) -> ResultLines:
     start = text[:200].lstrip()[:1]
     if start == "{" and len(text) <= _PARSED:
         try:
@@ -196,8 +167,9 @@ def _unwrapped(text: str) -> ResultLines:
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
-            return _of_object(value, text)
-    return ResultLines(text.splitlines())
+            found = _of_object(value, text)
+            return found._replace(failed=True) if is_error else found
+    return ResultLines(text.splitlines(), failed=True if is_error else None)
 
 
 def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:
@@ -256,35 +228,6 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def strip_line(line: str) -> str:
-    """Return the beginning of a line, without colours, indentation, and text that a carriage return has overwritten.
-    The name of a task or the label of an observation in front is removed too."""
-    if "\r" in line:
-        line = line.rstrip("\r").rpartition("\r")[2]
-    line = line.lstrip()[:MAX_LINE_CHARS]
-    if "\x1b" in line:
-        line = _ANSI.sub("", line)
-    line = line.strip()
-    found = _TASK.match(line)
-    return line[found.end() :].lstrip() if found is not None else line
-
-
-def has_content(line: str) -> bool:
-    """True if a line (bare) has content: it is no tag, bracket, ruler, label or exit code of a wrapper."""
-    return (
-        _TELLS.search(line) is not None
-        and _LABEL.fullmatch(line) is None
-        and not (len(line) < 80 and _CODE.fullmatch(line))
-    )
-
-
-def find_first_line(text: str) -> str:
-    """Return the first line of a text with content; if there is none, the first line that is not blank."""
-    rows = text.splitlines()
-    found = next((row for row in rows if has_content(strip_line(row))), None)
-    return (next((row for row in rows if row.strip()), "") if found is None else found).strip()
-
-
 def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     rows = given.lines
     first = next((n for n, line in enumerate(rows) if has_content(strip_line(line))), None)
@@ -293,19 +236,21 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     code, shown = _find_exit_code(given)
     tail = _find_last_lines(rows, MAX_LAST_LINES if command.kind == "run" else 1)
     if command.kind == "look":
-        return _read_look_outcome(rows, command, code, shown, tail, first)
+        return _read_look_outcome(given, command, code, shown, tail, first)
     found = _find_outcome_lines(rows, set(shown))
     last = strip_line(rows[tail[-1]]) if tail else ""
     patterns = runners.compile_patterns()
-    timed_out = code == 124 or any(
-        _TIMED_OUT.match(strip_line(rows[n])) for n in {*tail, *([] if first is None else [first])}
-    )
+    state = output_wrappers.find_state(rows, [*tail, *([] if first is None else [first])])
+    timed_out = code == 124 or state.timed_out
     ends_badly = bool(last) and (
         patterns.error.match(last) is not None or bool(found.failed and found.failed[-1] == tail[-1])
     )
-    nothing_found = code == 1 and command.is_search and not found.failed
+    found_none = code == 1 or (code is None and given.failed is True)  # a search that finds nothing is no failure
+    nothing_found = found_none and command.is_search and not found.failed
     verdict = _verdict(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
+        verdict = "unknown"
+    if verdict == "succeeded" and state.unfinished:
         verdict = "unknown"
     proven = code == 0 and command.exit_code_proves
     doubtful = verdict == "succeeded" and not proven and _reports_error(rows, found, command)
@@ -313,12 +258,11 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
         verdict = "unknown"
     suspicious = doubtful or verdict == "failed" or bool(found.failed) or ends_badly
     failures = _failures(rows, patterns) if suspicious else ()
-    summary = (
-        found.failed[-MAX_SUMMARIES:] + found.failed[:1]
-        if found.failed
-        else (found.passed or found.part or found.words)[-1:]
-    )
-    keep = sorted({*shown, *summary, *failures, *tail})
+    passed = (found.passed or found.part)[-1:]
+    # A line of words after the one that proves the success often has the counts.
+    words = [n for n in found.words[-1:] if not passed or n > passed[0]]
+    summary = found.failed[-MAX_SUMMARIES:] + found.failed[:1] if found.failed else passed + words
+    keep = sorted({*shown, *summary, *failures, *tail, *state.unfinished})
     return ToolOutcome(
         verdict, code, timed_out, tuple(shown), tuple(sorted(set(summary))), failures, tuple(keep), first
     )
@@ -350,7 +294,15 @@ def _verdict(
     # Of several commands, the success of one proves nothing of the others. The exception is a chain of `&&`, which
     # stops at a failure, with the success at its end.
     chained = command.exit_code_proves or _is_chain(command)
-    return "succeeded" if command.is_single or (chained and found.ends_well) else "unknown"
+    proven = chained and found.ends_well and _ends_with_runner(command)
+    return "succeeded" if command.is_single or proven else "unknown"
+
+
+def _ends_with_runner(command: ShellCommand) -> bool:
+    """True if the last command of a chain is a runner or starts one, so that the success at the end is its own."""
+    patterns = runners.compile_patterns()
+    last = command.core.rpartition("&&")[2].strip()
+    return bool(patterns.runner_command.match(last) or patterns.starting_command.match(last))
 
 
 def _is_chain(command: ShellCommand) -> bool:
@@ -438,6 +390,8 @@ def _find_outcome_lines(rows: Sequence[str], but: set[int]) -> _OutcomeLines:
             (found.failed if patterns.failure_count.search(line) else kind).append(n)
         elif patterns.success_words.match(line):
             found.words.append(n)
+    ends = max([*found.passed, *found.part], default=-1)
+    found.failed[:] = [n for n in found.failed if n > ends or not patterns.printed.match(strip_line(rows[n]))]
     # `OK` is a line of unittest only after the number of tests that it ran.
     if found.passed and all(strip_line(rows[n]).startswith("OK") for n in found.passed):
         counted = any(_COUNTED_TESTS.match(strip_line(line)) for n in found.passed for line in rows[max(0, n - 4) : n])
@@ -471,16 +425,9 @@ def _candidates(rows: Sequence[str]) -> list[int]:
 
 
 def _find_exit_code(given: ResultLines) -> tuple[int | None, list[int]]:
-    """Return the exit code and the lines that show it. The code is searched at both ends, and a code other than 0 has
-    priority over 0."""
+    """Return the exit code and the lines that show it. A code other than 0 has priority over 0."""
     rows = given.lines
-    down = (n for n, line in enumerate(rows) if line.strip())
-    up = (n for n in range(len(rows) - 1, -1, -1) if rows[n].strip())
-    found: list[tuple[int, int]] = []
-    for n in dict.fromkeys((*islice(down, 3), *reversed([*islice(up, 3)]))):
-        match = _CODE.fullmatch(_ANSI.sub("", line)) if len(line := rows[n].strip()) < 120 else None
-        if match is not None:
-            found.append((next(int(group) for group in match.groups() if group is not None), n))
+    found = output_wrappers.find_exit_codes(rows)
     if given.code is not None and (given.code or not found):
         return given.code, [n for _, n in found] or ([0] if given.inside else _shown_in(rows))
     if not found:
@@ -543,16 +490,18 @@ def _find_next_lines(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
 
 
 def _read_look_outcome(
-    rows: Sequence[str], command: ShellCommand, code: int | None, shown: list[int], tail: list[int], first: int | None
+    given: ResultLines, command: ShellCommand, code: int | None, shown: list[int], tail: list[int], first: int | None
 ) -> ToolOutcome:
     """Return the outcome of a command that only shows. The shown text is not an outcome itself."""
+    rows = given.lines
     error = runners.compile_patterns().error
     filled = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
     starts = [strip_line(rows[n]) for n in filled]
     only_errors = bool(filled) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
-    failures = tuple(filled[:2]) if only_errors or (code and filled) else ()
+    failures = tuple(filled[:2]) if only_errors or ((code or given.failed) and filled) else ()
     verdict: Verdict = "unknown"
-    if (code and not (code == 1 and command.is_search)) or (only_errors and code != 0):
+    has_failed = code not in (None, 0, 1) or ((code == 1 or given.failed) and not command.is_search)
+    if has_failed or (only_errors and code != 0):
         verdict = "failed"
     elif code == 0 and command.exit_code_proves and not only_errors:
         verdict = "succeeded"
@@ -572,7 +521,7 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in beginning
     begins = may_begin and bool(_CALL_FAILED.match(beginning)) and not _DONE.search(beginning)
     says_no = brief and bool(_SAYS_NO.search(beginning)) and not _DONE.search(beginning)
-    timed_out = brief and bool(_TIMED_OUT.match(beginning))
+    timed_out = brief and output_wrappers.is_timeout(beginning)
     unchanged = edits and not given.is_object and _changed_nothing(rows, beginning)
     failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
     if given.zero_counts and not failed:

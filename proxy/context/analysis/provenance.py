@@ -107,13 +107,7 @@ def _find_change_kinds(later: Call, command: ShellCommand, path: str) -> set[str
     """Return the kinds of changes of the file by a patch, a move or a deletion in the call."""
     if not path:
         return set()
-    changes = moved_files.read_patch_changes(later.arguments)
-    if not changes and command.kind == "call":
-        changes = moved_files.read_tool_changes(
-            identifiers.split_tool_name(later.name), identifiers.parse_arguments(later.arguments)
-        )
-    elif not changes:
-        changes = moved_files.read_shell_changes(command.core)
+    changes = moved_files.read_changes(later, command)
     return {one.kind for one in changes if one.path not in ("*", ".") and moved_files.matches_path(one.path, path)}
 
 

@@ -24,6 +24,8 @@ class Runner:
     """Lines that report the success of the whole run."""
     part: tuple[str, ...] = ()
     """Lines that report the success of a part. They count only if nothing was cut from the output."""
+    printed: tuple[str, ...] = ()
+    """Lines of `failed` that a tested program may print itself: a later line of success overrules them."""
     last: tuple[str, ...] = ()
     """Lines that report success only as the last line."""
     below: tuple[tuple[str, str], ...] = ()
@@ -42,8 +44,9 @@ RUNNERS = (
             r"(?:FAILED|ERROR) \S+(?:::|\.py)",
             r"=+ (?:FAILURES|ERRORS) =+$",
             r"!+ .*(?:Interrupted|stopping after).* !+$",
-            r"ERROR: (?:not found|file or directory not found|usage)",
-            r"ERROR: Coverage (?:failure|for \w+ )", r"FAIL Required test coverage", r"INTERNALERROR>",
+            r"ERROR: (?:not found|file or directory not found|usage)", r"(?:=+ )?no tests ran in [\d.]+",
+            r"(?:ERROR: )?Coverage failure: ", r"ERROR: Coverage for \w+ ",
+            r"FAIL Required test coverage", r"INTERNALERROR>",
         ),
         passed=(r"=+ .*\b[1-9]\d* passed\b.*=+$", r"[1-9]\d* passed\b.*\bin [\d.]+"),
         detail=((r"E {3,}\S", 0), (r"(?:FAILED|ERROR) \S+(?:::|\.py)", 0), (r"ERROR: ", 0)),
@@ -58,9 +61,10 @@ RUNNERS = (
         "go",
         failed=(
             r"--- FAIL: ", r"FAIL$", r"FAIL\s+\S+(?:\s|$)", r"(?:\S+: )?exit status [1-9]",
-            r"panic: ", r"fatal error: ",
+            r"panic: ", r"fatal error: ", r"signal: \w+",
             r"go: .*(?:cannot find|errors parsing|no required module|unknown revision)",
         ),
+        printed=(r"panic: ", r"fatal error: "),
         part=(r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))(?!.*no tests to run)",),
         last=(r"PASS$",),
         detail=((r"--- FAIL: ", 1), (r"panic: ", 0), (r"\S+\.go:\d+:\d+: ", 0), (r"\S+_test\.go:\d+: ", 0),
@@ -73,6 +77,7 @@ RUNNERS = (
             r"error: (?:could not compile|aborting due|test failed|\d+ targets? failed|process didn't)",
             r"error(?:\[E\d+\])?: ", r"test \S.* \.\.\. FAILED$", r"thread '.*' .*panicked at",
         ),
+        printed=(r"thread '.*' .*panicked at",),
         part=(r"test result: ok\b(?!\. 0 passed)",),
         last=(r"Finished .*\btarget",),
         detail=((r"error(?:\[E\d+\])?: ", 1), (r"thread '.*' .*panicked at", 1), (r"test \S.* \.\.\. FAILED$", 0)),
@@ -94,7 +99,8 @@ RUNNERS = (
             r"Snapshot(?:s|\ Summary).*\b[1-9]\d* .*failed",
             r"(?:Jest: )?\"?global\"? coverage threshold .* not met", r"Jest: .*threshold .* not met",
         ),
-        passed=(r"Tests:\s+(?!.*\bfailed).*\b[1-9]\d* passed, \d+ total",),
+        # A suite that could not be loaded has failed, and its tests do not count: `Tests:` alone proves nothing.
+        passed=(r"Test Suites:\s+(?!.*\bfailed).*\b[1-9]\d* passed, \d+ total",),
         detail=((r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
     ),
     Runner(
@@ -103,14 +109,15 @@ RUNNERS = (
             r"(?:Tests|Test Files|Errors)\s+[1-9]\d* (?:failed|errors?)",
             r"(?:\u276f|\u00d7|\u2717|FAIL) +\S+\.\w+ .*\bfailed",
             r"\W*Unhandled (?:Error|Rejection)s?", r"\W*Failed (?:Tests|Suites) \d",
+            r"No test files found, exiting with code [1-9]",
         ),
-        passed=(r"Tests\s+[1-9]\d* passed(?!.*\bfailed)",),
+        passed=(r"Test Files\s+[1-9]\d* passed(?!.*\bfailed)",),
         detail=((r"FAIL\s+\S+ > ", 1), (r"[\u2715\u2716\u2717\u2718\u00d7] ?\S", 0)),
     ),
     Runner(
         "mocha",
-        failed=(r"[1-9]\d* failing\b", r"not ok \d", r"# fail [1-9]", r"\u2139 fail [1-9]"),
-        passed=(r"# fail 0$", r"\u2139 fail 0$"),
+        failed=(r"[1-9]\d* failing\b", r"not ok \d", r"[#\u2139] (?:fail|cancelled) [1-9]"),
+        passed=(r"[#\u2139] fail 0$",),
         part=(r"ok \d+ ",),
         last=(r"[1-9]\d* passing\b",),
         detail=((r"\d+\) \S", 2), (r"not ok \d", 2)),
@@ -121,12 +128,16 @@ RUNNERS = (
             r"\d+ (?:examples?|tests?|runs|scenarios?), .*\b[1-9]\d* (?:failures?|errors?|failed)", r"FAILURES!$",
             r"Tests: \d+, Assertions: \d+, .*(?:Failures|Errors): [1-9]", r"The following tests FAILED",
             r"\d+% tests passed, [1-9]\d* tests failed", r"\W*Failed!\s+- Failed:", r"Test Run Failed",
-            r"Build FAILED", r"Executed \d+ tests?, with [1-9]", r"Test Suite .* failed", r"\*\* \(\w+Error\)",
+            r"Test summary: .*\bfailed: [1-9]", r"The active test run was aborted", r"Test Run Aborted",
+            r"No tests were found!!!",
+            r"Build (?:FAILED|failed with)", r"Executed \d+ tests?, with [1-9]", r"Test Suite .* failed",
+            r"\*\* \(\w+Error\)",
         ),
         passed=(
             r"[1-9]\d* (?:examples?|tests?|runs)\b.*\b0 failures(?!.*[1-9]\d* errors)",
             r"OK \(\d+ tests?, \d+ assertions",
             r"100% tests passed", r"\W*Passed!\s+- Failed:\s+0", r"Build succeeded",
+            r"Test summary: (?=.*\bsucceeded: [1-9]).*\bfailed: 0",
             r"Executed [1-9]\d* tests?, with 0 failures",
         ),
         detail=((r"rspec \./", 0), (r"\s*Failed \S+ \[", 2)),
@@ -153,7 +164,8 @@ RUNNERS = (
         "make, ninja",
         failed=(
             r"\S*make(?:\.exe)?(?:\[\d+\])?: \*\*\*", r"ninja: (?:build stopped|error)", r"FAILED: \S",
-            r"ERROR: Build did NOT complete", r"\S*make: .*\bError \d", r"error: Recipe `",
+            r"ERROR: Build did NOT complete", r"\S*make: .*\bError \d+(?! \(ignored\))(?!\d)",
+            r"error: Recipe `",
         ),
         last=(r"\S*make(?:\[\d+\])?: (?:Nothing to be done for|.* is up to date)", r"ninja: no work to do"),
         detail=((r"\S*make(?:\[\d+\])?: \*\*\*", 0), (r"FAILED: \S", 1)),
@@ -173,7 +185,8 @@ RUNNERS = (
     ),
     Runner(
         "gradle",
-        failed=(r"BUILD FAILED\b", r"FAILURE: Build failed", r"> Task \S+ FAILED$", r"\S+ > \S.* FAILED$"),
+        failed=(r"BUILD FAILED\b", r"FAILURE: Build (?:failed|completed with)",
+                r"> Task \S+ FAILED$", r"\S+ > \S.* FAILED$"),
         passed=(r"BUILD SUCCESSFUL in ",),
         detail=((r"\S+ > \S.* FAILED$", 1), (r"\* What went wrong:", 2), (r"e: (?:file:)?\S+", 0)),
     ),
@@ -182,7 +195,7 @@ RUNNERS = (
         failed=(
             r"Found [1-9]\d* errors?\b(?!.*\b0 remaining)", r"(?:\d+ files? )?would reformat",
             r"[1-9]\d* errors?, \d+ warnings?",
-            r"\S+\.pyi?:\d+(?::\d+)?: error", r"would be reformatted", r"Oh no! ",
+            r"\S+\.pyi?:\d+(?::\d+)?: error", r"\d+ files? would be reformatted", r"Would reformat: ", r"Oh no! ",
         ),
         passed=(r"All checks passed!", r"Success: no issues found", r"0 errors, \d+ warnings?",
                 r"Found [1-9]\d* errors? \([1-9]\d* fixed, 0 remaining\)"),
@@ -207,6 +220,20 @@ RUNNERS = (
                 r"\d+ passed; \d+ skipped; [1-9]\d* failed"),
         passed=(r"ok \| [1-9]\d* passed\b.*\| 0 failed",),
         detail=((r"[1-9]\d* fail(?:ed)?\.?$", 1),),
+    ),
+    Runner(
+        "gtest, nextest, xcodebuild, flutter, sbt, prove",
+        failed=(
+            r"\[  FAILED  \] ", r"\*\* (?:TEST|BUILD) FAILED \*\*", r"\d\d:\d\d \+\d+(?: ~\d+)? -[1-9]",
+            r"Summary \[.*\b[1-9]\d* (?:failed|timed out)\b", r"Failed tests:$", r".*\bTests unsuccessful$",
+            r"Result: (?:FAIL|NOTESTS)$",
+        ),
+        passed=(
+            r"\[  PASSED  \] [1-9]\d* tests?\.$", r"\*\* (?:TEST|BUILD) SUCCEEDED \*\*",
+            r"\d\d:\d\d \+[1-9]\d*(?: ~\d+)?: All tests passed!", r"Result: PASS$",
+            r"Summary \[.*\b[1-9]\d* tests? run: [1-9]\d* passed(?!.*(?:failed|timed out))",
+        ),
+        detail=((r"\[  FAILED  \] \S+", 0), (r"FAIL \[ +[\d.]+s\] ", 0)),
     ),
     Runner(
         "tox, nox",
@@ -318,8 +345,17 @@ RUNNER_COMMANDS = (
 )
 """Commands that are runners themselves, and not scripts that start runners."""
 
-REPEATING_COMMANDS = r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
-"""Commands that may run one program many times: the success of the last run proves nothing of the others."""
+STARTING_COMMANDS = r"(?:npm|pnpm|yarn|bun|make|gmake|just|task|rake|invoke|hatch|pdm|poetry|uv|tox|nox|bazel)(?: |$)"
+"""Commands that start runners and pass on their failure: a line of success at the end of their output is theirs."""
+
+REPEATING_COMMANDS = (
+    r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
+    r"|\b(?:npm|pnpm|yarn|bun)\b.*\s(?:-ws|--workspaces|-r|--recursive|workspaces|--filter)\b"
+    r"|\b(?:lerna|turbo) run\b|\bnx run-many\b|\bmake\b.*\s(?:-k|-i|--keep-going|--ignore-errors)\b"
+    r"|\bdotnet test\b.*\|\s*tail\b"
+)
+"""Commands that may run one program many times: the success of the last run proves nothing of the others. `dotnet test`
+reports each project in a line of its own, of which `tail` may show the last one alone."""
 
 CONSOLE_LINE = r"console\.\w+(?: \S+)?$"
 """The line with which jest and vitest begin the log of a test; the log is indented below it."""
@@ -340,7 +376,8 @@ OUTCOME_WORDS = (
     "removed ", "audited", "already formatted", "unchanged", "matched files", "code ", "lifecycle script",
     "cannot find",
     "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
-    "unknown revision", "parsing", "status", "timed out", "file or dir",
+    "unknown revision", "parsing", "cancelled", "no tests", "exceeded", "interrupted", "summary", "-1:", "notests",
+    "status", "timed out", "file or dir",
 )  # fmt: skip
 """Words in lower case. Each line that reports an outcome holds at least one of them."""
 
@@ -351,6 +388,7 @@ class RunnerPatterns:
 
     failed: re.Pattern[str]
     passed: re.Pattern[str]
+    printed: re.Pattern[str]
     part: re.Pattern[str]
     last: re.Pattern[str]
     detail: re.Pattern[str]
@@ -363,6 +401,7 @@ class RunnerPatterns:
     harmless: re.Pattern[str]
     failure_count: re.Pattern[str]
     runner_command: re.Pattern[str]
+    starting_command: re.Pattern[str]
     repeating_command: re.Pattern[str]
     console_line: re.Pattern[str]
 
@@ -374,6 +413,7 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
     return RunnerPatterns(
         failed=_compile_any(p for runner in runners for p in runner.failed),
         passed=_compile_any(p for runner in runners for p in runner.passed),
+        printed=_compile_any(p for runner in runners for p in runner.printed),
         part=_compile_any(p for runner in runners for p in runner.part),
         last=_compile_any(p for runner in runners for p in runner.last),
         detail=re.compile("|".join(f"({p})" for p, _ in details)),
@@ -384,6 +424,7 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
         harmless=re.compile(HARMLESS_LINES),
         failure_count=re.compile(FAILURE_COUNT),
         runner_command=re.compile(RUNNER_COMMANDS),
+        starting_command=re.compile(STARTING_COMMANDS),
         repeating_command=re.compile(REPEATING_COMMANDS),
         console_line=re.compile(CONSOLE_LINE),
     )

@@ -46,7 +46,8 @@ _SHOWING = frozenset((
     "basename", "dirname", "realpath", "readlink", "export", "set", "unset", "source", ".", "sleep", "tee", "bat",
     "du", "df", "ps", "id", "whoami", "uname", "hostname", "paste", "rev", "tac", "fold", "fmt", "expand", "seq",
     "yes", "md5sum", "sha256sum", "exit", "history", "man", "alias", "shopt", "ulimit", "umask", "trap", "local",
-    "declare", "wait", "break", "continue", "return",
+    "declare", "wait", "break", "continue", "return", "zcat", "bzcat", "xzcat", "zless", "journalctl", "dmesg",
+    "get-content", "gc", "select-string", "sls", "get-childitem", "gci", "dir", "findstr", "write-output", "write-host",
 ))  # fmt: skip
 """Commands that show, search, filter or print; their exit code is no outcome of a run."""
 _SETTING = frozenset(("cd", "pushd", "popd", "export", "unset", "source", "."))
@@ -55,6 +56,17 @@ _GIT_SHOWING = frozenset((
     "show", "log", "diff", "status", "blame", "grep", "branch", "ls-files", "rev-parse", "remote", "describe",
     "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list",
 ))  # fmt: skip
+_OTHER_SHOWING = {
+    "docker": ("logs", "compose logs"),
+    "docker-compose": ("logs",),
+    "podman": ("logs", "compose logs"),
+    "kubectl": ("logs", "describe"),
+    "gh": ("run view", "run list", "pr view", "pr checks", "pr diff", "issue view"),
+    "glab": ("ci trace", "ci view", "mr view"),
+    "systemctl": ("status", "cat", "show"),
+    "heroku": ("logs",),
+}
+"""Commands whose first words after the options only show. The logs that they show are those of other runs."""
 _SEARCHES = frozenset((
     "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "diff", "cmp", "test", "[", "[[", "which", "type",
     "pgrep", "git-look",
@@ -285,4 +297,9 @@ def _shows(first: str, words: list[str]) -> bool:
     if first == "git":
         named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
         return bool(named) and named[0] in _GIT_SHOWING
-    return first in _SHOWING and not (first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words))
+    if first in _OTHER_SHOWING:
+        given = [word for word in words[1:] if not word.startswith("-")]
+        return any(given[: len(shown.split())] == shown.split() for shown in _OTHER_SHOWING[first])
+    return first.lower() in _SHOWING and not (
+        first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words)
+    )

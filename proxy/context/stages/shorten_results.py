@@ -12,6 +12,7 @@ from typing import ClassVar
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.context.analysis import file_views, identifiers, refetch, shell_commands
+from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import ContentKind, Proposal, View
 from proxy.context.stage import Stage, When
@@ -193,7 +194,7 @@ class _Batch:
         self._made: StubWriter | None = None
         self._referred: dict[bytes, list[tuple[int, int]]] = {}
         self._newest: Mapping[int, frozenset[str]] = {}
-        self._is_outdated: Callable[[int], bool] = lambda _: False
+        self._find_state: Callable[[int], ViewState] = lambda _: "current"
 
     def writer(self, n: int, command: ShellCommand, content: ContentKind) -> _Write:
         """Return the callable that writes the stub of messages[n]."""
@@ -226,7 +227,7 @@ class _Batch:
             self._referred = find_referred_lines(self._view)
             self._newest = file_views.find_newest_lines(self._view, gone)
             if "recall" in self._view.offered_tools:  # else no stub has a call whose result could be outdated
-                self._is_outdated = file_views.make_outdated_test(self._view)
+                self._find_state = file_views.make_state_test(self._view)
             for known in self._written:
                 self._write(known[0], known[1], gone, known[2])
         view = self._view
@@ -237,10 +238,8 @@ class _Batch:
             wanted = [*wanted, *file_views.find_spans(message.text, self._newest[n])]
         held = identifiers.hash_message(message, view.find_edit(n))
         shown = name if "recall" in view.offered_tools else ""
-        outdated = bool(shown) and self._is_outdated(n)
-        return self._made.write_stub(
-            message, held, wanted, command, content=content, message_id=shown, is_outdated=outdated
-        )
+        state = self._find_state(n) if shown else "current"
+        return self._made.write_stub(message, held, wanted, command, content=content, message_id=shown, state=state)
 
 
 def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int, int]]]) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from proxy.chat.chain import public_id
 from proxy.chat.group import Step
-from proxy.context.analysis import identifiers, outcome
+from proxy.context.analysis import identifiers, output_wrappers
 from proxy.context.plan import Ask, View
 from proxy.context.summaries import placeholders
 from proxy.context.summaries.stub import render_recall_call
@@ -86,7 +86,7 @@ def _collapse_spaces(text: str) -> str:
 
 
 def _cut_first_line(text: str, limit: int) -> str:
-    return cut_text(outcome.find_first_line(text), limit)
+    return cut_text(output_wrappers.find_first_line(text), limit)
 
 
 def cut_text(text: str, limit: int) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from proxy.chat.message import Message, checkpoint
 from proxy.context.analysis import identifiers, outcome
+from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex, TextHashes
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
@@ -192,13 +193,13 @@ class StubWriter:
         *,
         content: ContentKind,
         message_id: str = "",
-        is_outdated: bool = False,
+        state: ViewState = "current",
     ) -> str:
         """The stub of one result.
 
         hashes: the names and lines that the message holds now. referred_spans: (start, end) of lines that a later
         result refers to; these lines stay whole. command: the command of the result. content: what the result has; a
-        view shows a file or page that may be edited later. message_id, is_outdated: see `render_stub`."""
+        view shows a file or page that may be edited later. message_id, state: see `render_stub`."""
         lines = outcome.read_lines(message)
         is_view = content != "other"
         kept = self._fixed_lines(message, lines, hashes, command, content)
@@ -212,7 +213,7 @@ class StubWriter:
             room = self._with_constants(message, lines, hashes, kept, room)
         keep_short_gaps(lines, kept)
         names, more = self._lost_names(message, lines, hashes, kept, room)
-        text = render_stub(message.text, lines, kept, names, message_id, more, whole, is_outdated=is_outdated)
+        text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
         self._standing.remove(hashes)
         self._standing.add(identifiers.hash_replacement(message, text))
         return text
@@ -397,13 +398,13 @@ def render_stub(
     omitted_names: int = 0,
     whole_lines: Collection[int] = (),
     *,
-    is_outdated: bool = False,
+    state: ViewState = "current",
 ) -> str:
     """The stub: the amount kept, the kept lines in their order, a mark where lines are missing, and the names.
 
     message_id: the id by which the model can read the whole result again; empty if it cannot. omitted_names: number of
-    names that had no room. whole_lines: lines that are shown to their end, however long. is_outdated: True if the file
-    has been changed since. Then the whole result is not what the model should read, and the mark says so."""
+    names that had no room. whole_lines: lines that are shown to their end, however long. state: whether the file is as
+    it was shown. If it is not, the whole result is not what the model should read, and the mark says so."""
     out: list[str] = []
     start = 0
     for n in sorted(kept):
@@ -421,8 +422,9 @@ def render_stub(
     if names:
         out.append("[also there: " + " ".join(names) + (f"; {omitted_names} more]" if omitted_names else "]"))
     body = "\n".join(out)
-    if message_id and is_outdated:
-        body += f"\n[edited since: read it again; as it was: {render_recall_call(message_id)}]"
+    if message_id and state != "current":
+        change = "edited since: read it again" if state == "changed" else "deleted or moved away since"
+        body += f"\n[{change}; as it was: {render_recall_call(message_id)}]"
         message_id = ""
     again = (
         f"; {render_recall_call(message_id)}" if message_id else ""

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from proxy.chat.message import Call
-from proxy.context.analysis.file_views import find_newest_lines, find_spans, make_outdated_test, read_edit_lines
+from proxy.context.analysis.file_views import find_newest_lines, find_spans, make_state_test, read_edit_lines
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, View
 from tests.conversations import Json, assistant, call, look, result, user
@@ -84,11 +86,11 @@ def test_only_what_differs_counts_and_only_long_lines() -> None:
 
 
 def test_a_view_is_outdated_once_its_file_was_changed() -> None:
-    is_outdated = make_outdated_test(look(history()))
+    state = make_state_test(look(history()))
     # The file at 2; the search at 4 shows no one file, and the echo at 6 is newer than the edit.
-    assert [n for n in range(7) if is_outdated(n)] == [2]
+    assert [n for n in range(7) if state(n) == "changed"] == [2]
     again = history(step("edit_file", {"path": "./a.py", "old": NEW, "new": OLD}, OLD))
-    assert [n for n in range(9) if make_outdated_test(look(again))(n)] == [2, 6]
+    assert [n for n in range(9) if make_state_test(look(again))(n) == "changed"] == [2, 6]
 
 
 def test_a_change_of_another_file_and_one_that_failed_leave_a_view_current() -> None:
@@ -96,4 +98,38 @@ def test_a_change_of_another_file_and_one_that_failed_leave_a_view_current() -> 
     values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
     for name, text in (("b.py", "edited"), ("a.py", "Error: nothing was not found in a.py")):
         view = look([*values, *step("edit_file", {**arguments, "path": name}, text)])
-        assert not make_outdated_test(view)(2)
+        assert make_state_test(view)(2) == "current"
+
+
+PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-old\n+new\n*** End Patch"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text", "state"),
+    [
+        ("apply_patch", {"input": PATCH}, "Success. Updated the following files:\nM src/a.py", "changed"),
+        ("shell", {"command": ["apply_patch", PATCH]}, "Success. Updated the following files:\nM src/a.py", "changed"),
+        ("apply_patch", {"input": PATCH}, "Error: the context was not found in src/a.py", "current"),
+        ("bash", {"command": "git checkout src/a.py"}, "Updated 1 path from the index", "changed"),
+        ("bash", {"command": "git restore src/b.py"}, "", "current"),
+        ("bash", {"command": "git checkout nope.py src/a.py"}, "error: pathspec 'nope.py' did not match", "current"),
+        ("bash", {"command": "cp /tmp/a.py src/a.py"}, "", "changed"),
+        ("bash", {"command": "git stash"}, "Saved working directory", "current"),
+        ("bash", {"command": "rm src/a.py"}, "", "gone"),
+        ("bash", {"command": "git mv src/a.py src/b.py"}, "", "gone"),
+        ("delete_file", {"path": "src/a.py"}, "Deleted src/a.py", "gone"),
+        ("delete_file", {"path": "src/c.py"}, "Deleted src/c.py", "current"),
+    ],
+)
+def test_a_patch_a_shell_command_or_a_deletion_changes_a_view(
+    name: str, arguments: dict[str, object], text: str, state: str
+) -> None:
+    values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY)), *step(name, arguments, text)]
+    assert make_state_test(look(values))(2) == state
+
+
+def test_a_file_that_was_deleted_and_restored_is_there_again() -> None:
+    values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
+    for command in ("rm src/a.py", "git checkout src/a.py"):
+        values += step("bash", {"command": command}, "")
+    assert make_state_test(look(values))(2) == "changed"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.message import Call
-from proxy.context.analysis import identifiers, outcome, runners, shell_commands
+from proxy.context.analysis import identifiers, outcome, output_wrappers, runners, shell_commands
 from proxy.context.analysis.identifiers import PromptIndex
 from proxy.context.analysis.outcome import HEAD_LINES, TAIL_LINES
 from proxy.context.analysis.runners import RUNNERS
@@ -149,7 +149,7 @@ def test_the_search_for_words_misses_no_line_of_a_runner() -> None:
         told = {
             n
             for n, row in enumerate(rows)
-            if patterns.failed.match(b := outcome.strip_line(row)) or patterns.passed.match(b)
+            if patterns.failed.match(b := output_wrappers.strip_line(row)) or patterns.passed.match(b)
         }
         assert told <= set(outcome._candidates(rows)), run
 
@@ -239,7 +239,7 @@ def test_the_first_line_that_says_something_is_no_wrapper() -> None:
 )
 def test_the_label_of_an_observation_is_a_wrapper(text: str, first: int) -> None:
     assert outcome.read_text_outcome(text).first_line == first
-    assert outcome.find_first_line(text) == text.splitlines()[first]
+    assert output_wrappers.find_first_line(text) == text.splitlines()[first]
 
 
 def test_a_label_hides_no_failure() -> None:
@@ -253,8 +253,8 @@ def test_a_label_hides_no_failure() -> None:
 
 
 def test_what_says_nothing_opens_with_its_first_line() -> None:
-    assert outcome.find_first_line("\n{\n}\n") == "{"
-    assert outcome.find_first_line(" \n") == ""
+    assert output_wrappers.find_first_line("\n{\n}\n") == "{"
+    assert output_wrappers.find_first_line(" \n") == ""
 
 
 def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:

@@ -6,8 +6,82 @@ import re
 
 import pytest
 
-from proxy.context.analysis import runners
+from proxy.context.analysis import outcome, runners, shell_commands
 from proxy.context.analysis.runners import RUNNERS, Runner
+from tests.context.analysis.runs import Run
+
+DOUBTFUL = (
+    Run(
+        "mocha",
+        "node --test",
+        "\u2139 tests 3\n\u2139 pass 2\n\u2139 fail 0\n\u2139 cancelled 1",
+        "failed",
+        ("cancelled 1",),
+    ),
+    Run("mocha", "node --test", "\u2139 tests 3\n\u2139 pass 3\n\u2139 fail 0\n\u2139 cancelled 0", "succeeded"),
+    Run("dotnet", "dotnet test", "Build succeeded in 3.4s\nTest summary: total: 3, failed: 1, succeeded: 2", "failed"),
+    Run("dotnet", "dotnet test", "Test summary: total: 3, failed: 0, succeeded: 3, skipped: 0", "succeeded"),
+    Run("dotnet", "dotnet test | tail -1", "Passed!  - Failed:     0, Passed:     2, Total:     2 - B.dll", "unknown"),
+    Run("jest", "npm test | tail -4", "Tests:       6 passed, 6 total\nSnapshots:   0 total\nTime:   1.2 s", "unknown"),
+    Run("jest", "npm test", "Test Suites: 1 failed, 1 passed, 2 total\nTests:       6 passed, 6 total", "failed"),
+    Run("jest", "npm test -ws | tail -2", "Test Suites: 2 passed, 2 total\nTests:       6 passed, 6 total", "unknown"),
+    Run("vitest", "npx vitest run | tail -2", "      Tests  3 passed (3)\n   Duration  400ms", "unknown"),
+    Run("make", "make clean", "make: [Makefile:3: clean] Error 1 (ignored)\nrm -f x", "unknown"),
+    Run("make", "make -k test | tail -1", "4 passed in 0.1s", "unknown"),
+    Run("ruff", "ruff format --check .", "1 file would be reformatted, 3 files already formatted", "failed"),
+    Run(
+        "pytest",
+        "coverage report --fail-under=90",
+        "Coverage failure: total of 70 is less than fail-under=90",
+        "failed",
+    ),
+    Run(
+        "pytest",
+        "pytest -q && ./deploy.sh",
+        "5 passed in 0.1s\nconnecting\nrsync: some files were left (code 23)",
+        "unknown",
+    ),
+    Run(
+        "pytest",
+        "pytest -q",
+        "5 passed in 0.1s\n<system>Command interrupted by user</system>",
+        "unknown",
+        ("interrupted",),
+    ),
+    Run("cargo", "cargo build && ./target/debug/a", "    Finished `dev` profile target(s) in 1.2s", "unknown"),
+    Run(
+        "cargo",
+        "cargo test -- --nocapture",
+        "thread 'tests::x' panicked at src/a.rs:3:5:\nboom\ntest x ... ok\n\ntest result: ok. 1 passed; 0 failed",
+        "succeeded",
+    ),
+    Run(
+        "cargo", "cargo run", "thread 'main' panicked at src/main.rs:3:5:\nboom\nnote: run with x", "failed", ("boom",)
+    ),
+    Run("go", "go test -v ./...", "panic: recovered\n--- PASS: TestX (0.00s)\nPASS\nok  \tex/a\t0.1s", "succeeded"),
+    Run("go", "go test ./...", "panic: boom\nFAIL\tex/a\t0.1s\nok  \tex/b\t0.1s", "failed", ("panic: boom",)),
+    Run(
+        "gtest",
+        "./a_test",
+        "[  PASSED  ] 1 test.\n[  FAILED  ] 1 test, listed below:\n[  FAILED  ] A.y",
+        "failed",
+        ("A.y",),
+    ),
+    Run("gtest", "./a_test", "[==========] 2 tests ran.\n[  PASSED  ] 2 tests.", "succeeded"),
+    Run("nextest", "cargo nextest run", "     Summary [   0.2s] 2 tests run: 1 passed, 1 failed, 0 skipped", "failed"),
+    Run("nextest", "cargo nextest run", "     Summary [   0.2s] 2 tests run: 2 passed, 0 skipped", "succeeded"),
+    Run("flutter", "flutter test", "00:02 +3 -1: Some tests failed.", "failed"),
+    Run("flutter", "flutter test", "00:02 +3: All tests passed!", "succeeded"),
+    Run("xcodebuild", "xcodebuild test", "** TEST FAILED **\n", "failed"),
+    Run("prove", "prove", "t/a.t .. ok\nAll tests successful.\nResult: PASS", "succeeded"),
+    Run("logs", "docker logs web --tail 20", "npm ERR! code ELIFECYCLE\nnpm ERR! errno 1", "unknown"),
+    Run("logs", "docker compose logs test", "test-1  | ==== 5 passed in 0.1s ====", "unknown"),
+    Run("logs", "kubectl logs job/test", "==== 5 passed in 0.1s ====", "unknown"),
+    Run("logs", "gh run view 12 --log-failed | tail -30", "1 failed, 3 passed in 0.1s", "unknown"),
+    Run("logs", "zcat ci.log.gz | tail -3", "5 passed in 0.1s", "unknown"),
+    Run("logs", "Get-Content build.log -Tail 5", "BUILD FAILED in 3s", "unknown"),
+)
+"""Runs whose success or failure is easily misread: parts of a run, logs of other runs, and runners that few use."""
 
 
 @pytest.mark.parametrize("runner", RUNNERS, ids=lambda runner: runner.name)
@@ -35,3 +109,12 @@ def test_no_line_of_success_is_one_of_failure() -> None:
         assert patterns.failed.match(line) is None, line
     for line in ("0 failing", "Found 0 errors", "0 problems", "0 issues."):
         assert patterns.failed.match(line) is None, line
+
+
+@pytest.mark.parametrize("run", DOUBTFUL, ids=lambda run: f"{run.command} -> {run.verdict}")
+def test_a_doubtful_run_is_read_as_it_ended(run: Run) -> None:
+    read = outcome.read_text_outcome(run.output, shell_commands.parse_command(run.command))
+    assert read.verdict == run.verdict
+    lines = outcome.split_lines(run.output)
+    kept = "\n".join(lines[n] for n in read.kept_lines)
+    assert [part for part in run.must if part not in kept] == []

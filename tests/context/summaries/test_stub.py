@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context.analysis import identifiers, outcome, shell_commands
+from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex
 from proxy.context.plan import ContentKind
 from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars, keep_short_gaps
@@ -44,16 +45,20 @@ def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
     assert named != bare
 
 
-def test_a_stub_of_a_file_that_was_changed_since_says_to_read_it_again() -> None:
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("changed", "edited since: read it again; as it was: "), ("gone", "deleted or moved away since; as it was: ")],
+)
+def test_a_stub_of_a_file_that_was_changed_since_says_so(state: ViewState, words: str) -> None:
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
     held = identifiers.hash_message(view.messages[2], None)
     first, *_, last = (
         StubWriter(PromptIndex(view), StubLimits())
-        .write_stub(view.messages[2], held, content="view", message_id="abcdefghij", is_outdated=True)
+        .write_stub(view.messages[2], held, content="view", message_id="abcdefghij", state=state)
         .splitlines()
     )
     assert re.fullmatch(r"\[shortened: \d+ of \d+ characters\]", first)
-    assert last == '[edited since: read it again; as it was: recall("abcdefghij")]'
+    assert last == f'[{words}recall("abcdefghij")]'
 
 
 def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
