@@ -249,7 +249,7 @@ def read_call_outcome(call: Call, result: Message) -> QuotedOutcome:
     shown = (
         (*ended.failure_lines, *ended.summary_lines, *ended.code_lines)
         if ended.verdict == "failed"
-        else ended.summary_lines[-1:]
+        else ended.unfinished_lines[:1] or ended.summary_lines[-1:]
     )
     line = output_wrappers.strip_line(outcome.read_lines(result)[shown[0]]) if shown else ""
     if ended.verdict == "failed":

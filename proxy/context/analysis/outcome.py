@@ -121,6 +121,8 @@ class ToolOutcome:
     """The lines in which a runner reports the outcome."""
     failure_lines: tuple[int, ...] = ()
     """The first lines on each failure."""
+    unfinished_lines: tuple[int, ...] = ()
+    """The lines that say that the command still ran, or that it was stopped."""
     kept_lines: tuple[int, ...] = ()
     """The lines that a shortened result must not lose, in order."""
     first_line: int | None = None
@@ -264,7 +266,15 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     summary = found.failed[-MAX_SUMMARIES:] + found.failed[:1] if found.failed else passed + words
     keep = sorted({*shown, *summary, *failures, *tail, *state.unfinished})
     return ToolOutcome(
-        verdict, code, timed_out, tuple(shown), tuple(sorted(set(summary))), failures, tuple(keep), first
+        verdict,
+        code,
+        timed_out,
+        tuple(shown),
+        tuple(sorted(set(summary))),
+        failures,
+        state.unfinished,
+        tuple(keep),
+        first,
     )
 
 
@@ -506,7 +516,7 @@ def _read_look_outcome(
     elif code == 0 and command.exit_code_proves and not only_errors:
         verdict = "succeeded"
     return ToolOutcome(
-        verdict, code, False, tuple(shown), (), failures, tuple(sorted({*shown, *failures, *tail})), first
+        verdict, code, False, tuple(shown), (), failures, (), tuple(sorted({*shown, *failures, *tail})), first
     )
 
 
@@ -533,7 +543,7 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     verdict: Verdict = "failed" if failed else "succeeded" if done else "unknown"
     keep = () if first is None or verdict != "failed" else (first,)
     counted = _find_zero_counts(rows, given.zero_counts) if given.zero_counts else ()
-    return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, tuple(sorted({*keep, *counted})), first)
+    return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, (), tuple(sorted({*keep, *counted})), first)
 
 
 def _find_zero_counts(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:

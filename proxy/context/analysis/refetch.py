@@ -32,7 +32,9 @@ PATH_ARGUMENTS = ("file_path", "path", "filename", "file_name", "file", "noteboo
 """Names of arguments that hold a file's path."""
 COMMAND_ARGUMENTS = ("command", "cmd", "script", "code")
 """Names of arguments that hold a shell command."""
-_SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
+_SHELL = frozenset(
+    ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
+)
 _SHOWS = frozenset(("read", "view", "open", "cat", "show", "file"))
 _LOOKS = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "get", "lookup", "query", "fetch"))
 _WRITES = frozenset((*lexicon.WRITE_WORDS, "str", "notebook"))
@@ -231,7 +233,7 @@ def find_source(call: Call) -> ResultSource:
         action, path = _of_command(command)
         return ResultSource(action, path, whole, by_shell=True)
     path = normalize_path(_find_first_text(arguments, PATH_ARGUMENTS))
-    if words & _WRITES:
+    if words & _WRITES and "stdin" not in words:  # text for a running command changes no file by itself
         return ResultSource("writes", path, whole)
     if words & (_RUNS | _SHELL):
         return ResultSource("runs", "", whole)

@@ -31,7 +31,7 @@ PATH_ARGUMENTS = ("file_path", "path", "filename", "file", "notebook_path", "tar
 _HOLDERS = ("params", "arguments", "input")
 _RUNNING = frozenset((
     "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",
-    "test", "tests", "build", "lint", "compile", "make", "python",
+    "test", "tests", "build", "lint", "compile", "make", "python", "stdin",
 ))  # fmt: skip
 """Words in the names of tools that run commands or programs."""
 EDITING_WORDS = frozenset(

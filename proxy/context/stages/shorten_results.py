@@ -28,7 +28,9 @@ _Written = tuple[int, ShellCommand, ContentKind, str]
 ShortenCandidate = tuple[int, ContentKind, int, ShellCommand]
 """(index, kind, tokens of its stub, command that the message is the result of)"""
 
-_SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
+_SHELL = frozenset(
+    ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
+)
 _FILE = frozenset(
     ("read", "view", "open", "cat", "file", "edit", "write", "create", "insert", "replace", "str", "patch", "notebook")
 )

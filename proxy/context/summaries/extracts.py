@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 from proxy.chat.chain import public_id
 from proxy.chat.group import Step
-from proxy.context.analysis import identifiers, output_wrappers
+from proxy.chat.message import Call, Message
+from proxy.context.analysis import identifiers, outcome, output_wrappers, refetch, shell_commands
+from proxy.context.analysis.shell_commands import PLAIN_CALL
 from proxy.context.plan import Ask, View
 from proxy.context.summaries import placeholders
-from proxy.context.summaries.stub import render_recall_call
+from proxy.context.summaries.stub import find_reported_errors, render_recall_call
 
 SUMMARY_PROMPT = (
     "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
@@ -45,7 +47,7 @@ class StepExtract(NamedTuple):
     first_line: str
     """The first line of the first result."""
     errors: tuple[str, ...]
-    """Error lines of the results."""
+    """Lines of the results that tell how the calls ended, or of errors (`find_telling_lines`)."""
     ids: tuple[str, ...]
     """Identifiers of the results that the other fields do not have."""
 
@@ -63,7 +65,7 @@ def _extract_step(view: View, step: Step) -> StepExtract:
     call = (called or ("" if results else _cut_first_line(message.text, FIRST_LINE_CHARS)))[: 2 * CALL_CHARS]
     first = _cut_first_line(results[0], FIRST_LINE_CHARS) if results else ""
     text = "\n".join(results)
-    errors = find_errors(text, excluded=first)
+    errors = _find_step_lines(view, step, excluded=first)
     seen = " ".join((call, first, *errors))
     names = (
         n
@@ -71,6 +73,33 @@ def _extract_step(view: View, step: Step) -> StepExtract:
         if len(n) <= NAME_CHARS and n not in seen
     )
     return StepExtract(call, first, errors, tuple(islice(names, MAX_IDS)))
+
+
+def _find_step_lines(view: View, step: Step, excluded: str) -> tuple[str, ...]:
+    calls = {call.id: call for call in view.messages[step.start].calls}
+    results = (view.messages[n] for n in range(step.start, step.end) if view.is_result[n])
+    found = [line for m in results for line in find_telling_lines(m, calls.get(m.call_id or ""), excluded)]
+    return tuple(identifiers.remove_duplicates(found))[:MAX_ERRORS]
+
+
+def find_telling_lines(message: Message, call: Call | None, excluded: str = "") -> tuple[str, ...]:
+    """The lines of a result that tell how its call ended: of a run, its first failures and its summary or last line.
+
+    The text of a file and the hits of a search tell of an error only where a program has reported one.
+    """
+    command = shell_commands.parse_call(call) if call is not None else PLAIN_CALL
+    source = refetch.find_source(call) if call is not None else None
+    ended = outcome.read_outcome(message, command)
+    if command.kind == "run":
+        ends = ended.unfinished_lines[:1] or ended.summary_lines[-1:] or ended.code_lines[:1] or ended.kept_lines[-1:]
+        numbers = [*ended.failure_lines[: MAX_ERRORS - 1], *ends]
+    elif source is not None and source.action in ("shows", "writes", "looks") and ended.verdict != "failed":
+        numbers = list(find_reported_errors(message)[:MAX_ERRORS])
+    else:
+        return find_errors(message.text, excluded)
+    rows = outcome.read_lines(message)
+    found = (cut_text(output_wrappers.strip_line(rows[n]), ERROR_CHARS) for n in numbers)
+    return tuple(one for one in identifiers.remove_duplicates(found) if one and one != excluded)
 
 
 def find_errors(text: str, excluded: str = "") -> tuple[str, ...]:
@@ -98,7 +127,8 @@ def extract_result(view: View, step: Step, index: int) -> str:
     """The extract of one result: its first line, error lines and identifiers, and its length."""
     message = view.messages[index]
     first = _cut_first_line(message.text, FIRST_LINE_CHARS)
-    errors = find_errors(message.text, excluded=first)
+    call = next((call for call in view.messages[step.start].calls if call.id == message.call_id), None)
+    errors = find_telling_lines(message, call, excluded=first)
     name = public_id(view.keys[index])
     whole = f"; {render_recall_call(name)} has all" if "recall" in view.offered_tools else ""
     rows = [f"[extract of message {name}, {len(message.text)} characters{whole}]"]

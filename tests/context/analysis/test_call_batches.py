@@ -13,6 +13,7 @@ from proxy.context.analysis import call_batches
 from proxy.context.analysis.call_batches import ReflectionSettings, read_call_outcome
 from proxy.context.plan import Ask
 from proxy.errors import ConfigError
+from proxy.notes.call_summaries import QuotedOutcome
 from tests.context.research import step
 from tests.conversations import Json, assistant, message, messages, result, user
 
@@ -109,3 +110,9 @@ def test_c3_the_line_of_a_record_is_the_one_that_says_how_it_ended() -> None:
         read_call_outcome(call, message(result("1", "start\n=== 3 passed in 0.1s ==="))).quoted_line
         == "=== 3 passed in 0.1s ==="
     )
+
+
+def test_c3_a_record_of_a_command_that_still_runs_says_so() -> None:
+    running = "<status>running</status>\n\n<stdout>\n198 passed in 11.0s\n</stdout>"
+    read = read_call_outcome(Call("1", "BashOutput", '{"bash_id": "b1"}'), message(result("1", running)))
+    assert read == QuotedOutcome("unknown", "<status>running</status>")

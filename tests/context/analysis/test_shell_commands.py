@@ -151,3 +151,7 @@ def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
 @given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))
 def test_any_text_is_read(text: str) -> None:
     assert shell_commands.parse_command(text).kind in ("run", "look")
+
+
+def test_text_for_a_running_command_gets_the_output_of_a_run() -> None:
+    assert shell_commands.parse_call(Call("1", "write_stdin", '{"session_id": 44, "chars": ""}')) == TOOL_RUN

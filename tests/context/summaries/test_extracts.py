@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +12,7 @@ from proxy.context.plan import View
 from proxy.context.summaries import extracts
 from tests.context.ranking.test_memory_levels import call, step
 from tests.conversations import assistant, look, result, user
+from tests.conversations import call as call_of
 
 LOG = """
 starting run 7
@@ -125,3 +128,29 @@ def test_error_lines_are_found_once_and_not_where_there_are_none() -> None:
     assert extracts.find_errors("fine\nerrorless? no\nterror") == ()
     assert extracts.find_errors("Error: a\nError: a\nfatal: b") == ("Error: a", "fatal: b")
     assert extracts.find_errors("Error: a\nfatal: b", excluded="Error: a") == ("fatal: b",)
+
+
+def extract_of(name: str, arguments: dict[str, str], text: str) -> list[str]:
+    made = {**assistant(None), "tool_calls": [call_of("c1", name, json.dumps(arguments))]}
+    view = look([user("a"), made, result("c1", text), user("b")])
+    return extracts.extract_result(view, view.steps[1], 2).splitlines()[1:]
+
+
+def test_t4_an_extract_of_a_run_has_its_end_whatever_it_printed_before() -> None:
+    printed = [f"ERROR request {n} failed as it should" for n in range(20)]
+    failed = [*printed, "E   assert 3 == 4", "FAILED a.py::test_x - assert 3 == 4", "== 1 failed, 40 passed in 2s =="]
+    shown = extract_of("bash", {"command": "pytest -q"}, "\n".join(failed))
+    assert "== 1 failed, 40 passed in 2s ==" in shown
+    passed = "\n".join(["Saved working directory", *printed, "== 24 passed in 1s ==", "Dropped refs/stash"])
+    assert "== 24 passed in 1s ==" in extract_of("bash", {"command": "git stash; pytest -q; git stash pop"}, passed)
+    running = "\n".join(["<status>running</status>", *printed, "4 passed in 1s"])
+    assert "<status>running</status>" in extract_of("BashOutput", {"bash_id": "b1"}, running)
+    told = extract_of("bash", {"command": "./deploy.sh"}, "start\none\ntwo\nuploaded 3 files")
+    assert told[:2] == ["start", "uploaded 3 files"]
+
+
+def test_t2_code_that_handles_errors_is_no_error_of_an_extract() -> None:
+    code = ["import os", *(f"        raise ValueError('number {n} not found')" for n in range(9))]
+    for name, arguments in (("Read", {"file_path": "a.py"}), ("bash", {"command": "cat a.py"}), ("Grep", {"p": "x"})):
+        assert not any("raise" in line for line in extract_of(name, arguments, "\n".join(code)))
+    assert extract_of("Read", {"file_path": "a.py"}, "Error: a.py not found") == ["Error: a.py not found"]
