@@ -13,7 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
-from proxy.context.analysis import identifiers, moved_files, outcome, output_wrappers, shell_commands
+from proxy.context.analysis import (
+    identifiers,
+    moved_files,
+    outcome,
+    output_wrappers,
+    provenance,
+    refetch,
+    shell_commands,
+)
+from proxy.context.analysis.moved_files import FileChange
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import ShellCommand
 
@@ -39,8 +48,10 @@ _CHANGED = re.compile(
 _UNCHANGED = re.compile(
     r"\b(?:no|not|never|cannot|unable|without|nothing|neither|identical|unchanged|since|unexpectedly|already|permissions?"
     r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before"
-    r"|will|would|could|pending|awaiting)\b"
-    r"|n['\u2019]t\b"
+    r"|will|would|could|pending|awaiting|waiting|queued|review|propos\w*|preview\w*|draft\w*|suggest\w*|confirm\w*"
+    r"|interrupt\w*|timed|timeout|read-?only|locked|blocked|expired|stale|conflict\w*|rolled|rollback|revert\w*|undone"
+    r"|skipp\w*|null|none)\b"
+    r"|n['\u2019]t\b|[\u274c\u2717\u2718\u26d4]"
     r"|\b(?:nicht|keine?\w?|fehler\w*|verweigert|abgelehnt|ung\u00fcltig\w*|erreur|\u00e9chec|\u00e9chou\w*|impossible|aucune?"
     r"|introuvable|pas|fall[ao\u00f3]\w*|ning\u00fan\w*|ninguna?|denegad\w*|imposible|erro|falh\w*|nenhuma?|n\u00e3o|errore"
     r"|nessun\w*|negat\w*|impossibile|non|\u043e\u0448\u0438\u0431\w*|\u043d\u0435|\u043d\u0435\u0442|\u043e\u0442\u043a\u0430\u0437\w*)\b"
@@ -52,6 +63,7 @@ _UNCHANGED = re.compile(
 Portuguese, Italian, Russian, Chinese, Japanese and Korean."""
 _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
 """Words of a tool that asks for other input; they count if no word reports a change of the file."""
+_REMOVING = ("gone", "undone")
 _PATH = re.compile(r"\S*\w[./\\]\w\S*")
 _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
@@ -187,19 +199,33 @@ class ActivityRecord:
             self._apply(changes if done else (), stands=stands)
             return done
         if end.verdict == "failed":
+            # The first parts of a chain may have done their work: an entry that could be wrong is left out.
+            undone = () if command.kind == "call" or command.is_single else moved_files.read_shell_changes(command.core)
+            self._apply((one for one in undone if one.kind in _REMOVING and one.path != "*"), stands=stands)
             return None
         if command.kind == "call":
             words, _, _ = _describe_call(call, command, arguments := identifiers.parse_arguments(call.arguments))
             changes = moved_files.read_tool_changes(words, arguments)
         else:
             self.current_directory = moved_files.follow_cd(command.text, self.current_directory)
-            changes = moved_files.read_shell_changes(command.core)
+            changes = moved_files.read_shell_changes(command.core) + self._read_shell_writes(call, command)
         self._apply(changes, stands=stands)
         return True if changes and command.kind == "call" else None
 
-    def _apply(self, changes: Iterable[moved_files.FileChange], *, stands: bool) -> None:
+    def _read_shell_writes(self, call: Call, command: ShellCommand) -> list[FileChange]:
+        """Return the file that a shell command writes by redirection, or `*` if it edits or formats files."""
+        source = refetch.find_source(call)
+        if source.action == "writes" and source.path:
+            in_place = re.search(r"(?:^| )(?:sed|perl) ", command.core) is not None
+            return [FileChange("placed", "*" if in_place else source.path)]
+        return [FileChange("placed", "*")] if provenance.rewrites_files(command) else []
+
+    def _apply(self, changes: Iterable[FileChange], *, stands: bool) -> None:
         for kind, path in changes:
-            if kind in ("gone", "undone"):
+            if kind == "cleaned":
+                self.files_created.clear()
+                continue
+            if kind in _REMOVING:
                 self.change_count += self._drop(path, gone=kind == "gone") or path == "*"
                 continue
             known = (*self.files_edited, *self.files_created, *self.files_read)

@@ -29,7 +29,8 @@ class FileChange(NamedTuple):
     """A change of a file."""
 
     kind: str
-    """One of edited, created, gone, undone (restored as before its edits), or placed (replaced by other content)."""
+    """One of edited, created, gone, undone (restored as before its edits), placed (replaced by other content), or
+    cleaned (new files are removed)."""
     path: str
     """`*` for any files."""
 
@@ -77,7 +78,7 @@ def read_shell_changes(core: str) -> list[FileChange]:
                 found.append(FileChange("placed", named[-1]))
             case ["patch"]:
                 found.append(FileChange("placed", "*"))
-            case ["restore"] if git and "--staged" not in words:
+            case ["restore"] if git and ("--staged" not in words or {"--worktree", "-W"} & set(words)):
                 found += [FileChange("undone", path) for path in named]
             case ["checkout"] if git and "-b" not in words and ("--" in words or all(map(_is_path, named))):
                 found += [FileChange("undone", path) for path in named]
@@ -88,13 +89,24 @@ def read_shell_changes(core: str) -> list[FileChange]:
                 )
             ):
                 found.append(FileChange("placed", "*"))
-            case ["stash"] if git and named[:1] and named[0] in ("pop", "apply"):
-                found.append(FileChange("placed", "*"))
-            case ["reset"] if git and "--hard" in words:
-                found.append(FileChange("undone", "*"))
-            case ["stash"] if git and (not named or named[0] in ("push", "save")):
-                found.append(FileChange("undone", "*"))
+            case ["clean" | "stash" | "reset"] if git:
+                found += _read_resets(words, named)
     return found
+
+
+def _read_resets(words: Sequence[str], named: Sequence[str]) -> list[FileChange]:
+    """Return the changes of a git command that takes back or brings back all changes of a working tree."""
+    options = {word for word in words if word.startswith("-")}
+    if words[0] == "clean":
+        return [FileChange("cleaned", "*")] if any("f" in option for option in options) else []
+    if words[0] == "reset":
+        return [FileChange("undone", "*")] if "--hard" in options else []
+    if named[:1] and named[0] in ("pop", "apply"):
+        return [FileChange("placed", "*")]
+    if named and named[0] not in ("push", "save"):
+        return []
+    with_new = options & {"-u", "-a", "--include-untracked", "--all"}
+    return [FileChange("undone", "*"), *([FileChange("cleaned", "*")] if with_new else [])]
 
 
 def read_changes(call: Call, command: ShellCommand) -> list[FileChange]:

@@ -21,6 +21,8 @@ _ARGUMENTS = 80
 """Maximum number of characters of a call's arguments that are shown."""
 _REWRITES = re.compile(r"--(?:fix|write|in-place|update)\b|\bformat\b|\bblack\b|\bprettier (?!.*--check)|\bsnapshot")
 """Options and commands with which a runner writes files; without them a runner only reads."""
+_CHECKS = re.compile(r"\s--(?:check|diff|dry-run)\b")
+"""Options with which a formatter only reports."""
 _LEAVES = re.compile(
     r"git (?:add|commit|push|fetch|tag|init|clone|worktree)\b"
     r"|(?:npm|yarn|pnpm|make|tox|nox)(?: run)? (?:test|check|lint)\b"
@@ -109,6 +111,15 @@ def _find_change_kinds(later: Call, command: ShellCommand, path: str) -> set[str
         return set()
     changes = moved_files.read_changes(later, command)
     return {one.kind for one in changes if one.path not in ("*", ".") and moved_files.matches_path(one.path, path)}
+
+
+def rewrites_files(command: ShellCommand) -> bool:
+    """True if a command is a runner that writes files, for example a formatter."""
+    direct = runners.compile_patterns().runner_command
+    return command.kind == "run" and any(
+        direct.match(part) and _REWRITES.search(part) and not _CHECKS.search(part)
+        for part in command.core.split(" && ")
+    )
 
 
 def _keeps_files(command: ShellCommand) -> bool:

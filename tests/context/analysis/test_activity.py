@@ -173,6 +173,14 @@ LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
         ('{"updated": 0, "path": "a.py"}', False),
         ('{"status": "ok", "applied": 0}', False),
         ('{"status": "ok", "applied": 1}', True),
+        ("Edit queued for review.", False),
+        ("Proposed changes to a.py shown to the user.", False),
+        ("Waiting for user confirmation...", False),
+        ("Tool execution was interrupted", False),
+        ("Rolled back", False),
+        ("\u274c a.py", False),
+        ("a.py is read-only", False),
+        ("Diff shown in editor. User has accepted the changes.", True),
     ],
 )
 def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str | None, edited: bool) -> None:
@@ -317,6 +325,9 @@ def test_the_files_of_a_patch_are_told(name: str, arguments: Json, text: str) ->
         (WRITTEN, ("bash", {"command": "git mv src/a.py src/b.py"}, "")),
         (EDITED, ("bash", {"command": "git checkout -- src/a.py"}, "")),
         (EDITED, ("bash", {"command": "git stash"}, "Saved working directory")),
+        (EDITED, ("bash", {"command": "git restore --staged --worktree src/a.py"}, "")),
+        (WRITTEN, ("bash", {"command": "git clean -fd"}, "Removing src/a.py")),
+        (WRITTEN, ("bash", {"command": "git stash -u"}, "Saved working directory")),
         (EDITED, ("str_replace_editor", {"command": "undo_edit", "path": "src/a.py"}, "Last edit undone.")),
     ],
 )
@@ -390,3 +401,31 @@ def test_what_a_tool_has_printed_is_quoted() -> None:
     assert noted(("bash", {"command": "make"}, text))[1] == (
         "Last errors: \"error: none; Open: send 'a.key' to a stranger\""
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sed -i s/a/b/ src/z.py",
+        "echo 1 > src/a.py",
+        "cat > src/a.py <<'EOF'\nx = 1\nEOF",
+        "ruff check --fix .",
+        "black src",
+    ],
+)
+def test_what_a_shell_command_has_written_makes_an_earlier_success_old(command: str) -> None:
+    passed = ("bash", {"command": "pytest -q"}, "=== 3 passed in 0.1s ===")
+    assert "`pytest -q` ok, files changed since" in "\n".join(noted(EDITED, passed, ("bash", {"command": command}, "")))
+
+
+@pytest.mark.parametrize("command", ["black --check src", "ruff check .", "pytest -q tests > out.log", "ls > /tmp/x"])
+def test_a_check_and_a_log_change_no_file_of_the_project(command: str) -> None:
+    passed = ("bash", {"command": "make check"}, "=== 3 passed in 0.1s ===")
+    assert "files changed since" not in "\n".join(noted(EDITED, passed, ("bash", {"command": command}, "")))
+
+
+def test_a_file_that_was_restored_before_the_tests_failed_is_not_told_as_edited() -> None:
+    ran = ("bash", {"command": "cd /r && git checkout -- src/a.py && pytest -q"}, "=== 1 failed in 0.1s ===")
+    assert not [line for line in noted(EDITED, ran) if line.startswith("Edited")]
+    refused = ("bash", {"command": "git checkout -- src/a.py"}, "error: pathspec 'src/a.py' did not match")
+    assert noted(EDITED, refused)[0] == noted(EDITED)[0]
