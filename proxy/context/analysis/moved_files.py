@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import normalize_path, resolve_path
-from proxy.context.analysis.shell_commands import ShellCommand
+from proxy.context.analysis.shell_commands import PATH_ARGUMENTS, ShellCommand
 
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
 _MOVES = frozenset(("move", "rename", "mv"))
 _NOUNS = frozenset(("file", "files", "path", "paths", "dir", "directory", "folder", "notebook", "fs", "mcp"))
 """Other words allowed in the name of a tool that removes or moves a whole file. With another word the tool changes
 parts of a file."""
-_SOURCES = ("source", "source_path", "src", "old_path", "from", "from_path", "path", "file_path", "file", "filename")
+_SOURCES = (
+    "source", "source_path", "sourcePath", "src", "old_path", "oldPath", "from", "from_path", *PATH_ARGUMENTS,
+)  # fmt: skip
 _JOINED = re.compile(r" (?:&&|\|\||\|&?) ")
 _PATCH = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.+)|^\*\*\* (Move) to: (.+)", re.MULTILINE)
 _BEGIN = "*** Begin Patch"

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
+from proxy.context.analysis.shell_commands import PATH_ARGUMENTS
 from proxy.context.plan import View
 
 RefetchKind = Literal["repeat", "reread", "recall"]
@@ -28,8 +29,6 @@ SourceAction = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
 """shows: the text of one file. writes: a file, or anything by a tool with such a name. looks: a search or listing, or a
 command that changes nothing. runs: any other command. recalls: the proxy's own look-up. other: any other tool."""
 
-PATH_ARGUMENTS = ("file_path", "path", "filename", "file_name", "file", "notebook_path", "target_file", "filepath")
-"""Names of arguments that hold a file's path."""
 COMMAND_ARGUMENTS = ("command", "cmd", "script", "code")
 """Names of arguments that hold a shell command."""
 _SHELL = frozenset(

@@ -26,8 +26,12 @@ FILE_COMMANDS = frozenset((
     "view", "read", "create", "write", "str_replace", "insert", "edit", "undo_edit",
 ))  # fmt: skip
 """Values of the argument `command` of file tools, for example `str_replace_editor`."""
-PATH_ARGUMENTS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
-"""Names of arguments that hold a file's path."""
+PATH_ARGUMENTS = (
+    "file_path", "filePath", "path", "filename", "file_name", "fileName", "file", "notebook_path", "notebookPath",
+    "target_file", "targetFile", "TargetFile", "filepath", "absolute_path", "absolutePath", "AbsolutePath",
+    "relative_path", "relativePath",
+)  # fmt: skip
+"""Names of arguments that hold a file's path, as the tools of the usual agents and MCP servers have them."""
 _HOLDERS = ("params", "arguments", "input")
 _RUNNING = frozenset((
     "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",

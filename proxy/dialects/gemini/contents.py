@@ -182,7 +182,18 @@ def convert_result(raw: bytes, call_id: str) -> bytes:
     if inner not in (None, b"null", b"[]"):
         media = [_make_opaque(spans.read_any((inner or b"")[a:b])) for a, b in spans.read_elements(inner or b"")]
         content = b"[" + b",".join([make_text_part(text), *media]) + b"]"
-    return make_chat("tool", content, ("tool_call_id", spans.encode_text(call_id)))
+    # Gemini's documents: a function that failed answers with the member `error`, and one that succeeded with `output`.
+    failed = (("is_error", b"true"),) if _names_error(response) else ()
+    return make_chat("tool", content, ("tool_call_id", spans.encode_text(call_id)), *failed)
+
+
+def _names_error(response: bytes) -> bool:
+    """True if the only member of a function's response is `error`."""
+    if b'"error"' not in response:
+        return False
+    value = json_spans.read_value(response, "response")
+    members = json_spans.find_members(value) if value is not None else None
+    return members is not None and [one.key for one in members] == ["error"]
 
 
 def read_result_text(response: bytes) -> tuple[spans.Span | None, bytes]:

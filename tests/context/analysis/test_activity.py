@@ -429,3 +429,11 @@ def test_a_file_that_was_restored_before_the_tests_failed_is_not_told_as_edited(
     assert not [line for line in noted(EDITED, ran) if line.startswith("Edited")]
     refused = ("bash", {"command": "git checkout -- src/a.py"}, "error: pathspec 'src/a.py' did not match")
     assert noted(EDITED, refused)[0] == noted(EDITED)[0]
+
+
+@pytest.mark.parametrize("name", ["filePath", "absolute_path", "relative_path"])
+def test_files_are_told_under_any_name_of_the_argument(name: str) -> None:
+    assert noted(("read", {name: "a.py"}, "x = 1"), ("edit", {name: "b.py"}, "Edit applied successfully.")) == [
+        "Edited: b.py",
+        "Read: a.py",
+    ]

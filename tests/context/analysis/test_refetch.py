@@ -122,3 +122,17 @@ def test_a_relative_path_is_the_end_of_an_absolute_one() -> None:
     assert is_same_file("/r/src/a.py", "src/a.py")
     assert not is_same_file("/r/src/a.py", "/src/a.py")
     assert not is_same_file("xsrc/a.py", "src/a.py")
+
+
+@pytest.mark.parametrize("name", ["file_path", "filePath", "path", "absolute_path", "TargetFile", "relative_path"])
+def test_the_file_is_found_under_the_name_that_an_agent_gives_its_argument(name: str) -> None:
+    read, edit = (
+        tool("read", **{name: "/r/a.py"}),
+        tool("edit", **{name: "/r/a.py", "oldString": "x", "newString": "y"}),
+    )
+    assert (read.action, read.path) == ("shows", "/r/a.py")
+    assert (edit.action, edit.path) == ("writes", "/r/a.py")
+
+
+def test_text_for_a_running_command_writes_no_file() -> None:
+    assert tool("write_stdin", session_id=44, chars="").action == "runs"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from proxy.context.analysis import outcome
+from proxy.context.analysis.shell_commands import EDIT_CALL
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini.contents import (
     convert_answer,
@@ -128,3 +130,18 @@ def test_a_part_of_the_users_that_is_no_text_counts_as_media() -> None:
     assert json.loads(convert_part(b'{"inlineData":{"data":"QQ=="}}'))["type"] == "gemini"
     with pytest.raises(NotManaged):
         convert_part(b"[]")
+
+
+@pytest.mark.parametrize(
+    ("response", "failed"),
+    [
+        ({"error": "Nope."}, True),
+        ({"output": "Nope."}, False),
+        ({"error": "Nope.", "output": "x"}, True),
+        ({"output": 'the member "error"'}, False),
+    ],
+)
+def test_the_result_of_a_function_that_failed_says_so(response: dict[str, str], failed: bool) -> None:
+    part = raw({"functionResponse": {"name": "replace", "response": response}})[0]
+    message = read_message(convert_result(part, "c"))
+    assert (outcome.read_outcome(message, EDIT_CALL).verdict == "failed") is failed
