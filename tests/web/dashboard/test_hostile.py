@@ -192,8 +192,10 @@ def test_prompts_and_their_differences(watched: Screen, prompt: str) -> None:
     newest = watched.stage.get("/sessions/crowd/exchanges?limit=1")["items"][0]["exchange"]
     watched.go(f"#/s/acme/crowd/prompts/{newest if prompt == 'newest' else 'next'}", ".pair")
     folded = watched.page.locator(".unchanged > button")
-    while folded.count():
-        folded.first.click()
+    while folded.count():  # some fetch their messages first: none is clicked twice
+        button = folded.first.element_handle()
+        button.click()
+        button.wait_for_element_state("hidden")
     assert "onerror" in watched.page.inner_text(".prompt")
 
 
