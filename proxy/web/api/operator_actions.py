@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -20,6 +22,11 @@ from proxy.web.routes import READ
 
 router = APIRouter(responses=ERROR_RESPONSES)
 
+WATCHED_SWITCH_S: Final = 0.0001
+"""Seconds for which a thread may keep the others waiting while an action runs. A view of a long session is computed in
+worker threads for some 0.3 s. Beside such a thread, the event loop waits so long for each socket that is ready: with
+1 ms, tokens of 16 streams came up to 58 ms late. As the usual interval it made new requests of 1 KB 27 % dearer, and of
+218 KB 41 %, on a busy machine."""
 SESSION: Final = "/api/sessions/{session}"
 Branch = Annotated[str | None, Query(max_length=64, description="The branch; without it the one last spoken in.")]
 Project = Annotated[str | None, Query(max_length=100, description="Those of this project; empty: of none.")]
@@ -135,6 +142,32 @@ async def export_memos(admin: AdminContextDep, project: Project = None) -> Strea
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 
 
+class FrequentSwitches:
+    """Lets threads take turns often while at least one action runs. The usual interval is restored after the last one.
+    Used by the event loop alone."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._usual = 0.0
+
+    @contextmanager
+    def during_action(self) -> Iterator[None]:
+        """Shorten the interval until the block ends."""
+        if not self._running:
+            self._usual = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._usual, WATCHED_SWITCH_S))
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                sys.setswitchinterval(self._usual)
+
+
+_switches: Final = FrequentSwitches()
+
+
 def add_routes(to: APIRouter, actions: Sequence[Action]) -> None:
     """Add a route for each action whose path and method have none yet."""
     for action in actions:
@@ -156,7 +189,8 @@ def _make_endpoint(action: Action) -> Any:
     async def endpoint(context: Any, body: Any = None, **given: object) -> Response:
         arguments = given | (body.model_dump(exclude_unset=True) if body is not None else {})
         place = (context.tenant, context.session) if of_session else (await require_tenant(context),)
-        return json_answers.render(await action.function(context.services, *place, **arguments))
+        with _switches.during_action():
+            return json_answers.render(await action.function(context.services, *place, **arguments))
 
     of_session = action.scope == "session"
     parameters: dict[str, tuple[Any, Any]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -10,8 +12,10 @@ import pytest
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
+from proxy.operator import session_stats
 from proxy.operator.actions import ACTIONS, SettingsBody
-from proxy.web.api.operator_actions import DECISIONS, add_routes
+from proxy.operator.preview import preview_prompt
+from proxy.web.api.operator_actions import DECISIONS, WATCHED_SWITCH_S, FrequentSwitches, add_routes
 from tests.operator.test_actions import planted
 from tests.web.api.conftest import World
 
@@ -369,3 +373,28 @@ def test_all_memos_are_exported_a_line_each(world: World) -> None:
     assert got.headers["content-type"].startswith("application/x-ndjson")
     assert [json.loads(line) for line in got.body.splitlines()] == listed
     assert world.ask("GET", "/api/memos/export", key="cp-other-admin").body == b""
+
+
+def test_threads_take_turns_often_while_an_action_runs() -> None:
+    usual, switches = sys.getswitchinterval(), FrequentSwitches()
+    with switches.during_action():
+        with suppress(KeyError), switches.during_action():
+            raise KeyError
+        assert sys.getswitchinterval() == pytest.approx(WATCHED_SWITCH_S), "the other one still runs"
+    assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+def test_a_view_of_a_session_lets_threads_take_turns_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = world.fresh()
+    world.converse(name)
+    seen: list[float] = []
+
+    async def seeing(*given: Any, **more: Any) -> Any:
+        seen.append(sys.getswitchinterval())
+        return await preview_prompt(*given, **more)
+
+    monkeypatch.setattr(session_stats, "preview_prompt", seeing)
+    usual = sys.getswitchinterval()
+    world.ask("GET", f"/api/sessions/{name}/stats")
+    assert seen == [pytest.approx(WATCHED_SWITCH_S)]
+    assert sys.getswitchinterval() == pytest.approx(usual)
