@@ -38,6 +38,8 @@ class NumberedLines:
     """True if most lines are numbered. If not, `bare` is `whole`."""
     is_sure: bool
     """The numbers are aligned to the right or stand before an arrow, as tools write them and tables hardly do."""
+    is_exact: bool
+    """`bare` is the file's text: it is known whether the listing puts a blank behind its mark."""
     is_plain: bool
     """The text has no other character that some readers take for a line end."""
 
@@ -45,6 +47,16 @@ class NumberedLines:
 def read_lines(message: Message) -> NumberedLines:
     """Return the lines of a message's text, computed once."""
     return message.derive(_read_numbered_lines)
+
+
+def read_padded_numbers(message: Message) -> frozenset[str]:
+    """Return the line numbers of a listing that have leading zeros: nobody names a line by them. Others are kept, since
+    agents read on from a line by its number."""
+    held = read_lines(message)
+    if not held.is_listing:
+        return frozenset()
+    found = (match[1] for line in held.whole if (match := _NUMBERED.match(line)) is not None)
+    return frozenset(number for number in found if number[0] == "0")
 
 
 def _read_numbered_lines(message: Message) -> NumberedLines:
@@ -61,21 +73,49 @@ def split_lines(text: str) -> NumberedLines:
     checkpoint()
     numbered = sum(1 for match in found if match is not None)
     if numbered < MIN_NUMBERED_LINES or numbered < _SHARE * filled:
-        return NumberedLines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
+        return _plain_lines(whole, is_plain=is_plain)
     numbers = [int(match[1]) if match is not None else -1 for match in found]
     rows = sum(1 for a, b in pairwise(numbers) if b == a + 1 > 0)
     if rows < numbered // 2:
-        return NumberedLines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
+        return _plain_lines(whole, is_plain=is_plain)
     bare = [line[match.end() :] if match is not None else line for line, match in zip(whole, found, strict=True)]
+    separator = _has_separator([line for line, match in zip(bare, found, strict=True) if match is not None], found)
+    if separator:
+        bare = [line[1:] if match is not None else line for line, match in zip(bare, found, strict=True)]
     sure = any(match is not None and (match[0][0] in " \t" or match[0][-1] == "\u2192") for match in found)
-    return NumberedLines(whole, bare, numbers, is_listing=True, is_sure=sure, is_plain=is_plain)
+    is_exact = separator is not None
+    return NumberedLines(whole, bare, numbers, is_listing=True, is_sure=sure, is_exact=is_exact, is_plain=is_plain)
+
+
+def _plain_lines(whole: Sequence[str], *, is_plain: bool) -> NumberedLines:
+    return NumberedLines(whole, whole, (), is_listing=False, is_sure=False, is_exact=True, is_plain=is_plain)
+
+
+def _has_separator(texts: Sequence[str], found: Sequence[re.Match[str] | None]) -> bool | None:
+    """True if a blank behind the mark belongs to the listing, as in `00012| text` and `12: text`; None if unknown.
+
+    texts: what stands behind the marks. Where all of it begins with a blank, a blank of the file and one of the listing
+    look the same, unless the listing begins with the file and a line begins right behind that blank.
+    """
+    if any(text[:1] not in ("", " ") for text in texts) or not any(texts):
+        return False
+    if any(match is not None and match[0][-1] in "\u2192\t" for match in found):
+        return False  # these marks need no blank
+    if any(match is not None and match[1][0] == "0" and match[1] != "0" for match in found):
+        return True  # numbers with leading zeros: opencode
+    first = next(match for match in found if match is not None)
+    begins = first[1] == "1" and any(text[1:2] not in ("", " ", "\t", "*") for text in texts)
+    return True if begins else None  # a whole file hardly has a blank in front of each line, a part of one may
 
 
 def thin_numbers(lines: NumberedLines, start: int, end: int, previous_number: int = -1) -> list[str]:
     """Return lines[start:end] of a listing with every tenth number, the first one, and those after a jump.
 
-    previous_number: the number of the line in front, -1 if the reader does not see one.
+    previous_number: the number of the line in front, -1 if the reader does not see one. All numbers stay if a blank of
+    the listing could be taken for one of the file: an edit that quotes such a line would fail.
     """
+    if not lines.is_exact:
+        return list(lines.whole[start:end])
     out: list[str] = []
     for n in range(start, end):
         number = lines.numbers[n]

@@ -243,7 +243,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     last = strip_line(rows[tail[-1]]) if tail else ""
     patterns = runners.compile_patterns()
     state = output_wrappers.find_state(rows, [*tail, *([] if first is None else [first])])
-    timed_out = code == 124 or state.timed_out
+    timed_out = code == 124 or bool(state.timeouts)
     ends_badly = bool(last) and (
         patterns.error.match(last) is not None or bool(found.failed and found.failed[-1] == tail[-1])
     )
@@ -259,7 +259,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     if doubtful:
         verdict = "unknown"
     suspicious = doubtful or verdict == "failed" or bool(found.failed) or ends_badly
-    failures = _failures(rows, patterns) if suspicious else ()
+    failures = (_failures(rows, patterns) if suspicious else ()) or state.timeouts
     passed = (found.passed or found.part)[-1:]
     # A line of words after the one that proves the success often has the counts.
     words = [n for n in found.words[-1:] if not passed or n > passed[0]]
@@ -270,7 +270,8 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
         code,
         timed_out,
         tuple(shown),
-        tuple(sorted(set(summary))),
+        # A run that failed otherwise, for example by its exit code, may have printed a success before.
+        tuple(sorted(set(summary))) if verdict != "failed" or found.failed else (),
         failures,
         state.unfinished,
         tuple(keep),

@@ -75,7 +75,8 @@ _UNFINISHED = re.compile(
 class CommandState(NamedTuple):
     """The state of a command, as the tool reports it beside the output."""
 
-    timed_out: bool
+    timeouts: tuple[int, ...]
+    """The lines that say that the command timed out."""
     unfinished: tuple[int, ...]
     """The lines that say that the command still runs or was stopped."""
 
@@ -122,8 +123,8 @@ def find_exit_codes(rows: Sequence[str]) -> list[tuple[int, int]]:
 def find_state(rows: Sequence[str], ends: Sequence[int]) -> CommandState:
     """Return the state of a command. ends: further lines that may say that it timed out."""
     edges = _find_edges(rows)
-    timed_out = any(_TIMED_OUT.match(strip_line(rows[n])) for n in {*ends, *edges})
-    return CommandState(timed_out, tuple(n for n in sorted(edges) if _UNFINISHED.match(strip_line(rows[n]))))
+    timeouts = tuple(n for n in sorted({*ends, *edges}) if _TIMED_OUT.match(strip_line(rows[n])))
+    return CommandState(timeouts, tuple(n for n in sorted(edges) if _UNFINISHED.match(strip_line(rows[n]))))
 
 
 def _find_edges(rows: Sequence[str]) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from proxy.chat.message import Message, checkpoint
-from proxy.context.analysis import identifiers, outcome
+from proxy.context.analysis import identifiers, line_numbers, outcome
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex, TextHashes
 from proxy.context.analysis.outcome import ToolOutcome
@@ -283,6 +283,9 @@ class StubWriter:
             have.update(split_places(list(have), lines))
             lost = [name for name in parts if name not in have and counted(h := hash(name), 0) <= (h in own)]
         lost = [name for name in lost if len(name) <= _NAME]
+        if any(name[0] == "0" and name.isdigit() for name in lost):
+            listed = line_numbers.read_padded_numbers(message)
+            lost = [name for name in lost if name not in listed]
         checkpoint()
         lost, folded = fold_places(lost)
         ranks = {name: 1 if name.isidentifier() else rank_name(name) for name in lost}

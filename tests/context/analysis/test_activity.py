@@ -437,3 +437,18 @@ def test_files_are_told_under_any_name_of_the_argument(name: str) -> None:
         "Edited: b.py",
         "Read: a.py",
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("bash tool terminated command after exceeding timeout 120000 ms", "exceeding timeout"),
+        ("Exit code: 1", ""),
+        ("Killed", "Killed"),
+    ],
+)
+def test_a_line_of_success_is_no_error_of_a_run_that_failed(end: str, told: str) -> None:
+    lines = noted(("bash", {"command": "pytest -q"}, f"=== 60 passed in 11.02s ===\n{end}"))
+    assert lines[0].startswith("Commands: `pytest -q` failed")
+    assert "60 passed" not in "\n".join(lines)
+    assert not told or told in lines[1]

@@ -62,3 +62,37 @@ def test_what_other_readers_take_for_the_end_of_a_line_is_told() -> None:
     assert not split_lines("a\rb").is_plain
     assert not split_lines("a\x0cb").is_plain
     assert not split_lines("a\u2028b").is_plain
+
+
+@pytest.mark.parametrize("form", ["{n:05d}| {row}", "{n}: {row}", "{n}| {row}"])
+def test_a_blank_behind_the_mark_is_no_text_of_the_file(form: str) -> None:
+    rows = ["import os", "", *ROWS]
+    lines = split_lines("\n".join(form.format(n=n, row=row) for n, row in enumerate(rows, 1)))
+    assert lines.bare == rows
+    assert thin_numbers(lines, 0, len(rows))[1:9] == rows[1:9]
+
+
+def test_numbers_with_leading_zeros_stand_before_a_blank() -> None:
+    text = "\n".join(f"{n:05d}| {row}" for n, row in enumerate(ROWS, 20))
+    assert split_lines(text).bare == ROWS
+
+
+@pytest.mark.parametrize("rows", [ROWS, [f" * line {n} of a comment" for n in range(40)]], ids=["indented", "comment"])
+def test_all_numbers_stay_where_a_blank_could_be_the_files_or_the_listings(rows: list[str]) -> None:
+    whole = [f"{n}:{row}" for n, row in enumerate(rows, 20)]
+    assert thin_numbers(split_lines("\n".join(whole)), 0, len(whole)) == whole
+
+
+@pytest.mark.parametrize("mark", ["\t", "\u2192"])
+def test_after_a_tab_or_an_arrow_each_blank_is_the_files(mark: str) -> None:
+    lines = split_lines(numbered(mark))
+    assert lines.bare == ROWS
+    assert thin_numbers(lines, 0, 5)[1:] == ROWS[1:5]
+
+
+@pytest.mark.parametrize("mark", ["|", ":"])
+def test_a_mark_without_a_blank_takes_none(mark: str) -> None:
+    rows = ["def f():", *ROWS]
+    lines = split_lines("\n".join(f"{n}{mark}{row}" for n, row in enumerate(rows, 1)))
+    assert lines.bare == rows
+    assert thin_numbers(lines, 0, 5)[1:] == rows[1:5]

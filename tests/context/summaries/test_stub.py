@@ -348,3 +348,11 @@ def test_t6_names_are_told_by_their_worth_and_how_many_more_there_are() -> None:
     assert len(found[1].split()) + int(found[2]) == 150
     text = "\n".join(["head", *FILLER, "on 2024-03-12 the order_4711 of 98765 was in src/a.py", *FILLER])
     assert stub(text).splitlines()[-1] == "[also there: src/a.py order_4711 98765 2024-03-12]"
+
+
+def test_line_numbers_with_leading_zeros_are_no_names() -> None:
+    rows = [f"{n:05d}| result = compute_{n}(order, {4000 + n})" for n in range(1, 90)]
+    shown = stub("\n".join(rows), keep=StubLimits(max_name_share=0.9), content="view")
+    assert "compute_40" in shown
+    assert "4040" in shown, "a number of the file is"
+    assert "00040" not in shown
