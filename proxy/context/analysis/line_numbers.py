@@ -94,7 +94,7 @@ def _plain_lines(whole: Sequence[str], *, is_plain: bool) -> NumberedLines:
 def _has_separator(texts: Sequence[str], found: Sequence[re.Match[str] | None]) -> bool | None:
     """True if a blank behind the mark belongs to the listing, as in `00012| text` and `12: text`; None if unknown.
 
-    texts: what stands behind the marks. If all of it begins with a blank, that blank may be the file's or the listing's.
+    texts: what stands behind the marks. If each begins with a blank, that blank may be the file's or the listing's.
     It is the listing's if the listing starts at line 1 and some line has text right behind the blank.
     """
     if any(text[:1] not in ("", " ") for text in texts) or not any(texts):
