@@ -108,6 +108,8 @@ class Proposal:
     refers_to_view: bool = False
     """True if the edit only takes out lines of a file view that stand elsewhere in the prompt. A model that wants them
     again reads the file, so it needs no tool of the proxy."""
+    waits_for_rent: bool = False
+    """True if an eager policy makes no exception for it: the agent is likely to go on with this result."""
 
 
 @dataclass(frozen=True, slots=True)

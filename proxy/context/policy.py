@@ -53,7 +53,8 @@ class Policy:
     payback: float = 0.0
     """`when_it_pays`: an edit has to pay back within this share of the requests so far; 0: no such test."""
     eager: bool = False
-    """`when_it_pays`: a result that was sent once does not wait for its rent, only for `payback`."""
+    """`when_it_pays`: a result that was sent once does not wait for its rent, only for `payback`. Results below
+    `eager_least` tokens and failed runs do (the stage `shorten_results`)."""
     arguments: Arguments = "keep"
     """Arguments of earlier calls: keep them, or shorten dead texts (the stage `shorten_arguments`)."""
     ask: AskWhen = "when_needed"

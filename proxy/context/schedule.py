@@ -68,6 +68,7 @@ def when_it_pays(
 
     eager: a result that was sent once has nothing behind it in the cache yet, and its edit will never be cheaper. So a
     batch that begins with such a result does not wait for its rent. The savings within the payback time count instead.
+    Proposals with `waits_for_rent` wait nevertheless.
 
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
@@ -129,7 +130,7 @@ def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float, *,
         cached = fronts[proposal.index]
         price = w * (total + view.tool_tokens - gained - cached) + r * cached - keep
         due = rent * paid
-        if eager and _was_sent_once(view, proposal):
+        if eager and not proposal.waits_for_rent and _was_sent_once(view, proposal):
             due = max(due, payback * now * saving)
         left = due - price
         if gained > 0 and left >= 0 and left > most and (payback == 0 or payback * now * saving >= price):

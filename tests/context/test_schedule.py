@@ -177,6 +177,9 @@ def test_an_eager_policy_shortens_a_result_that_was_sent_once_without_waiting_fo
     assert when_it_pays(view, newest, payback=0.25, eager=True) == []
     # Page faults that eat half of the saving leave 21.
     assert when_it_pays(view, newest, payback=0.5, fault_cost=lambda _: 3.5, eager=True) == []
+    # A stage may make it wait.
+    waiting = [replace(one, waits_for_rent=True) for one in newest]
+    assert when_it_pays(view, waiting, payback=0.5, eager=True) == []
 
 
 def test_an_eager_policy_waits_for_the_rent_of_a_result_with_sent_messages_behind_it() -> None:

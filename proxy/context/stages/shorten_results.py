@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ from typing import ClassVar
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
-from proxy.context.analysis import file_views, identifiers, refetch, shell_commands
+from proxy.context.analysis import file_views, identifiers, outcome, refetch, shell_commands
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import ContentKind, Proposal, View
@@ -55,6 +56,9 @@ class ShortenResults(Stage):
 
     view_rules: StalenessRules = ((0, 18), (1, 8), (2, 4))
     """Staleness rules of a view: pairs of (user turns since, steps since)."""
+    beside: int = 2
+    """Steps for which a view stays longer for each other result of its step, while the user says nothing new. An agent
+    that reads several files at once works through them one after another."""
     other_rules: StalenessRules = ((0, 3),)
     """Staleness rules of a search, a listing or command output."""
     big_rules: StalenessRules = ((0, 1),)
@@ -75,6 +79,9 @@ class ShortenResults(Stage):
     """The same number of steps for other results."""
     again: int = 20
     """Steps for which the result of a repeated call is left whole: the first result was shortened too early."""
+    eager_least: int = 500
+    """Tokens from which a result does not wait for its rent in a policy with `eager = true`. Small ones save little for
+    the names that they lose. A failed run waits too: the agent works on it next."""
     least: int = 150
     """Tokens below which a result is not changed."""
     save: float = 0.15
@@ -102,7 +109,7 @@ class ShortenResults(Stage):
         turns = _Turns(view)
         again = refetch.find_refetches(view)
         for n, kind, after, command in view.memo_edited("shorten_results", partial(self._open, view), self):
-            since = turns.stale_since(n, self._rules(kind, view.messages[n], view.original_tokens[n]))
+            since = turns.stale_since(n, self._rules(view, n, kind))
             age = now - view.request_counts[n]
             if age < self.again and n in again and again[n].kind == "repeat":
                 continue
@@ -119,7 +126,14 @@ class ShortenResults(Stage):
                 write_text=batch.writer(n, command, kind),
                 rider=since is None,
                 content=kind,
+                waits_for_rent=self._waits_for_rent(view, n, command),
             )
+
+    def _waits_for_rent(self, view: View, n: int, command: ShellCommand) -> bool:
+        """True if the result is small, or is that of a failed run."""
+        if view.original_tokens[n] < self.eager_least:
+            return True
+        return outcome.read_outcome(view.messages[n], command).verdict == "failed"
 
     def _open(self, view: View, begin: int, known: list[ShortenCandidate] | None) -> list[ShortenCandidate]:
         """Return the results that can be shortened and for which the stub saves enough."""
@@ -138,14 +152,30 @@ class ShortenResults(Stage):
                 found.append((n, kind, after, command))
         return found
 
-    def _rules(self, kind: ContentKind, message: Message, tokens: int) -> StalenessRules:
+    def _rules(self, view: View, n: int, kind: ContentKind) -> StalenessRules:
         if kind == "view":
-            return self.view_rules
+            more = self.beside * (self._count_step_results(view)[view.request_counts[n]] - 1)
+            return tuple((turns, steps if turns else steps + more) for turns, steps in self.view_rules)
         if kind == "unknown":
             return self.unknown_rules
+        message, tokens = view.messages[n], view.original_tokens[n]
         if tokens <= self.listing_most and message.derive(is_path_listing):
             return self.listing_rules
         return self.big_rules if tokens >= self.big else self.other_rules
+
+    def _count_step_results(self, view: View) -> Counter[int]:
+        """Count the results of `least` tokens or more by step. A step is named by its `request_counts`."""
+
+        def add(begin: int, known: Counter[int] | None) -> Counter[int]:
+            found = Counter(known)
+            found.update(
+                view.request_counts[n]
+                for n in range(begin, len(view.messages))
+                if view.is_result[n] and view.original_tokens[n] >= self.least
+            )
+            return found
+
+        return view.memo("results of steps", add, self)
 
 
 class _Turns:

@@ -94,6 +94,34 @@ def test_a_view_of_a_file_stays_eighteen_steps_and_the_others_go_along_after_thr
     assert [n for n, p in found.items() if p.rider] == list(range(4, 33, 2)), "three steps old and more, as riders"
 
 
+def test_each_result_beside_a_view_keeps_it_two_steps_longer() -> None:
+    def read_at_once(*texts: str) -> list[Json]:
+        calls = [call(str(n), "read_file", json.dumps({"path": f"{n}.py"})) for n in range(len(texts))]
+        results = [result(str(n), text) for n, text in enumerate(texts)]
+        return [user("a"), {**assistant(None), "tool_calls": calls}, *results]
+
+    three, later = read_at_once(LONG, LONG, LONG), talk("think", 30, "Done.")[1:]
+    assert stale(look([*three, *later[: 2 * 21]])) == []
+    assert stale(look([*three, *later[: 2 * 22]])) == [2, 3, 4]
+    small = read_at_once(LONG, "not found", "not found")
+    assert stale(look([*small, *later[: 2 * 18]])) == [2], "results that are too small to be shortened do not count"
+    prompt = [assistant("Done."), user("b"), *later[: 2 * 7]]
+    assert stale(look([*three, *prompt])) == [2, 3, 4], "a new prompt makes them stale as ever"
+
+
+def test_small_results_and_failed_runs_wait_for_their_rent_in_an_eager_policy() -> None:
+    def waits(text: str) -> bool:
+        view = look([*talk("bash", 1, text, '{"command": "make test"}'), assistant("next")])
+        return shortened(view)[2].waits_for_rent
+
+    passed = "\n".join(f"tests/test_{n}.py::test_{n} PASSED" for n in range(100))
+    assert not waits(f"{passed}\n==== 100 passed in 2.31s ====")
+    assert waits(f"{passed}\nFAILED tests/test_x.py::test_x\n==== 1 failed, 100 passed in 2.31s ====")
+    few = "\n".join(passed.split("\n")[:12])
+    assert 250 <= look(talk("bash", 1, few)).original_tokens[2] < 500
+    assert waits(few)
+
+
 def test_a_new_prompt_makes_a_view_stale_sooner() -> None:
     values = [*talk("read_file", 1), assistant("Done."), user("b"), *talk("read_file", 6)[1:]]
     assert stale(look(values)) == []
