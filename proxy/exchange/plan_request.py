@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import monotonic, sleep
 
 from proxy.chat import chain
 from proxy.chat.message import PrefixCache, Request, cancellation_check
@@ -60,6 +60,8 @@ UNREAD = 384 * 1024
 went out last time and the new ones. An old edit is only repeated, which takes a microsecond a message."""
 NEW = 64 * 1024
 """Bytes that no plan has read yet, from which planning goes to a worker thread: dense text takes 0.2 ms a KB, once."""
+PREVIEW_SLICE_S = 0.0005
+"""Seconds that the plan of a preview works between two pauses."""
 MANY = 1000
 """New messages from which a body is read in a worker thread, however short they are."""
 NEW_MESSAGES = 200
@@ -428,7 +430,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     def plan() -> Plan:
         return rewrite_remaining(*conversation, hidden=spliced.hidden_at) if dropped else rewrite(*conversation)
 
-    return await _plan_in_time(services, plan) if _takes_long(turn) else plan()
+    return await _plan_in_time(services, plan, is_preview=not turn.id) if _takes_long(turn) else plan()
 
 
 def _count_sent(turn: Turn) -> int:
@@ -460,18 +462,28 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
     return await _commit(services, again, forms)
 
 
-async def _plan_in_time(services: Services, plan: Callable[[], Plan]) -> Plan:
+async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_preview: bool) -> Plan:
     """Make the plan in a worker thread. Raises NotManaged if it takes too long: then the thread stops at its next
-    checkpoint, since others wait for it. Facts that it has found until then are remembered with the messages."""
-    allowed = services.settings.limits.plan_ms / 1000
+    checkpoint, since others wait for it. Facts that it has found until then are remembered with the messages.
+
+    is_preview: a person looks at the plan, so it pauses a third as long as it works, and may take twice the time."""
+    allowed = services.settings.limits.plan_ms / 1000 * (2 if is_preview else 1)
     stop = threading.Event()
-    until = time.monotonic() + allowed
+    resumed = monotonic()
+    until = resumed + allowed
 
     def check() -> None:
-        if stop.is_set() or time.monotonic() > until:
+        nonlocal resumed
+        if stop.is_set() or monotonic() > until:
             raise NotManaged("timeout", "planning took longer than limits.plan_ms")
+        if is_preview and (worked := monotonic() - resumed) > PREVIEW_SLICE_S:
+            # The event loop needs the interpreter lock for each socket that is ready, and waits for it each time.
+            sleep(worked / 3)
+            resumed = monotonic()
 
     def work() -> Plan:
+        nonlocal resumed
+        resumed = monotonic()
         try:
             with cancellation_check(check):
                 return plan()

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from proxy.chat.message import checkpoint
 from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import Stage, When
+from proxy.exchange import plan_request
 from tests.awkward import Awkward, put_in
 from tests.faulty import faulty
 from tests.running import Agent, running
@@ -30,7 +32,7 @@ class Spoil(Stage):
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Raises, lingers, leaves half a step out, or nothing."""
+        """Raises, lingers, works, leaves half a step out, or nothing."""
         text = view.messages[-1].text
         if "raise" in text:
             raise ZeroDivisionError("a mistake in a stage")
@@ -38,6 +40,9 @@ class Spoil(Stage):
             time.sleep(0.4)
         if "recurse" in text:
             raise RecursionError
+        for _ in range(3 * ("work" in text)):
+            time.sleep(0.001)
+            checkpoint()
         if "break" in text:
             yield Proposal(1, "text", "spoil", "no reason", 1, text="", since=0)
 
@@ -104,6 +109,26 @@ async def test_what_takes_too_long_to_plan_takes_no_worker_from_the_next_request
         assert (await other.say("a word " * 20_000)).header("x-context-fallback") is None
         assert proxy.count("fallbacks_total", reason="timeout") == 2
         assert proxy.count("plans_stopped_total") == 2
+
+
+async def test_the_plan_of_a_preview_pauses_and_that_of_a_request_does_not(
+    spoilt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(plan_request, "sleep", pause)
+    model = Scripted("Now work.")
+    async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",), messages=[{"role": "user", "content": "a" * 300_000}])
+        await agent.say("Now work")
+        assert pauses == []
+        monkeypatch.setattr("proxy.operator.preview.NEXT_MESSAGE_TEXT", "Now work")
+        await proxy.get("/api/sessions/a/stats")
+    assert len(pauses) >= 3
+    assert min(pauses) > plan_request.PREVIEW_SLICE_S / 3
 
 
 async def test_a_plan_that_breaks_a_rule_is_thrown_away(spoilt: str) -> None:
