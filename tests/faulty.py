@@ -180,11 +180,15 @@ async def abort_all(there: list[Connection]) -> None:
             await writer.wait_closed()
 
 
+HANGS_S = 60.0
+"""Seconds without an answer after which something hangs. A busy machine may need ten of them."""
+
+
 async def connect(port: int) -> Connection:
     return Connection(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
 
 
-async def ask(port: int, raw: bytes, seconds: float = 10.0) -> bytes:
+async def ask(port: int, raw: bytes, seconds: float = HANGS_S) -> bytes:
     """Says `raw` and hears everything until the other side closes."""
     client = await connect(port)
     try:

@@ -21,7 +21,7 @@ from proxy.store.base import Row
 from proxy.store.sql import for_sqlite
 from proxy.web.app import ContextProxy, create_app
 from proxy.web.server import make_connection_class
-from tests.faulty import ask, post
+from tests.faulty import HANGS_S, ask, post
 
 CHAT = "/v1/chat/completions"
 
@@ -134,7 +134,12 @@ class Running:
         return self.app.services.metrics
 
     async def post(
-        self, body: bytes | dict[str, Any], *lines: bytes, path: str = CHAT, key: str = "sk-one", seconds: float = 10.0
+        self,
+        body: bytes | dict[str, Any],
+        *lines: bytes,
+        path: str = CHAT,
+        key: str = "sk-one",
+        seconds: float = HANGS_S,
     ) -> Heard:
         """One POST on a connection of its own; `lines` are further header lines."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
