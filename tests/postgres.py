@@ -183,11 +183,11 @@ async def new_database(url: str, template: str = "template0") -> str:
 
 async def new_store_database(url: str) -> str:
     """The address of a new database that has a store's tables, and no row in them."""
-    from proxy.store.postgres import PostgresStore  # noqa: PLC0415  only where a store is tested
+    from tests.stores import postgres_store  # noqa: PLC0415  only where a store is tested
 
     if url not in _with_tables:
         made = await new_database(url)
-        store = PostgresStore(made)
+        store = postgres_store(made)
         await store.open()
         await store.close()
         _with_tables[url] = made

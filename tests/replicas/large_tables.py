@@ -23,6 +23,7 @@ from proxy.store.postgres_partitions import DAY_S, find_id_start
 from tests.postgres import Server, drop_database, execute, new_database, server
 from tests.replicas.sizing import of_server
 from tests.store.conftest import Make, digest
+from tests.stores import postgres_store
 
 DAYS = 10
 PER_SESSION = 10
@@ -77,7 +78,7 @@ async def filled(postgres: Server, exchanges: int, now: float) -> AsyncIterator[
     real, begun = time.time, now - (DAYS + 1) * DAY_S
     time.time = lambda: begun  # the first partition ends where the rows begin
     try:
-        store = PostgresStore(url, partition_days=1, write_s=600.0)
+        store = postgres_store(url, partition_days=1, write_s=600.0)
         await store.open()
     finally:
         time.time = real

@@ -14,6 +14,7 @@ from pathlib import Path
 from proxy.errors import StoreUnavailable
 from proxy.store.base import BranchRow, BranchTipRow, ExchangeRow, FormRow, MessageRow, Row, SessionRow
 from proxy.store.sqlite import SqliteStore
+from tests.stores import sqlite_store
 
 
 def digest(text: str) -> bytes:
@@ -138,7 +139,7 @@ async def sync_fails(store: SqliteStore, _folder: Path) -> None:
 
 async def main() -> None:
     mode, path = sys.argv[1], Path(sys.argv[2])
-    store = SqliteStore(path, spool_mb=1)
+    store = sqlite_store(path, spool_mb=1)
     try:
         await store.open()
     except StoreUnavailable as error:

@@ -21,14 +21,13 @@ from proxy.store.base import (
     Store,
 )
 from proxy.store.in_memory import InMemoryStore
-from proxy.store.postgres import PostgresStore
-from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_store_database
+from tests.stores import postgres_store, sqlite_store
 
 BACKENDS: dict[str, Callable[[str], Store]] = {
-    "sqlite": SqliteStore,
+    "sqlite": sqlite_store,
     "memory": lambda _: InMemoryStore(),
-    "postgres": PostgresStore,
+    "postgres": postgres_store,
 }
 """Each from the address of a database: a path, nothing, a URL."""
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import StoreRefused
-from proxy.store.sqlite import SqliteStore
 from tests.store import child
+from tests.stores import sqlite_store
 
 CHILD = [sys.executable, "-W", "error", child.__file__]
 NAMESPACE = ["unshare", "--map-root-user", "--mount", "--"]
@@ -40,7 +40,7 @@ def acknowledged(output: str) -> set[int]:
 
 async def check_stored(path: Path, numbers: set[int]) -> None:
     """All of the turns are there, each byte as it was put, nothing twice and no sequence number missing."""
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     for number in numbers:
         assert await store.read_exchange("t1", "s1", f"x{number}") is not None, number
@@ -77,11 +77,11 @@ async def test_a_second_process_on_the_same_file_is_refused(tmp_path: Path) -> N
     assert process.stdout.readline() == "open\n"
     try:
         with pytest.raises(StoreRefused, match=rf"in use by another process \(pid {process.pid}\)"):
-            await SqliteStore(path).open()
+            await sqlite_store(path).open()
     finally:
         process.kill()
         process.communicate(timeout=20)
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     await store.close()
 

@@ -10,8 +10,8 @@ from proxy.store.base import Store
 from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, EmbeddingRow, HelperAnswerRow, SpendingRow
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
-from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make, digest
+from tests.stores import sqlite_store
 
 
 def answer(
@@ -102,7 +102,7 @@ async def test_a_store_of_version_1_gets_the_tables_and_keeps_its_rows(tmp_path:
     connection.execute("INSERT INTO sessions VALUES ('t1', 's1', 1, 2.0, '{}')")
     connection.commit()
     connection.close()
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     await store.put([answer("a")])
     assert await store.read_helper_answer("t1", "s1", "a") == "A summary."

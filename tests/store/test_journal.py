@@ -31,6 +31,7 @@ from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, Scratchp
 from proxy.store.sqlite import SqliteStore, concerns_one_session
 from tests.snapshot import snapshot
 from tests.store.conftest import Make, digest
+from tests.stores import sqlite_store
 
 
 def in_tables(path: Path, table: str) -> int:
@@ -40,7 +41,7 @@ def in_tables(path: Path, table: str) -> int:
 
 
 async def opened(path: Path) -> SqliteStore:
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     return store
 

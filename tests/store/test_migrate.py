@@ -15,12 +15,12 @@ from proxy.store.full_text_search import make_scope_word
 from proxy.store.journal import MAX_SLOTS
 from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
-from proxy.store.sqlite import SqliteStore
 from tests.exchange.hiding import TOOLS
 from tests.faulty import faulty
 from tests.running import running
 from tests.scripted import Scripted
 from tests.store.conftest import Make, digest
+from tests.stores import sqlite_store
 
 make = Make()
 
@@ -73,7 +73,7 @@ async def test_exchanges_of_a_store_of_version_6_have_no_meter_and_new_ones_do(p
     columns += ", model, upstream, strategy, tokens_before, tokens_after, started_at, status"
     values = "'t1', 's1', 'old', 'main', x'', 1, x'', x'', 0, x'', '', '', '', '', '', 1, 1, 1.0, 'open'"
     ask(path, f"INSERT INTO exchanges ({columns}) VALUES ({values})")
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     await store.put([make.exchange("new"), replace(make.outcome("new"), meter="{}")])
     found = {row.exchange: row.meter for row in await store.read_exchanges("t1", "s1")}
@@ -83,7 +83,7 @@ async def test_exchanges_of_a_store_of_version_6_have_no_meter_and_new_ones_do(p
 
 async def test_answers_of_a_store_of_version_5_are_found_by_their_index(path: Path) -> None:
     await migrate(path, MIGRATIONS[:5])
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     rows = make.line(4)
     columns = "tenant, session, key, parent, position, thread, role, group_id, body, form, call_id, status, strategy"
     with sqlite3.connect(path) as old:
@@ -118,7 +118,7 @@ def write_as_version_8(path: Path, sessions: int, each: int, text: str) -> None:
 async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_is_searched(path: Path) -> None:
     await migrate(path, MIGRATIONS[:8])
     write_as_version_8(path, 3, 5, "修复了数据库迁移 parser")
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     forms = "SELECT session, form, count(*) FROM indexed GROUP BY 1, 2 ORDER BY 1"
     assert ask(path, forms) == [("s0", 1, 5), ("s1", 1, 5), ("s2", 1, 5)]
@@ -141,7 +141,7 @@ async def test_a_store_of_version_8_is_searched_as_it_is_where_it_cannot_be_writ
 ) -> None:
     await migrate(path, MIGRATIONS[:8])
     write_as_version_8(path, 1, 3, "the parser")
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
 
     async def refused() -> None:

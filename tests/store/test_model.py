@@ -17,10 +17,9 @@ from proxy.errors import StoreUnavailable
 from proxy.store import sql
 from proxy.store.base import BranchTipRow, EditRow, MessageRow, StateRow, Store
 from proxy.store.in_memory import InMemoryStore
-from proxy.store.postgres import PostgresStore
-from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_database
 from tests.store.conftest import Make, digest
+from tests.stores import postgres_store, sqlite_store
 
 T = TypeVar("T")
 Place = tuple[str, str]
@@ -187,7 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 class SqliteMachine(StoreMachine):
     def make(self) -> Store:
-        return SqliteStore(Path(self.folder.name) / "db", durability="normal", readers=1)
+        return sqlite_store(Path(self.folder.name) / "db", durability="normal", readers=1)
 
 
 class PostgresMachine(StoreMachine):
@@ -197,7 +196,7 @@ class PostgresMachine(StoreMachine):
     def make(self) -> Store:
         if not self.database:
             self.database = self.do(new_database(self.server))
-        return PostgresStore(self.database, readers=1)
+        return postgres_store(self.database, readers=1)
 
     def teardown(self) -> None:
         self.do(self.store.close())

@@ -21,13 +21,14 @@ from tests.running import running
 from tests.scripted import Scripted
 from tests.store.conftest import Make
 from tests.store.test_postgres_writer import eventually
+from tests.stores import postgres_store
 
 make = Make()
 
 
 @pytest.fixture
 async def store(database: str) -> AsyncIterator[PostgresStore]:
-    made = PostgresStore(database, drain_s=0.5, read_s=60.0)  # a busy machine may take its time
+    made = postgres_store(database, drain_s=0.5, read_s=60.0)  # a busy machine may take its time
     await made.open()
     yield made
     await made.close()
@@ -40,7 +41,7 @@ async def test_what_cannot_be_opened_is_refused_without_its_password(postgres: s
         "no database": at(postgres, "missing").replace("//tests", "//tests:canary"),
         "no url": "postgresql://me:canary@127.0.0.1:port/db",
     }[place]
-    store = PostgresStore(url, connect_s=2.0)
+    store = postgres_store(url, connect_s=2.0)
     with pytest.raises(StoreRefused) as refused:
         await store.open()
     assert "canary" not in str(refused.value)
@@ -55,7 +56,7 @@ async def test_a_store_that_is_closed_says_so(store: PostgresStore) -> None:
 
 @pytest.mark.timed
 async def test_a_read_that_takes_too_long_is_ended_and_the_next_is_well(database: str) -> None:
-    store = PostgresStore(database, drain_s=0.5, read_s=0.5)
+    store = postgres_store(database, drain_s=0.5, read_s=0.5)
     await store.open()
     started = time.monotonic()
     with pytest.raises(StoreUnavailable):
@@ -98,7 +99,7 @@ async def test_many_reads_at_once_share_few_connections(store: PostgresStore, da
 
 async def test_a_long_session_is_read_in_time_before_the_server_has_statistics(database: str) -> None:
     """A planner that takes a session for one row had made squares of these: over the limit, by far."""
-    store = PostgresStore(database, read_s=2.0)
+    store = postgres_store(database, read_s=2.0)
     await store.open()
     rows = make.line(4000)
     await store.put(make.begin())
@@ -118,7 +119,7 @@ async def test_a_long_session_is_read_in_time_before_the_server_has_statistics(d
 
 @pytest.mark.parametrize("durability", ["full", "normal"])
 async def test_how_durable_a_commit_is(database: str, durability: str) -> None:
-    store = PostgresStore(database, durability=durability)  # type: ignore[arg-type]
+    store = postgres_store(database, durability=durability)
     connection = await store._connect()
     assert await connection.fetchval("SHOW synchronous_commit") == {"full": "on", "normal": "off"}[durability]
     assert await connection.fetchval("SHOW default_transaction_read_only") == "off"
@@ -129,7 +130,7 @@ async def test_how_durable_a_commit_is(database: str, durability: str) -> None:
 @pytest.mark.slow
 async def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_acknowledged() -> None:
     with server() as own:
-        store = PostgresStore(own.url, read_s=1.0, drain_s=0.5)
+        store = postgres_store(own.url, read_s=1.0, drain_s=0.5)
         await store.open()
         await store.put([make.form(b"before")])
         own.stop(signal.SIGQUIT)
@@ -149,7 +150,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_ack
 @pytest.mark.slow
 async def test_a_server_that_is_gone_does_not_hold_up_the_end() -> None:
     with server() as own:
-        store = PostgresStore(own.url, read_s=0.5, drain_s=0.5)
+        store = postgres_store(own.url, read_s=0.5, drain_s=0.5)
         await store.open()
         own.stop()
         future = store.put([make.form(b"lost")])
@@ -201,7 +202,7 @@ async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_ot
     async with (
         garbling(database) as (url, garbled),
         faulty(Scripted()) as upstream,
-        running(upstream.port, db=url, policy="thrifty") as proxy,
+        running(upstream.port, db=url, policy="thrifty", store={"read_s": 10.0}) as proxy,
     ):
         hello = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
         assert (await proxy.post(hello)).header("x-context-fallback") is None

@@ -8,10 +8,10 @@ import pytest
 
 from proxy.store import encode, postgres_batch
 from proxy.store.full_text_search import IndexRow
-from proxy.store.postgres import PostgresStore
 from tests.postgres import execute
 from tests.store.conftest import Make, digest
 from tests.store.round_trips import counted
+from tests.stores import postgres_store
 
 make = Make()
 
@@ -19,7 +19,7 @@ LETTERS = {"text": 0, "bytea": 1, "bigint": 2, "double precision": 3, "boolean":
 
 
 async def test_the_types_of_all_arguments_are_those_that_the_server_expects(database: str) -> None:
-    store = PostgresStore(database)
+    store = postgres_store(database)
     await store.open()
     await store.close()
     connection = await asyncpg.connect(database)
@@ -50,7 +50,7 @@ def test_values_stand_in_the_order_in_which_the_function_reads_them() -> None:
 
 async def test_a_batch_of_all_tables_is_one_round_trip(database: str) -> None:
     async with counted(database) as (way, trips):
-        store = PostgresStore(way)
+        store = postgres_store(way)
         await store.open()
         await store.put([make.form(b"first")])
         before = trips.count
@@ -63,7 +63,7 @@ async def test_a_batch_of_all_tables_is_one_round_trip(database: str) -> None:
 
 
 async def test_a_function_that_is_lost_is_made_again(database: str) -> None:
-    store = PostgresStore(database)
+    store = postgres_store(database)
     await store.open()
     name, _ = postgres_batch.build_function()
     await execute(database, f"DROP FUNCTION {name}")

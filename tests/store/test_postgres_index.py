@@ -6,11 +6,11 @@ import asyncpg
 import pytest
 
 from proxy.store import postgres_index
-from proxy.store.postgres import PostgresStore
 from proxy.store.postgres_schema import migrate
 from proxy.store.schema import MIGRATIONS
 from tests.postgres import execute
 from tests.store.conftest import Make, digest
+from tests.stores import postgres_store
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_a_message_says(body: bytes, said: str) -> None:
 
 
 async def test_what_is_deleted_is_not_found_any_more(database: str, make: Make) -> None:
-    store = PostgresStore(database)
+    store = postgres_store(database)
     await store.open()
     bodies = [json.dumps({"content": text}).encode() for text in ("gone soon", "stays soon")]
     await store.put([make.message(digest("m", n), body=body) for n, body in enumerate(bodies)])
@@ -72,7 +72,7 @@ async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_i
     connection = await asyncpg.connect(database)
     await migrate(connection, MIGRATIONS[:8])
     await connection.close()
-    store = PostgresStore(database)
+    store = postgres_store(database)
     await store.open()
     text = "修复了数据库迁移 parser"
     for place in (Make("t1", "s1"), Make("t1", "s2")):
@@ -95,7 +95,7 @@ async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_i
 
 async def test_a_long_session_is_indexed_by_pages(database: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_index, "_PAGE", 10)
-    store = PostgresStore(database)
+    store = postgres_store(database)
     await store.open()
     await store.put(make.line(35))
     assert len(await store.search("t1", "s1", "body", limit=100)) == 35
@@ -105,7 +105,7 @@ async def test_a_long_session_is_indexed_by_pages(database: str, make: Make, mon
 
 
 async def test_a_text_of_any_length_is_indexed(database: str, make: Make) -> None:
-    store = PostgresStore(database)
+    store = postgres_store(database)
     await store.open()
     long = json.dumps({"content": " ".join(f"{n:x}{'z' * 30}" for n in range(100_000))}).encode()
     await store.put(

@@ -18,6 +18,7 @@ from proxy.store.postgres_schema import migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, PARTITION_MIGRATION, Migration
 from tests.postgres import execute
 from tests.store.conftest import Make, digest
+from tests.stores import postgres_store
 
 NOW = time.time()
 PARTS = "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relkind = 'r' ORDER BY 1"
@@ -25,7 +26,7 @@ PARTS = "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrel
 
 @pytest.fixture
 async def store(database: str) -> AsyncIterator[PostgresStore]:
-    made = PostgresStore(database, drain_s=0.5, partition_days=1)
+    made = postgres_store(database, drain_s=0.5, partition_days=1)
     await made.open()
     yield made
     await made.close()
@@ -104,7 +105,7 @@ async def test_rows_of_the_schema_before_are_kept_where_they_are(database: str) 
     assert await execute(database, "SELECT version FROM context_proxy_schema") == [(PARTITION_MIGRATION - 1,)]
     assert await execute(database, PARTS) == []
     await connection.close()
-    store = PostgresStore(database)
+    store = postgres_store(database)
     await store.open()
     for table in partitions.TABLES:
         held = f"SELECT tableoid::regclass::text, count(*) FROM {table.name} GROUP BY 1 ORDER BY 1"
@@ -219,7 +220,7 @@ async def test_sessions_with_too_many_rows_for_one_statement_are_removed_in_step
         raise asyncpg.QueryCanceledError("too long")
 
     monkeypatch.setattr("proxy.store.postgres.remove_sessions", too_long)
-    store = PostgresStore(database, partition_days=1)
+    store = postgres_store(database, partition_days=1)
     await store.open()
     await store.put(make_rows("old", NOW))
     assert await store.remove_expired(NOW + 2.5 * DAY_S) == 1

@@ -13,6 +13,7 @@ from proxy.store.postgres import _AHEAD, PostgresStore
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, ToolOfferRow
 from tests.store.conftest import Make, digest
 from tests.store.round_trips import RoundTrips, counted
+from tests.stores import postgres_store
 
 make = Make()
 KEYS = [row.key for row in make.line(4)]
@@ -21,7 +22,7 @@ KEYS = [row.key for row in make.line(4)]
 @pytest.fixture
 async def found(database: str) -> AsyncIterator[tuple[PostgresStore, RoundTrips]]:
     async with counted(database) as (way, trips):
-        store = PostgresStore(way)
+        store = postgres_store(way)
         await store.open()
         offer = make.form(b"tools")
         await store.put(
@@ -101,7 +102,7 @@ async def test_rows_are_taken_once_and_never_after_a_write(found: tuple[Postgres
     store.expect_reads(expected())
     assert len(await store.find_known_messages("t1", "s1", KEYS)) == 4
     assert (await store.read_scratchpad("t1", "s1")).number == 1  # type: ignore[union-attr]
-    other = PostgresStore(store._url)
+    other = postgres_store(store._url)
     await other.open()
     await other.put([ScratchpadRow("t1", "s1", 2, "new", "model", 8.0)])
     await other.close()

@@ -7,10 +7,10 @@ import asyncpg
 import pytest
 
 from proxy.errors import StoreRefused
-from proxy.store.postgres import PostgresStore
 from proxy.store.postgres_schema import migrate, translate_statement
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
 from tests.postgres import at, execute
+from tests.stores import postgres_store
 
 VERSION = "SELECT version FROM context_proxy_schema"
 
@@ -71,7 +71,7 @@ async def test_rows_of_version_12_are_found_under_the_new_names(database: str) -
     await execute(database, "INSERT INTO rounds VALUES ('t', 's', 'key', 'tip', 'x', '{}', 3.0)")
     await execute(database, "INSERT INTO answers VALUES ('t', 's', 'a', 'summary', 'm', 1, 1, 0.1, 4.0, 'text')")
     await execute(database, "INSERT INTO windows VALUES ('', '', 'default', 'm', 64000, 5.0)")
-    store = PostgresStore(database)
+    store = postgres_store(database)
     await store.open()
     (found,) = await store.read_hidden_rounds("t", "s", [b"tip"])
     position = await store.read_branch_position("t", "s", "b")
@@ -101,7 +101,7 @@ async def test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_
 async def test_a_newer_schema_is_refused_and_left_alone(database: str) -> None:
     await run(database)
     await execute(database, f"UPDATE context_proxy_schema SET version = {LATEST_VERSION + 5}")
-    store = PostgresStore(database)
+    store = postgres_store(database)
     with pytest.raises(
         StoreRefused, match=f"schema {LATEST_VERSION + 5}, and this version knows schemas up to {LATEST_VERSION}"
     ):

@@ -18,13 +18,14 @@ from proxy.store.postgres_writer import PostgresWriter, compute_lock_id
 from proxy.store.removal import RemovalStepRow
 from tests.postgres import execute
 from tests.store.conftest import Make, digest
+from tests.stores import postgres_store
 
 make = Make()
 
 
 @pytest.fixture
 async def store(database: str) -> AsyncIterator[PostgresStore]:
-    made = PostgresStore(database, drain_s=0.5)
+    made = postgres_store(database, drain_s=0.5)
     await made.open()
     yield made
     await made.close()
@@ -33,7 +34,7 @@ async def store(database: str) -> AsyncIterator[PostgresStore]:
 @pytest.fixture
 async def replica(store: PostgresStore, database: str) -> AsyncIterator[PostgresStore]:
     """A second one on the same database."""
-    made = PostgresStore(database, drain_s=0.5)
+    made = postgres_store(database, drain_s=0.5)
     await made.open()
     yield made
     await made.close()
@@ -217,7 +218,7 @@ async def test_a_full_spool_refuses_and_says_so_later(database: str) -> None:
             return await asyncpg.connect(database)
         raise OSError("unreachable")
 
-    await (first := PostgresStore(database)).open()
+    await (first := postgres_store(database)).open()
     await first.close()
     writer = PostgresWriter(connect, spool_bytes=10_000, drain_s=0.2)
     await writer.start()

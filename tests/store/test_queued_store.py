@@ -16,6 +16,7 @@ from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_store_database
 from tests.snapshot import snapshot
 from tests.store.conftest import Make, digest
+from tests.stores import postgres_store, sqlite_store
 
 make = Make()
 Either = SqliteStore | PostgresStore
@@ -24,7 +25,7 @@ Either = SqliteStore | PostgresStore
 @pytest.fixture(params=["sqlite", "postgres"])
 async def spooled(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Either]:
     database = await new_store_database(request.getfixturevalue("postgres")) if request.param == "postgres" else ""
-    made = PostgresStore(database) if database else SqliteStore(tmp_path / "store.sqlite3")
+    made = postgres_store(database) if database else sqlite_store(tmp_path / "store.sqlite3")
     await made.open()
     yield made
     await made.close()
@@ -64,12 +65,12 @@ async def test_a_read_has_what_waits_written(spooled: Either, monkeypatch: pytes
 
 async def test_closing_writes_what_nobody_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_queue, "HOLD_S", 60.0)
-    store = SqliteStore(tmp_path / "store.sqlite3")
+    store = sqlite_store(tmp_path / "store.sqlite3")
     await store.open()
     written = store.put_deferred([*make.begin(), make.message(digest("m"))])
     await store.close()
     assert written.exception() is None
-    again = SqliteStore(tmp_path / "store.sqlite3")
+    again = sqlite_store(tmp_path / "store.sqlite3")
     await again.open()
     assert await again.find_known_messages("t1", "s1", [digest("m")])
     await again.close()
@@ -113,7 +114,7 @@ async def test_it_says_how_it_does(spooled: Either, caplog: pytest.LogCaptureFix
 
 async def test_a_process_that_dies_loses_what_nobody_was_told_of_and_no_more(tmp_path: Path) -> None:
     """The copy of the files in the middle is what a process that is killed there leaves."""
-    store = SqliteStore(tmp_path / "store.sqlite3")
+    store = sqlite_store(tmp_path / "store.sqlite3")
     await store.open()
     await store.put(make.begin())
     await store.put([make.form(b"told")])

@@ -10,8 +10,8 @@ import pytest
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store.base import Store
 from proxy.store.readonly import ReadOnlyStore
-from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make, digest
+from tests.stores import sqlite_store
 
 
 async def test_sessions_are_listed_by_pages_in_the_order_of_their_names(store: Store) -> None:
@@ -24,7 +24,7 @@ async def test_sessions_are_listed_by_pages_in_the_order_of_their_names(store: S
 
 async def test_it_reads_while_another_store_writes(tmp_path: Path, make: Make) -> None:
     file = tmp_path / "store.sqlite3"
-    serving = SqliteStore(file)
+    serving = sqlite_store(file)
     await serving.open()
     await serving.put([*make.begin(), *make.line(2)])
     await serving.count_rows()  # what the serving one reads itself is in the tables from then on
@@ -43,7 +43,7 @@ async def test_it_reads_while_another_store_writes(tmp_path: Path, make: Make) -
 
 async def test_it_reads_what_a_proxy_that_has_stopped_left_behind(tmp_path: Path, make: Make) -> None:
     file = tmp_path / "store.sqlite3"
-    serving = SqliteStore(file)
+    serving = sqlite_store(file)
     await serving.open()
     await serving.put(make.begin())
     await serving.close()
@@ -57,7 +57,7 @@ async def test_it_reads_what_a_proxy_that_has_stopped_left_behind(tmp_path: Path
 
 async def test_what_is_put_into_it_is_refused(tmp_path: Path, make: Make) -> None:
     file = tmp_path / "store.sqlite3"
-    serving = SqliteStore(file)
+    serving = sqlite_store(file)
     await serving.open()
     await serving.close()
     reading = ReadOnlyStore(file)
@@ -71,7 +71,7 @@ async def test_what_is_put_into_it_is_refused(tmp_path: Path, make: Make) -> Non
 
 async def test_it_is_unavailable_until_it_is_opened_and_for_what_cannot_be_asked(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
-    serving = SqliteStore(file)
+    serving = sqlite_store(file)
     await serving.open()
     await serving.close()
     reading = ReadOnlyStore(file)

@@ -13,8 +13,8 @@ from proxy.store.base import Row, Store
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
 from proxy.store.session_lists import MessageFilter, SessionFilter, contains_text
-from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make, digest
+from tests.stores import sqlite_store
 
 
 async def fill(store: Store) -> None:
@@ -173,7 +173,7 @@ async def test_the_sessions_of_an_older_store_are_listed_by_what_their_branches_
     )
     connection.commit()
     connection.close()
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     assert [(item.session, item.last_at) for item in await store.list_sessions("t1")] == [("used", 9.0), ("idle", 3.0)]
     await store.close()

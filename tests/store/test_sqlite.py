@@ -14,12 +14,13 @@ from proxy.store import sql
 from proxy.store.journal import MAX_SLOTS
 from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make, digest
+from tests.stores import sqlite_store
 
 make = Make()
 
 
 async def opened(path: Path, **settings: object) -> SqliteStore:
-    store = SqliteStore(path, **settings)  # type: ignore[arg-type]
+    store = sqlite_store(path, **settings)
     await store.open()
     return store
 

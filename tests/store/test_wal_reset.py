@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from proxy.store import wal_reset
-from proxy.store.sqlite import SqliteStore
 from proxy.store.wal_reset import Version, describe_bug, describe_bug_briefly, has_bug
+from tests.stores import sqlite_store
 
 
 @pytest.mark.parametrize("version", [(3, 7, 0), (3, 40, 1), (3, 44, 5), (3, 45, 0), (3, 50, 6), (3, 51, 2)])
@@ -30,7 +30,7 @@ async def test_s7_the_start_names_it_without_a_warning_and_the_readers_can_neith
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(wal_reset.describe_bug_briefly, "__defaults__", ((3, 40, 1),))
-    store = SqliteStore(tmp_path / "a.sqlite3")
+    store = sqlite_store(tmp_path / "a.sqlite3")
     await store.open()
     try:
         [line] = [r for r in caplog.records if "WAL-reset" in r.getMessage()]

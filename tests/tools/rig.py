@@ -18,6 +18,7 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 from proxy.tools.run_tool import run_tool_call
 from proxy.tools.tool_context import ToolContext
+from tests.stores import sqlite_store
 
 CANARY = "canary-7f3a"
 """Stands in every message of others, and nowhere else."""
@@ -101,7 +102,7 @@ def make_tool_context(store: Store, **changes: Any) -> ToolContext:
 @asynccontextmanager
 async def shared_file(folder: Path) -> AsyncIterator[SqliteStore]:
     """A store file in which another session and another tenant have said things that nobody else may read."""
-    store = SqliteStore(folder / "store.sqlite3")
+    store = sqlite_store(folder / "store.sqlite3")
     await store.open()
     try:
         for tenant, session in (("t1", "s2"), ("t2", "s1"), ("t2", "s3")):

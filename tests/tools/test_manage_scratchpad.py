@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.store.session_notes import ScratchpadRow
-from proxy.store.sqlite import SqliteStore
+from tests.stores import sqlite_store
 from tests.tools.rig import ask, error, in_memory, make_tool_context, opening
 
 
@@ -30,12 +30,12 @@ async def test_it_is_read_replaced_and_added_to() -> None:
 
 async def test_it_is_the_sessions_own_and_outlives_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite3"
-    store = SqliteStore(file)
+    store = sqlite_store(file)
     await store.open()
     await store.put(opening())
     await ask(make_tool_context(store), "manage_scratchpad", action="update", content="mine")
     await store.close()
-    store = SqliteStore(file)
+    store = sqlite_store(file)
     await store.open()
     try:
         assert await ask(make_tool_context(store), "manage_scratchpad", action="read") == "mine"

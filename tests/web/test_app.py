@@ -17,6 +17,7 @@ from proxy.web.app import ContextProxy, create_app, make_policies, make_store
 from tests.faulty import Connection, Request, ask, faulty, post
 from tests.running import Agent, heard, running, settings_for
 from tests.scripted import Scripted, reply
+from tests.stores import sqlite_store
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -172,7 +173,7 @@ async def test_a_websocket_that_no_upstream_serves_is_refused() -> None:
 
 async def test_a_store_that_cannot_be_opened_refuses_the_start(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
-    held = SqliteStore(path)
+    held = sqlite_store(path)
     await held.open()
     said: list[Any] = []
 
@@ -239,7 +240,7 @@ async def test_what_was_stored_is_on_disk_after_a_stop(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(path)) as proxy:
         await proxy.post(HELLO, b"x-context-session: a")
-    again = SqliteStore(path)
+    again = sqlite_store(path)
     await again.open()
     assert (await again.count_rows())["messages"] == 2
     await again.close()
@@ -256,7 +257,7 @@ async def test_the_store_is_closed_whatever_else_fails_at_the_end(tmp_path: Path
         close = proxy.app.services.client.close
         proxy.app.services.client.close = fails  # type: ignore[method-assign]
     await close()
-    again = SqliteStore(path)
+    again = sqlite_store(path)
     await again.open()
     assert (await again.count_rows())["messages"] == 2
     await again.close()

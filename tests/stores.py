@@ -1,0 +1,21 @@
+"""Stores whose time limits are those of a busy machine. A test that is about a limit gives its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from proxy.store.postgres import PostgresStore
+from proxy.store.sqlite import SqliteStore
+from tests.faulty import HANGS_S
+
+
+def sqlite_store(path: str | Path, **settings: Any) -> SqliteStore:
+    """`SqliteStore`, whose reads and last writes may take a minute."""
+    return SqliteStore(path, **{"read_s": HANGS_S, "drain_s": HANGS_S, **settings})
+
+
+def postgres_store(url: str, **settings: Any) -> PostgresStore:
+    """`PostgresStore`, whose connections, reads and writes may take a minute."""
+    limits = dict.fromkeys(("connect_s", "read_s", "write_s", "drain_s"), HANGS_S)
+    return PostgresStore(url, **{**limits, **settings})
