@@ -239,19 +239,17 @@ class SizeLimits:
     values: int = 200_000
     """JSON values: each member of an object and each item of a list counts."""
 
-    def check_size(self, body: bytes) -> None:
-        """Check the body's length. Raises NotManaged if the body has more than `body_bytes` bytes."""
+    def check_body(self, body: bytes, begin: int = 0, known: int = 0) -> int:
+        """Check the length of the body and the number of its JSON values.
+
+        known: an upper bound of that number for the bytes before `begin`; 0: they have not been counted. Returns the
+        bound for the body; 0 if the body has fewer bytes than `values`. Raises NotManaged if there is too much.
+        """
         if len(body) > self.body_bytes:
             raise NotManaged("size", f"the body is {len(body)} bytes long")
-
-    def check_values(self, body: bytes, begin: int = 0, known: int = 0) -> int:
-        """Upper bound of the number of JSON values in the body; 0 if the body has fewer bytes than `values`.
-
-        known: the bound for the bytes before `begin`. Raises NotManaged if the body has more than `values` values.
-        """
         if len(body) < self.values:  # a value takes a byte
             return 0
-        found = known + count_marks(body[begin:] if begin else body)
+        found = known + count_marks(body[begin:] if known and begin else body)
         if found > self.values:
             found = count_values(body, self.values)
         if found > self.values:

@@ -89,8 +89,7 @@ async def _is_readable(services: Services, body: bytes) -> bool:
 
     def check() -> bool:
         try:
-            limits.check_size(body)
-            limits.check_values(body)
+            limits.check_body(body)
         except NotManaged:
             return False
         return True

@@ -162,13 +162,9 @@ class MessageCache:
         limits = self.limits
         if len(body) < SMALL:
             return read_request(body, self.get_message, limits=limits), None
-        if limits is not None:
-            limits.check_size(body)
         known = old.value if old is not None else None
-        begin, values = (
-            (len(known.body_prefix), known.value_count) if known is not None and known.value_count else (0, 0)
-        )
-        whole = limits.check_values(body, begin, values) if limits is not None else 0
+        counted = (len(known.body_prefix), known.value_count) if known is not None else ()
+        whole = limits.check_body(body, *counted) if limits is not None else 0
         request = read_request(body, self._find_or_read, known, is_prefix_checked=known is not None, limits=limits)
         prefix_cache = build_prefix_cache(request)
         # Nothing is remembered of the text behind the messages: it is counted with each request.

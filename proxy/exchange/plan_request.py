@@ -320,7 +320,7 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         plan = _make_passthrough_plan(turn, state)
     if turn.chain is not None and turn.chain.is_held and fallback is None:
         fallback = FallbackReason.CHAIN
-    if fallback is not None and turn.id:  # a preview has no id, and nothing of it goes out
+    if fallback is not None and not turn.is_preview:  # nothing of a preview goes out
         count_fallback(services, fallback)
     room = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)
     prompt = Prompt(
@@ -430,7 +430,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     def plan() -> Plan:
         return rewrite_remaining(*conversation, hidden=spliced.hidden_at) if dropped else rewrite(*conversation)
 
-    return await _plan_in_time(services, plan, is_preview=not turn.id) if _takes_long(turn) else plan()
+    return await _plan_in_time(services, plan, is_preview=turn.is_preview) if _takes_long(turn) else plan()
 
 
 def _count_sent(turn: Turn) -> int:

@@ -164,6 +164,11 @@ class Turn:
         return replace(self, prompt=replace(self.prompt, **values))
 
     @property
+    def is_preview(self) -> bool:
+        """True if the turn is planned to be shown. It has no id, and nothing of it goes out."""
+        return not self.id
+
+    @property
     def is_as_it_came(self) -> bool:
         """True if the client's own bytes go out, or nothing but a part of the plan."""
         return self.prompt.observed or self.prompt.fallback is not None

@@ -237,19 +237,19 @@ def test_counting_ends_where_it_is_enough() -> None:
 
 def test_a_body_is_counted_only_where_it_is_long_enough_to_have_too_many() -> None:
     limits = SizeLimits(values=1000)
-    assert limits.check_values(b"[" + b"1," * 400 + b"1]") == 0
+    assert limits.check_body(b"[" + b"1," * 400 + b"1]") == 0
     text = json.dumps(["a, b, c " * 1000]).encode()
-    assert limits.check_values(text) == 1, "a decoder would find one"
+    assert limits.check_body(text) == 1, "a decoder would find one"
     with pytest.raises(NotManaged, match="1000 JSON values"):
-        limits.check_values(b"[" + b"1," * 1000 + b"1]")
+        limits.check_body(b"[" + b"1," * 1000 + b"1]")
 
 
 def test_what_is_known_of_a_beginning_is_not_counted_again() -> None:
     limits = SizeLimits(values=1000)
     begin, rest = b"[" + b"1," * 600, b"1," * 100 + b"1]"
-    assert limits.check_values(begin + rest, len(begin), 601) == 701
+    assert limits.check_body(begin + rest, len(begin), 601) == 701
     with pytest.raises(NotManaged):
-        limits.check_values(begin + b"1," * 400 + rest, len(begin), 601)
+        limits.check_body(begin + b"1," * 400 + rest, len(begin), 601)
 
 
 @pytest.mark.parametrize(

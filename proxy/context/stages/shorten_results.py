@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
@@ -26,8 +26,17 @@ StalenessRules = tuple[tuple[int, int], ...]
 _Written = tuple[int, ShellCommand, ContentKind, str]
 """(index, command that the message is the result of, kind, stub)"""
 
-ShortenCandidate = tuple[int, ContentKind, int, ShellCommand]
-"""(index, kind, tokens of its stub, command that the message is the result of)"""
+
+class _Candidate(NamedTuple):
+    """A result that may be shortened."""
+
+    message_index: int
+    kind: ContentKind
+    stub_tokens: int
+    command: ShellCommand
+    """The command that the message is the result of."""
+    waits_for_rent: bool
+
 
 _SHELL = frozenset(
     ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
@@ -108,8 +117,9 @@ class ShortenResults(Stage):
         now = view.request_counts[-1]
         turns = _Turns(view)
         again = refetch.find_refetches(view)
-        for n, kind, after, command in view.memo_edited("shorten_results", partial(self._open, view), self):
-            since = turns.stale_since(n, self._rules(view, n, kind))
+        results_by_step = self._count_step_results(view)
+        for n, kind, after, command, waits in view.memo_edited("shorten_results", partial(self._open, view), self):
+            since = turns.stale_since(n, self._rules(view, n, kind, results_by_step))
             age = now - view.request_counts[n]
             if age < self.again and n in again and again[n].kind == "repeat":
                 continue
@@ -126,7 +136,7 @@ class ShortenResults(Stage):
                 write_text=batch.writer(n, command, kind),
                 rider=since is None,
                 content=kind,
-                waits_for_rent=self._waits_for_rent(view, n, command),
+                waits_for_rent=waits,
             )
 
     def _waits_for_rent(self, view: View, n: int, command: ShellCommand) -> bool:
@@ -135,7 +145,7 @@ class ShortenResults(Stage):
             return True
         return outcome.read_outcome(view.messages[n], command).verdict == "failed"
 
-    def _open(self, view: View, begin: int, known: list[ShortenCandidate] | None) -> list[ShortenCandidate]:
+    def _open(self, view: View, begin: int, known: list[_Candidate] | None) -> list[_Candidate]:
         """Return the results that can be shortened and for which the stub saves enough."""
         found = list(known or ())
         kept = find_referred_lines(view)
@@ -149,12 +159,12 @@ class ShortenResults(Stage):
             left = estimate_stub_chars(message, command, content=kind) + _referred_chars(view, n, kept)
             after = left * whole // max(1, len(message.text)) + 12
             if after <= view.tokens[n] - whole * self.save:
-                found.append((n, kind, after, command))
+                found.append(_Candidate(n, kind, after, command, self._waits_for_rent(view, n, command)))
         return found
 
-    def _rules(self, view: View, n: int, kind: ContentKind) -> StalenessRules:
+    def _rules(self, view: View, n: int, kind: ContentKind, results_by_step: Mapping[int, int]) -> StalenessRules:
         if kind == "view":
-            more = self.beside * (self._count_step_results(view)[view.request_counts[n]] - 1)
+            more = self.beside * (results_by_step[view.request_counts[n]] - 1)
             return tuple((turns, steps if turns else steps + more) for turns, steps in self.view_rules)
         if kind == "unknown":
             return self.unknown_rules

@@ -75,8 +75,7 @@ def read_compress_request(body: bytes, limits: SizeLimits | None = None) -> Comp
     """The request in this body. Raises NotManaged: `unreadable` or `shape` for a body that is not understood, `size`
     over the limits, `rows` if no row can be shortened."""
     if limits is not None:
-        limits.check_size(body)
-        limits.check_values(body)
+        limits.check_body(body)
     found = json_spans.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
     members = {one.key: (one.start, one.end) for one in found or ()}
     span = members.get("messages")

@@ -153,8 +153,7 @@ def read_gemini_request(body: bytes, limits: SizeLimits | None = None, path: str
     """The request in this body, and in the path with its query. Raises NotManaged: `unreadable` or `shape` if it is not
     understood, `size` if it is over the limits, `chain` if a part of the prompt is at the provider."""
     if limits is not None:
-        limits.check_size(body)
-        limits.check_values(body)
+        limits.check_body(body)
     try:
         return _read_request(body, limits, read_place(path))
     except (ValueError, KeyError, RecursionError) as problem:

@@ -77,9 +77,8 @@ def read_messages_request(
     """
     count = 0
     if limits is not None:
-        limits.check_size(body)
-        known = (before.prefix_end, before.value_count) if before is not None and before.value_count else (0, 0)
-        count = limits.check_values(body, *known)
+        known = (before.prefix_end, before.value_count) if before is not None else ()
+        count = limits.check_body(body, *known)
     found = None
     if before is not None and before.stable and not before.is_cut:
         kept = before.places[: before.stable]

@@ -108,9 +108,8 @@ def read_wire_request(
     """
     count = 0
     if limits is not None:
-        limits.check_size(body)
-        known = (before.prefix_end, before.value_count) if before is not None and before.value_count else (0, 0)
-        count = limits.check_values(body, *known)
+        known = (before.prefix_end, before.value_count) if before is not None else ()
+        count = limits.check_body(body, *known)
     found = None
     if before is not None and before.elements and not before.is_cut and held is None:
         found = spans.find_longer_history(body, "input", before.members, before.elements, limits)
