@@ -18,8 +18,9 @@ from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Message, checkpoint
 from proxy.context.plan import Edit, View
 
-NAME_PATTERN = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
-"""A run of characters that paths, ids, versions, URLs and qualified names are made of, at least four long."""
+_RUN = re.compile(r"[\w./#@:+~-]{4,}")
+"""A run of characters that paths, ids, versions, URLs and qualified names are made of. It takes linear time: a pattern
+that ends with a letter goes back over a long row of dots, once for each dot."""
 _INSIDE = b"_./#@:+~-"
 _PARTED = bytes(b if b >= 128 or chr(b).isalnum() or b in _INSIDE else 32 for b in range(256))
 """Translation table: bytes of UTF-8 that no name contains become blanks."""
@@ -103,10 +104,10 @@ def _split_runs(text: str) -> list[str]:
 
 
 def _names(runs: Iterable[str], *, ascii_only: bool) -> Iterator[str]:
-    """Return the names in these runs, which are no plain words: an ASCII run is a name as a whole, without punctuation
-    at its ends."""
+    """Return the names in these runs, which are no plain words: a run is a name as a whole, without punctuation at its
+    ends. A run that is not ASCII can have several, since only ASCII is parted by `_PARTED`."""
     if not ascii_only:
-        runs = chain.from_iterable([run] if run.isascii() else NAME_PATTERN.findall(run) for run in runs)
+        runs = chain.from_iterable([run] if run.isascii() else _RUN.findall(run) for run in runs)
     checkpoint()
     ends = [run.rstrip("./#@:+~-").lstrip("@:+-") for run in runs if len(run) >= 4]
     checkpoint()

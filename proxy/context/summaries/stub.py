@@ -43,8 +43,8 @@ _CONSTANT = re.compile(
     r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
 )
 """A name in capitals with its value, as a definition has it. The name or the value alone would say nothing."""
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*_")
-"""The beginning of such a name: a text without it has no such line."""
+_CAPITALS = re.compile(r"[A-Z][0-9]*_")
+"""The last capital letter in front of an underscore of such a name: a text without it has no such line."""
 _SHORT = 100
 """Characters above which a line is no such definition."""
 _HEAD = 60

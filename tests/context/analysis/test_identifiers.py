@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,11 +20,21 @@ def test_names_are_words_with_a_digit_or_a_mark_of_paths_and_ids() -> None:
     assert identifiers.remove_duplicates(identifiers.find_names(text)) == ["src/app.py:12", "4f3a-99", "user_name"]
 
 
+NAME = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
+"""A name: at least four characters long, no punctuation of sentences at its ends."""
+
+
 @given(st.text(st.sampled_from("aB1_./#@:+~- \n\té→—²ſ中\u2028\x1cx")))
 def test_names_are_those_that_a_search_finds(text: str) -> None:
-    found = [name for name in identifiers.NAME_PATTERN.findall(text) if any(c in "/_@.0123456789" for c in name)]
+    found = [name for name in NAME.findall(text) if any(c in "/_@.0123456789" for c in name)]
     assert list(identifiers.find_names(text)) == found
     assert identifiers.find_distinct_names(text) == identifiers.remove_duplicates(found)
+
+
+@pytest.mark.parametrize("row", [".", "/", "#", "~"])
+def test_a_long_row_of_punctuation_behind_a_character_that_is_not_ascii_takes_linear_time(row: str) -> None:
+    # A search for names went back over the row once for each of its characters: minutes, with the interpreter locked.
+    assert identifiers.find_distinct_names(f"é{row * 1_000_000} src/app.py")[-1] == "src/app.py"
 
 
 def test_a_line_is_compared_without_its_indentation_and_line_number() -> None:

@@ -13,7 +13,7 @@ from proxy.context.analysis import identifiers, outcome, shell_commands
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex
 from proxy.context.plan import ContentKind
-from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars, keep_short_gaps
+from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars, find_constants, keep_short_gaps
 from tests.context.analysis.runs import RUNS, Run
 from tests.conversations import assistant, look, result, user
 
@@ -137,6 +137,12 @@ def test_a_constant_stays_with_its_value(line: str) -> None:
 @pytest.mark.parametrize("line", ["total = MAX_RETRIES", "check(MAX_RETRIES, 3)", "value = 3  # as MAX_RETRIES says"])
 def test_what_only_mentions_a_constant_is_none(line: str) -> None:
     assert line not in stub("\n".join(["# limits", *FILLER, line, *FILLER]), content="view").splitlines()
+
+
+def test_a_long_row_of_capital_letters_has_no_constants_and_takes_linear_time() -> None:
+    # Base64 of zeros is such a row. Each letter was the beginning of a search to the end of the row.
+    (message,) = look([user("A" * 1_000_000)]).messages
+    assert find_constants(message) == ()
 
 
 def test_constants_have_the_room_of_names_and_leave_them_the_rest() -> None:
