@@ -158,7 +158,7 @@ async def serving(app: App | Any) -> AsyncIterator[int]:
     """`app` behind a real uvicorn; gives its port."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_level="critical", lifespan="off", http="httptools", ws="none",
-        server_header=False, date_header=False, timeout_graceful_shutdown=1,
+        server_header=False, date_header=False, timeout_graceful_shutdown=1, timeout_keep_alive=75,
     )  # fmt: skip
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())

@@ -180,14 +180,17 @@ class Running:
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
 
+PATIENT: dict[str, dict[str, Any]] = {"store": {"read_s": HANGS_S}, "limits": {"commit_wait_ms": 20_000}}
+"""A busy machine may take its time, also to write: a turn that is stored later than it is answered is told apart."""
+
+
 def settings_for(upstream: int | str, **tree: Any) -> Settings:
     """Settings for one upstream (its port, or what `upstream` may be); plain where a test does not say otherwise."""
     url = f"http://127.0.0.1:{upstream}/v1" if isinstance(upstream, int) else upstream
     defaults: dict[str, Any] = {"db": ":memory:", "policy": "passthrough", "tokens": {"count": "estimate"}}
     named = {} if "upstreams" in tree else {"upstream": url}
-    # A busy machine may take its time, also to write: a turn that is stored later than it is answered is told apart.
-    tree["store"] = {"read_s": 60.0} | tree.get("store", {})
-    tree["limits"] = {"commit_wait_ms": 5000} | tree.get("limits", {})
+    for name, limits in PATIENT.items():
+        tree[name] = limits | tree.get(name, {})
     return Settings.model_validate(defaults | named | tree)
 
 

@@ -163,7 +163,8 @@ class LimitSettings(SettingsSection):
     """Part of `limits.connections` that one address may have once seven eighths of them are taken. Over it: 503. Use 1
     if a reverse proxy in front is the one address. An IPv6 network (/64) counts as one address."""
     half_open: Count = 1024
-    """Connections of one address that have not brought a request's head. Over it, the oldest are closed."""
+    """Connections of one address that have not brought the head of a first or next request. Over it, the oldest are
+    closed."""
 
 
 class TimeoutSettings(SettingsSection):
@@ -179,6 +180,9 @@ class TimeoutSettings(SettingsSection):
     """Time limit for open answers to end when the proxy is stopped."""
     header_s: Seconds = 10.0
     """Time limit for a client to send the head of a request."""
+    keep_alive_s: Seconds = 75.0
+    """Time for which a client's connection stays open after an answer. It is longer than load balancers usually keep
+    one (60 s): what they send on a connection that closes at that moment fails."""
     body_s: Seconds = 30.0
     """Time in which a client has to send more of a body: fewer than 500 bytes a second over this time get 408. The
     whole body may take four times as long, and one more second for each 32 KiB."""

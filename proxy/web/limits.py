@@ -275,7 +275,7 @@ class EvictableConnection(Protocol):
 
 
 class HalfOpenConnections:
-    """Half-open connections, by address: connections that have not brought the head of a request.
+    """Half-open connections, by address: connections that have not brought the head of a first or next request.
 
     One address may hold `most` of them. If an address exceeds that, or the server exceeds its total, the oldest
     connection is closed. A normal client sends its head at once, so the connection that has been silent for longest has
@@ -294,7 +294,7 @@ class HalfOpenConnections:
         return self._count
 
     def add(self, address: str, connection: EvictableConnection, now: float) -> None:
-        """Add a connection that has brought nothing yet. The address's oldest ones are closed if it has too many."""
+        """Add a connection that has brought no head yet. The address's oldest ones are closed if it has too many."""
         held = self._by_address.setdefault(address, {})
         if connection not in held:
             held[connection] = now

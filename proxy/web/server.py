@@ -79,6 +79,7 @@ class Connection(HttpToolsProtocol):
     """A connection. The server makes one for each client; `connections` makes a subclass that has the settings."""
 
     header_s = 10.0
+    keep_alive_s = 75.0
     body_s = 30.0
     header_bytes = 64 * 1024
     most = 4096
@@ -96,6 +97,7 @@ class Connection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.timeout_keep_alive = self.keep_alive_s  # type: ignore[assignment]  # a timer takes parts of a second
         self._phase = HEAD
         self._since = self.loop.time()
         self._bytes = 0
@@ -129,6 +131,7 @@ class Connection(HttpToolsProtocol):
         self._look_again = self.loop.call_later(self._every, self._check_deadlines)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unset_keepalive_if_required()  # uvicorn leaves the timer of a connection that was reset
         if self._look_again is not None:
             self._look_again.cancel()
         if self._watching is not None:
@@ -229,6 +232,9 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.pipeline:
             self.flow.pause_reading()
+        if self.timeout_keep_alive_task is not None and self._phase == DONE:
+            self._leave_place()
+            self.half_open.add(self._address, self, self.loop.time())  # idle, until the next head
         if answered is not None and answered is self.cycle and self._phase == BODY and not self.transport.is_closing():
             self._lingering = self.loop.call_later(LINGER_S, self._end_unread, answered)
 
@@ -427,6 +433,7 @@ def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connecti
     shares = ConnectionLimit(settings.limits.connections, settings.limits.address_share)
     known: dict[str, Any] = {
         "header_s": settings.timeouts.header_s,
+        "keep_alive_s": settings.timeouts.keep_alive_s,
         "body_s": settings.timeouts.body_s,
         "header_bytes": settings.limits.header_kb * 1024,
         "most": settings.limits.connections,

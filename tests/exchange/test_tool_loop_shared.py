@@ -13,7 +13,7 @@ from tests.exchange.hiding import Played, assert_hidden, assert_true, ours, says
 from tests.faults.nursery import Nursery
 from tests.faulty import faulty
 from tests.postgres import execute
-from tests.running import Agent, Heard, Running
+from tests.running import PATIENT, Agent, Heard, Running
 from tests.scripted import Scripted
 
 STREAMS = pytest.mark.parametrize("stream", [False, True])
@@ -21,7 +21,7 @@ STREAMS = pytest.mark.parametrize("stream", [False, True])
 
 async def two(nursery: Nursery, database: str, upstream: int, policy: str) -> list[Running]:
     """Two processes, each a proxy of its own. What they have inside is not to be seen from here."""
-    tree: dict[str, Any] = {"db": database, "policy": policy, "tools": {"offer": "first_request"}}
+    tree: dict[str, Any] = {"db": database, "policy": policy, "tools": {"offer": "first_request"}} | PATIENT
     tree["upstream"] = f"http://127.0.0.1:{upstream}/v1"
     pids = [await nursery.started(**tree) for _ in range(2)]
     assert pids[0][0] != pids[1][0]

@@ -146,6 +146,42 @@ async def test_s6_half_open_sockets_cost_others_nothing_and_the_oldest_goes_firs
         assert proxy.count("refused_connections_total", why="crowded") == 0
 
 
+async def answered(client: Connection) -> bytes:
+    """The status line of one more answer on a connection that stays open."""
+    await client.send(say("/v1/x", body=b"{}"))
+    head = await client.reader.readuntil(b"\r\n\r\n")
+    assert await client.reader.readexactly(2) == b"{}" or b" 503 " in head
+    return head.split(b"\r\n")[0]
+
+
+async def test_a_connection_stays_open_longer_than_load_balancers_keep_it() -> None:
+    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        assert await answered(client) == b"HTTP/1.1 200 OK"
+        assert proxy.server is not None
+        connections: list[Any] = list(proxy.server.server_state.connections)
+        timer = connections[0].timeout_keep_alive_task
+        assert timer.when() - asyncio.get_running_loop().time() > 60 - SLACK_S
+        assert await answered(client) == b"HTTP/1.1 200 OK"
+    async with faulty(echo) as upstream, running(upstream.port, timeouts={"keep_alive_s": 0.2}) as proxy:
+        client = await connect(proxy.port)
+        assert await answered(client) == b"HTTP/1.1 200 OK"
+        assert await closed(client, 30) == b""
+
+
+async def test_idle_connections_take_no_place_of_others() -> None:
+    limits = {"connections": 4, "address_share": 1, "half_open": 7}
+    async with faulty(echo) as upstream, running(upstream.port, limits=limits) as proxy:
+        idle = [await connect(proxy.port) for _ in range(7)]
+        for _ in range(2):
+            assert [await answered(client) for client in idle] == [b"HTTP/1.1 200 OK"] * 7
+        await asyncio.sleep(0.6)  # none is closed within half a second
+        idle.append(await connect(proxy.port))
+        with suppress(ConnectionError):
+            assert await closed(idle[0], 30) == b""
+        assert [await answered(client) for client in idle[1:]] == [b"HTTP/1.1 200 OK"] * 7
+
+
 async def test_c6_an_answer_may_take_as_long_as_it_likes() -> None:
     async def slow(request: Request, there: Connection) -> None:
         await asyncio.sleep(1.2)
@@ -407,12 +443,10 @@ async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_oth
         for client in idle:
             await client.send(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
             assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        crowd = await proxy.post(b"{}", path="/healthz")
-        assert (crowd.status, crowd.header("retry-after"), crowd.header("connection")) == (503, "1", "close")
         flood = [await connect(proxy.port) for _ in range(30)]
-        for client in flood[:5]:  # they have been silent for longest
+        for client in idle[:5]:  # they have been silent for longest
             with suppress(ConnectionError):
-                assert await closed(client, 5) == b""
+                assert (await closed(client, 30)).endswith(b'"ok"}')
         assert not flood[-1].reader.at_eof()
         gate.set()
         assert [answer.status for answer in await asyncio.gather(*working)] == [200] * 5
@@ -421,6 +455,23 @@ async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_oth
         await until(lambda: proxy.app.concurrency.taken == 0)
         assert (await proxy.post(b"{}", path="/v1/x")).status == 200
         assert proxy.count("refused_requests_total") == 2
+
+
+async def test_c10_beyond_the_limit_of_connections_with_a_request_503_comes_and_the_connection_closes() -> None:
+    gate = asyncio.Event()
+
+    async def wait(request: Request, there: Connection) -> None:
+        await gate.wait()
+        await echo(request, there)
+
+    async with faulty(wait) as upstream, running(upstream.port, limits={"connections": 5}) as proxy:
+        working = [asyncio.create_task(proxy.post(b"{}", path="/v1/x")) for _ in range(5)]
+        await until(lambda: len(upstream.requests) == 5)
+        crowd = await proxy.post(b"{}", path="/healthz")
+        assert (crowd.status, crowd.header("retry-after"), crowd.header("connection")) == (503, "1", "close")
+        assert proxy.count("refused_connections_total", why="crowded") == 1
+        gate.set()
+        assert [answer.status for answer in await asyncio.gather(*working)] == [200] * 5
 
 
 async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_the_end() -> None:
