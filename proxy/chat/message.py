@@ -30,6 +30,16 @@ class Call:
     id: str
     name: str
     arguments: str
+    derived_values: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Facts derived from the call so far, by the function that computes them."""
+
+    def derive(self, compute: Callable[[Call], T]) -> T:
+        """`compute(self)`, as `Message.derive`."""
+        try:
+            found: T = self.derived_values[compute]
+        except KeyError:
+            found = self.derived_values[compute] = compute(self)
+        return found
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)

@@ -109,6 +109,10 @@ def _note(found: ResultLookups, n: int, call: Call, source: ResultSource, callin
 
 def find_call_keys(call: Call) -> frozenset[str]:
     """The short texts in a call's arguments: the keys of the lookup."""
+    return call.derive(_find_call_keys)
+
+
+def _find_call_keys(call: Call) -> frozenset[str]:
     texts = (text.strip() for text in identifiers.read_argument_texts(call.arguments).split("\n"))
     return frozenset(text for text in texts if 4 <= len(text) <= MAX_KEY_CHARS)
 

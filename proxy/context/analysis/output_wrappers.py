@@ -87,11 +87,13 @@ def strip_line(line: str) -> str:
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
     line = line.lstrip()[:MAX_LINE_CHARS]
-    if "\x1b" in line:
-        line = _ANSI.sub("", line)
-    line = line.strip()
+    line = _remove_colours(line).strip()
     found = _TASK.match(line)
     return line[found.end() :].lstrip() if found is not None else line
+
+
+def _remove_colours(line: str) -> str:
+    return _ANSI.sub("", line) if "\x1b" in line else line
 
 
 def has_content(line: str) -> bool:
@@ -114,7 +116,8 @@ def find_exit_codes(rows: Sequence[str]) -> list[tuple[int, int]]:
     """Return (exit code, line) of each line at the ends of a result that contains only an exit code."""
     found: list[tuple[int, int]] = []
     for n in _find_edges(rows):
-        match = _CODE.fullmatch(_ANSI.sub("", line)) if len(line := rows[n].strip()) < SHORT_LINE_CHARS else None
+        line = rows[n].strip()
+        match = _CODE.fullmatch(_remove_colours(line)) if len(line) < SHORT_LINE_CHARS else None
         if match is not None:
             found.append((next(int(group) for group in match.groups() if group is not None), n))
     return found

@@ -221,6 +221,10 @@ def is_same_file(first: str, second: str) -> bool:
 def find_source(call: Call) -> ResultSource:
     """Return the source of a call's result, by the words of the tool's name, its arguments and, for a shell, the
     command."""
+    return call.derive(_find_source)
+
+
+def _find_source(call: Call) -> ResultSource:
     checkpoint()
     name, arguments = _unwrap_call(call.name, identifiers.parse_arguments(call.arguments))
     whole = f"{call.name} {canonicalize_arguments(call.arguments)}"
