@@ -31,6 +31,7 @@ from proxy.cli.logs import set_up_logging
 from proxy.cli.wire_formats import find_plain_model, find_wire_format
 from proxy.errors import ConfigError
 from proxy.settings.load import DEMO, Settings, copy_environment, mask_password
+from proxy.version import VERSION
 from proxy.web.app import create_app
 from proxy.web.metrics_listener import MetricsServer, create_metrics_app
 from proxy.web.server import make_connection_class
@@ -275,7 +276,7 @@ def print_address(
     bold, dim, cyan, plain = ("\x1b[1m", "\x1b[2m", "\x1b[36m", "\x1b[0m") if coloured else ("", "", "", "")
     rows = list(_list_facts(settings, url))
     width = max(len(name) for name, _ in rows)
-    lines = [f"\n{bold}agent-context-proxy{plain}"]
+    lines = [f"\n{bold}context-proxy{plain} {VERSION}"]
     for name, value in rows:
         colour = cyan if value.startswith(url.removesuffix("/v1")) else ""
         lines.append(f"{bold}{name:{width}}{plain}  {colour}{value}{plain if colour else ''}")

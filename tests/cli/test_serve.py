@@ -20,6 +20,7 @@ import pytest
 from proxy.cli.serve import make_base_url, make_examples, open_listener, print_address, read_with_keys
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
+from proxy.version import VERSION
 
 
 @contextmanager
@@ -250,6 +251,7 @@ def test_with_keys_the_examples_send_one_and_it_is_said_how_many_there_are() -> 
     assert 'default_headers={"x-context-key": environ["CONTEXT_KEY"]}' in python
     written = io.StringIO()
     print_address(settings, "http://h/v1", written)
+    assert written.getvalue().startswith(f"\ncontext-proxy {VERSION}\n")
     assert re.search(r"keys +1\b", written.getvalue())
     assert "abab" not in written.getvalue()
 

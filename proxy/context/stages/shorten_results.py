@@ -27,7 +27,7 @@ _Written = tuple[int, ShellCommand, ContentKind, str]
 """(index, command that the message is the result of, kind, stub)"""
 
 
-class _Candidate(NamedTuple):
+class ShortenCandidate(NamedTuple):
     """A result that may be shortened."""
 
     message_index: int
@@ -145,7 +145,7 @@ class ShortenResults(Stage):
             return True
         return outcome.read_outcome(view.messages[n], command).verdict == "failed"
 
-    def _open(self, view: View, begin: int, known: list[_Candidate] | None) -> list[_Candidate]:
+    def _open(self, view: View, begin: int, known: list[ShortenCandidate] | None) -> list[ShortenCandidate]:
         """Return the results that can be shortened and for which the stub saves enough."""
         found = list(known or ())
         kept = find_referred_lines(view)
@@ -159,7 +159,7 @@ class ShortenResults(Stage):
             left = estimate_stub_chars(message, command, content=kind) + _referred_chars(view, n, kept)
             after = left * whole // max(1, len(message.text)) + 12
             if after <= view.tokens[n] - whole * self.save:
-                found.append(_Candidate(n, kind, after, command, self._waits_for_rent(view, n, command)))
+                found.append(ShortenCandidate(n, kind, after, command, self._waits_for_rent(view, n, command)))
         return found
 
     def _rules(self, view: View, n: int, kind: ContentKind, results_by_step: Mapping[int, int]) -> StalenessRules:
