@@ -70,6 +70,9 @@ class Model:
     """Place of a text of the proxy after a tool result: appended to the result, in a user message, or nowhere."""
     alternate: bool = False
     """True if the upstream insists that user and assistant take turns (WIRE.md W5)."""
+    user_first: bool = False
+    """True if the upstream refuses a conversation that begins with the assistant. Messages and Gemini do so for every
+    model."""
     own: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False)
     """Settings of a policy or a stage for this model alone: the tables `[models."NAME".POLICY]`."""
     partial: tuple[str, ...] | None = field(default=None, compare=False)
@@ -112,6 +115,12 @@ def without_cache(model: Model) -> Model:
 def with_long_cache(model: Model) -> Model:
     """The model for a client that pays for the longer lifetime of the provider's cache."""
     return replace(model, w=model.w if model.w_long is None else model.w_long, ttl_s=max(model.ttl_s, model.ttl_long_s))
+
+
+@lru_cache(maxsize=256)
+def with_user_first(model: Model) -> Model:
+    """The model in a wire format whose conversations begin with a user message."""
+    return replace(model, user_first=True)
 
 
 NON_SETTING_FIELDS = {"name", "own", "partial"}

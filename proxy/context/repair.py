@@ -64,7 +64,9 @@ def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[b
     for before, after in pairwise(stay):
         if after - before > 1 and _may_not_follow(view, before, after):
             _bring_back(view, edits, edits_in_force, _parting(view, before, after, steps, edits_in_force))
-    if view.model.alternate or view.strategy in USER_FIRST_STRATEGIES or not view.messages[0].is_system:
+    model = view.model
+    is_user_first = model.alternate or model.user_first or view.strategy in USER_FIRST_STRATEGIES
+    if is_user_first or not view.messages[0].is_system:
         _bring_back(view, edits, edits_in_force, _opening(view, edits, edits_in_force))
     return edits
 

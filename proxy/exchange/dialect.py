@@ -116,6 +116,8 @@ class Dialect:
     """True if the reader takes the path with its query, which says a part of the request."""
     read_held_request: Callable[[bytes, SizeLimits | None, Sequence[bytes]], WireRequest] | None = None
     """The reader of a request whose history the provider holds, with the messages of it that are known."""
+    is_user_first: bool = False
+    """True if providers refuse a conversation that begins with the assistant, whichever upstream it goes to."""
     has_comments: bool = True
     """True if clients skip comments in a stream. A blank line between two events is skipped by all."""
     find_session_names: Callable[[Mapping[str, str], Any], list[str]] = lambda *_: []
@@ -211,6 +213,7 @@ def _hide_clearing(body: bytes, _: frozenset[str], hidden_member: bytes = b"") -
 
 MESSAGES = Dialect(
     name="messages",
+    is_user_first=True,
     make_relay=MessagesRelay,
     read_answer=messages_body.read_answer,
     remove_blocks=messages_body.remove_blocks,
@@ -262,6 +265,7 @@ RESPONSES = Dialect(
 )
 GEMINI = Dialect(
     name="gemini",
+    is_user_first=True,
     make_relay=GeminiRelay,
     read_answer=gemini_body.read_answer,
     remove_blocks=gemini_body.remove_blocks,

@@ -16,7 +16,7 @@ from proxy.chat.message import PrefixCache, Request, cancellation_check
 from proxy.chat.tokens import TokenCounter
 from proxy.context.apply_decisions import rewrite_remaining
 from proxy.context.branch_state import BranchState
-from proxy.context.models import with_long_cache
+from proxy.context.models import with_long_cache, with_user_first
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, RewriteInputs
 from proxy.context.policy import Policy
@@ -105,6 +105,8 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     if (trace := CURRENT.get()) is not None:
         trace.model = request.model
     model = lookups.look_up_model(services, request.model)
+    if dialect.is_user_first:
+        model = with_user_first(model)
     named = locate.find_session_name(incoming.session, headers, request, services.settings.identity)
     if named is None and wire is not None:
         named = next(iter(dialect.find_session_names(headers, wire)), None)

@@ -29,6 +29,7 @@ from tests.strict_gemini import StrictGemini
 Json = dict[str, Any]
 LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
 STEPS = 25
+END_TEXT: Json = {"text": "All done."}
 STREAMING = pytest.mark.parametrize("stream", ["", "events", "list"], ids=["body", "events", "list"])
 
 
@@ -278,3 +279,16 @@ async def test_errors_have_googles_shape() -> None:
         found = await proxy.post(body, b"x-goog-api-key: k", path=path, key="")
         assert found.json()["error"].keys() == {"code", "message", "status"}
         assert found.json()["error"]["code"] == found.status >= 500
+
+
+async def test_a_prompt_begins_with_the_users_content_whatever_leaves_it(tmp_path: Path) -> None:
+    """`progressive` keeps old results and lets their prompts go: the first call then had no prompt before it."""
+    model = StrictGemini(*(step(n) for n in range(3)), [{"text": "Done."}], *(step(n) for n in range(25)), [END_TEXT])
+    tree: dict[str, Any] = {"policy": "progressive", "db": str(tmp_path / "a.sqlite3")}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        agent = GeminiAgent(proxy, look)
+        await agent.work("Find the fault.")
+        await agent.work("Mend it.")
+        outcomes = await proxy.outcomes()
+    assert model.refusals == []
+    assert {fallback for _, _, fallback in outcomes} == {None}

@@ -10,9 +10,11 @@ import pytest
 from proxy.errors import ConfigError
 from tests.context.research import step, working
 from tests.conversations import Json, assistant, user
+from tests.dialect_agents import MessagesAgent
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls
+from tests.strict_messages import StrictMessages
 
 SOURCE = "ERROR: You're repeating yourself. Take action immediately."
 SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
@@ -269,3 +271,16 @@ async def test_b5_what_the_model_goes_on_with_is_left_and_told_with_the_next_req
         assert model.texts()[-1] == f"Go on with another thing\n\n{SOURCE}"
         await agent.say("And on with a third")
         assert SOURCE not in model.texts()[-1], "it was told once"
+
+
+async def test_messages_begin_with_the_user_whatever_leaves_the_prompt() -> None:
+    call = {"type": "tool_use", "name": "read", "input": {"path": "a.py"}}
+    steps = [[{"type": "text", "text": f"Step {n}."}, {**call, "id": f"toolu_{n}"}] for n in range(28)]
+    model = StrictMessages(*steps[:3], "Done.", *steps[3:], "All done.")
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        agent = MessagesAgent(proxy, lambda name, arguments: f"{name} {arguments} " * 200)
+        await agent.work("Find the fault.")
+        await agent.work("Mend it.")
+        outcomes = await proxy.outcomes()
+    assert model.refusals == []
+    assert {fallback for _, _, fallback in outcomes} == {None}
