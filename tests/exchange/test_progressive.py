@@ -275,7 +275,9 @@ async def test_b5_what_the_model_goes_on_with_is_left_and_told_with_the_next_req
 
 async def test_messages_begin_with_the_user_whatever_leaves_the_prompt() -> None:
     call = {"type": "tool_use", "name": "read", "input": {"path": "a.py"}}
-    steps = [[{"type": "text", "text": f"Step {n}."}, {**call, "id": f"toolu_{n}"}] for n in range(28)]
+    steps: list[list[Json]] = [
+        [{"type": "text", "text": f"Step {n}."}, {**call, "id": f"toolu_{n}"}] for n in range(28)
+    ]
     model = StrictMessages(*steps[:3], "Done.", *steps[3:], "All done.")
     async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
         agent = MessagesAgent(proxy, lambda name, arguments: f"{name} {arguments} " * 200)
