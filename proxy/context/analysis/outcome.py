@@ -8,25 +8,22 @@ of a known runner, and a result without a reported failure. The runners are a ta
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from proxy.chat import json_spans
 from proxy.chat.json_spans import decode_embedded
-from proxy.chat.message import Message, checkpoint
-from proxy.context.analysis import output_wrappers, runners
+from proxy.chat.message import Message
+from proxy.context.analysis import outcome_lines, output_wrappers, runners
+from proxy.context.analysis.outcome_lines import HEAD_LINES, MAX_LAST_LINES, TAIL_LINES, OutcomeLines
 from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CHARS, has_content, strip_line
 from proxy.context.analysis.shell_commands import MAX_STORED_CHARS, PLAIN_CALL, ShellCommand
 
 Verdict = Literal["succeeded", "failed", "unknown"]
 
-MAX_LAST_LINES = 3
-"""Number of last lines with content that stay."""
 MAX_FAILURES = 8
 """Maximum number of failures whose first lines stay: half from the front, half from the end."""
 MAX_FAILURE_CHARS = 1600
@@ -66,8 +63,6 @@ _EDIT_FAILED = re.compile(
     re.IGNORECASE,
 )
 """The beginning of the result of an edit that changed nothing, or that was reverted."""
-_COUNTED_TESTS = re.compile(r"Ran [1-9]")
-"""The line with which unittest reports that it ran any tests."""
 _HUNK_FAILED = re.compile(r"[1-9]\d* out of \d+ hunks? (?:FAILED|failed)")
 _COUNTER = re.compile(
     r"(?:num|number|total|count|n|rows?|files?|lines?|edits?|hunks?|records?|documents?|items?)?(?:of)?"
@@ -84,8 +79,6 @@ _BRIEF = 300
 _CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
 _OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
 _REASONS = ("reason", "message", "detail", "details")
-HEAD_LINES, TAIL_LINES = 2000, 6000
-"""Numbers of lines at the front and at the end that are examined. A result with more lines never proves success."""
 _PARSED = 400_000
 """Maximum number of characters of a result that is parsed as JSON, if it does not have too many values."""
 
@@ -236,17 +229,21 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     if command.kind == "call":
         return _read_call_outcome(given, first, edits=command.edits_file)
     code, shown = _find_exit_code(given)
-    tail = _find_last_lines(rows, MAX_LAST_LINES if command.kind == "run" else 1)
+    tail = outcome_lines.find_last_lines(rows, MAX_LAST_LINES if command.kind == "run" else 1)
     if command.kind == "look":
         return _read_look_outcome(given, command, code, shown, tail, first)
-    found = _find_outcome_lines(rows, set(shown))
-    last = strip_line(rows[tail[-1]]) if tail else ""
+    found = outcome_lines.find_outcome_lines(rows, set(shown))
+    final = found.final
+    last = strip_line(rows[final]) if final is not None else ""
     patterns = runners.compile_patterns()
     state = output_wrappers.find_state(rows, [*tail, *([] if first is None else [first])])
     timed_out = code == 124 or bool(state.timeouts)
     ends_badly = bool(last) and (
-        patterns.error.match(last) is not None or bool(found.failed and found.failed[-1] == tail[-1])
+        patterns.error.match(last) is not None
+        or final in found.failed[-1:]
+        or outcome_lines.ends_block(rows, final, patterns.traceback)
     )
+    ends_badly = ends_badly and not outcome_lines.ends_block(rows, final, patterns.ignored_error)
     found_none = code == 1 or (code is None and given.failed is True)  # a search that finds nothing is no failure
     nothing_found = found_none and command.is_search and not found.failed
     verdict = _verdict(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
@@ -282,7 +279,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
 def _verdict(
     command: ShellCommand,
     code: int | None,
-    found: _OutcomeLines,
+    found: OutcomeLines,
     *,
     timed_out: bool,
     ends_badly: bool,
@@ -301,6 +298,9 @@ def _verdict(
         return "succeeded"
     passed = bool(found.passed) or (not command.output_cut and bool(found.part or found.last))
     if not passed or runners.compile_patterns().repeating_command.search(command.text):
+        return "unknown"
+    # A script may go on after the run that it started, and not pass on its failure.
+    if command.text and not found.ends_last and not (command.output_cut or _ends_with_runner(command)):
         return "unknown"
     # Of several commands, the success of one proves nothing of the others. The exception is a chain of `&&`, which
     # stops at a failure, with the success at its end.
@@ -331,7 +331,7 @@ def _is_chain(command: ShellCommand) -> bool:
     return [part for part in parts if part in runs] == runs
 
 
-def _reports_error(rows: Sequence[str], found: _OutcomeLines, command: ShellCommand) -> bool:
+def _reports_error(rows: Sequence[str], found: OutcomeLines, command: ShellCommand) -> bool:
     """True if a line reports an error that is not the runner's own.
 
     Lines before the summary of a command that is a runner come from tests that passed. A script may print an error
@@ -340,7 +340,7 @@ def _reports_error(rows: Sequence[str], found: _OutcomeLines, command: ShellComm
     patterns = runners.compile_patterns()
     start = 0
     if command.is_single and patterns.runner_command.match(command.core):
-        start = max([*found.passed, *found.part, *found.last], default=-1) + 1
+        start = found.success + 1
     logged = False
     for line in rows[start:]:
         begins = strip_line(line[:MAX_LINE_CHARS])[:SHORT_LINE_CHARS]
@@ -357,84 +357,6 @@ def _reports_error(rows: Sequence[str], found: _OutcomeLines, command: ShellComm
     return False
 
 
-class _OutcomeLines(NamedTuple):
-    """The lines that report the outcome of a run."""
-
-    failed: list[int]
-    """Lines that report a failure."""
-    passed: list[int]
-    """Lines that report full success."""
-    part: list[int]
-    """Lines that report a success in part."""
-    last: list[int]
-    """Lines that report success as the last line of a run."""
-    words: list[int]
-    """Lines that have words of success and no figure."""
-    ends: list[int]
-    """The last lines with content."""
-
-    @property
-    def ends_well(self) -> bool:
-        """True if a line of success is among the last lines."""
-        return bool(self.ends) and max([*self.passed, *self.part, *self.last], default=-1) >= self.ends[0]
-
-
-def _find_outcome_lines(rows: Sequence[str], but: set[int]) -> _OutcomeLines:
-    patterns = runners.compile_patterns()
-    found = _OutcomeLines([], [], [], [], [], _find_last_lines(rows, MAX_LAST_LINES))
-    final = found.ends[-1] if found.ends else None
-    for n in _candidates(rows):
-        if n in but or HEAD_LINES <= n < len(rows) - TAIL_LINES or len(rows[n]) > MAX_LINE_CHARS:
-            continue
-        line = strip_line(rows[n])
-        if len(line) > SHORT_LINE_CHARS or not line:
-            continue
-        kind = (
-            found.passed if patterns.passed.match(line)
-            else found.part if patterns.part.match(line)
-            else found.last if n == final and patterns.last.match(line)
-            else None
-        )  # fmt: skip
-        if patterns.failed.match(line) or _failed_below(rows, n, line):
-            found.failed.append(n)
-        elif kind is not None:
-            (found.failed if patterns.failure_count.search(line) else kind).append(n)
-        elif patterns.success_words.match(line):
-            found.words.append(n)
-    ends = max([*found.passed, *found.part], default=-1)
-    found.failed[:] = [n for n in found.failed if n > ends or not patterns.printed.match(strip_line(rows[n]))]
-    # `OK` is a line of unittest only after the number of tests that it ran.
-    if found.passed and all(strip_line(rows[n]).startswith("OK") for n in found.passed):
-        counted = any(_COUNTED_TESTS.match(strip_line(line)) for n in found.passed for line in rows[max(0, n - 4) : n])
-        if not counted:
-            found.words[:0] = [n for n in found.passed if "test" not in rows[n]]
-            found.passed[:] = [n for n in found.passed if "test" in rows[n]]
-    return found
-
-
-def _failed_below(rows: Sequence[str], n: int, line: str) -> bool:
-    """True if a line and one above it together report a failure of the run."""
-    return any(
-        below.match(line) and any(above.match(strip_line(row)) for row in rows[max(0, n - 4) : n])
-        for below, above in runners.compile_patterns().below
-    )
-
-
-def _candidates(rows: Sequence[str]) -> list[int]:
-    """Return the lines that may report the outcome of a run: those with one of `runners.OUTCOME_WORDS`."""
-    small = "\n".join(rows).lower()
-    starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
-    found: set[int] = set()
-    for word in runners.OUTCOME_WORDS:
-        checkpoint()
-        at = small.find(word)
-        while at >= 0:
-            n = bisect_right(starts, at) - 1
-            found.add(n)
-            at = small.find(word, starts[n + 1])
-    return sorted(found)
-
-
 def _find_exit_code(given: ResultLines) -> tuple[int | None, list[int]]:
     """Return the exit code and the lines that show it. A code other than 0 has priority over 0."""
     rows = given.lines
@@ -448,17 +370,6 @@ def _find_exit_code(given: ResultLines) -> tuple[int | None, list[int]]:
 
 def _shown_in(rows: Sequence[str]) -> list[int]:
     return [n for n, line in enumerate(rows) if any(f'"{name}"' in line for name in _CODES)][:1]
-
-
-def _find_last_lines(rows: Sequence[str], most: int) -> list[int]:
-    """Return the last `most` lines with content, in order."""
-    found: list[int] = []
-    for n in range(len(rows) - 1, -1, -1):
-        if has_content(strip_line(rows[n])):
-            found.append(n)
-            if len(found) == most:
-                break
-    return found[::-1]
 
 
 def _failures(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[int, ...]:

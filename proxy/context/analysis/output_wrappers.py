@@ -52,8 +52,8 @@ _LABEL = re.compile(
 _TELLS = re.compile(r"[^\W_]{2}")
 _TIMED_OUT = re.compile(
     r"\W*(?:error\W+)?(?:the\s+)?(?:last\s+)?(?:tool\s+)?(?:command|call|process|execution|operation|request|script)\b"
-    r".{0,200}?\btimed out\b"
-    r"|\W*(?:error\W+)?(?:timed out|timeout)\b(?: after| \(|:|$)"
+    r".{0,200}?\btimed out\b(?!.*\bretr(?:y|ying|ied|ies)\b)"
+    r"|\W*(?:error\W+)?(?:timed out|timeout)\b(?: after| \(|:(?!\s*[\d.]*\s*\w*$)|$)"
     r"|\W*(?:\w+ )?(?:tool|command|process)\b.{0,60}?\bexceed(?:ed|ing) (?:the |its )?time(?:out|[ -]?limit)\b"
     r"|\W*status>timed?[_ ]?out<",
     re.IGNORECASE,
@@ -65,6 +65,7 @@ _UNFINISHED = re.compile(
     r" (?:aborted|cancell?ed|interrupted|killed|terminated|moved to (?:the )?background)\b"
     r"(?! (?:successfully|normally|with))"
     r"|(?:the )?(?:command|process|script)(?: is)?(?: still)? running\b"
+    r"|\w+\W[^{}]{0,200}\"interrupted\": ?true\b|interrupted\": ?true\b"
     r"|request interrupted by user\b|the command has no new output\b"
     r"|status>(?:running|pending|killed|stopped|cancell?ed)<)",
     re.IGNORECASE,

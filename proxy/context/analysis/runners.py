@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from proxy.context.analysis import general_lines
+
 
 @dataclass(frozen=True, slots=True)
 class Runner:
@@ -28,6 +30,10 @@ class Runner:
     """Lines of `failed` that a tested program may print itself: a later line of success overrules them."""
     last: tuple[str, ...] = ()
     """Lines that report success only as the last line."""
+    begins: tuple[str, ...] = ()
+    """Lines that begin a part of a run: a success above the last of them proves nothing of that part."""
+    whole: tuple[tuple[str, str], ...] = ()
+    """Pairs of (a line that reports the success of the whole run, a line that has to stand before it)."""
     below: tuple[tuple[str, str], ...] = ()
     """Pairs of (a line, the beginning of one of the few lines above it): together they report a failure of the run."""
     detail: tuple[tuple[str, int], ...] = ()
@@ -43,13 +49,17 @@ RUNNERS = (
             r"[1-9]\d* (?:failed|errors?), .*\bpassed\b",
             r"(?:FAILED|ERROR) \S+(?:::|\.py)",
             r"=+ (?:FAILURES|ERRORS) =+$",
-            r"!+ .*(?:Interrupted|stopping after).* !+$",
+            r"!+ .*(?:Interrupted|stopping after|KeyboardInterrupt).* !+$",
             r"ERROR: (?:not found|file or directory not found|usage)", r"(?:=+ )?no tests ran in [\d.]+",
             r"(?:ERROR: )?Coverage failure: ", r"ERROR: Coverage for \w+ ",
             r"FAIL Required test coverage", r"INTERNALERROR>",
         ),
+        # A test may print or log such a line. The total has a failure of the runner's own.
+        printed=(r"(?:FAILED|ERROR) \S+(?:::|\.py)",),
+        begins=(r"=+ test session starts =+$",),
         passed=(r"=+ .*\b[1-9]\d* passed\b.*=+$", r"[1-9]\d* passed\b.*\bin [\d.]+"),
-        detail=((r"E {3,}\S", 0), (r"(?:FAILED|ERROR) \S+(?:::|\.py)", 0), (r"ERROR: ", 0)),
+        detail=((r"E {3,}\S", 0), (r"(?:FAILED|ERROR) \S+(?:::|\.py)", 0), (r"ERROR: ", 0),
+                (r"worker '\w+' crashed ", 0)),
     ),
     Runner(
         "unittest",
@@ -63,9 +73,12 @@ RUNNERS = (
             r"--- FAIL: ", r"FAIL$", r"FAIL\s+\S+(?:\s|$)", r"(?:\S+: )?exit status [1-9]",
             r"panic: ", r"fatal error: ", r"signal: \w+",
             r"go: .*(?:cannot find|errors parsing|no required module|unknown revision)",
+            r"\{\"(?:Time|ImportPath|Action)\":.*\"Action\":\"(?:build-)?fail\"",
         ),
         printed=(r"panic: ", r"fatal error: "),
-        part=(r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))(?!.*no tests to run)",),
+        part=(r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))(?!.*no tests to run)",
+              r"\{\"Time\":\"[^\"]*\",\"Action\":\"pass\",\"Package\":\"[^\"]*\",\"Elapsed\""),
+        begins=(r"=== RUN ",),
         last=(r"PASS$",),
         detail=((r"--- FAIL: ", 1), (r"panic: ", 0), (r"\S+\.go:\d+:\d+: ", 0), (r"\S+_test\.go:\d+: ", 0),
                 (r"Error:\s", 1), (r"FAIL\s+\S+ \[", 0), (r"go: ", 0)),
@@ -75,9 +88,10 @@ RUNNERS = (
         failed=(
             r"test result: FAILED",
             r"error: (?:could not compile|aborting due|test failed|\d+ targets? failed|process didn't)",
-            r"error(?:\[E\d+\])?: ", r"test \S.* \.\.\. FAILED$", r"thread '.*' .*panicked at",
+            r"error(?:\[E\d+\])?: (?![-+]?[\d.]+%?$)", r"test \S.* \.\.\. FAILED$", r"thread '.*' .*panicked at",
         ),
         printed=(r"thread '.*' .*panicked at",),
+        begins=(r"running [1-9]\d* tests?$",),
         part=(r"test result: ok\b(?!\. 0 passed)",),
         last=(r"Finished .*\btarget",),
         detail=((r"error(?:\[E\d+\])?: ", 1), (r"thread '.*' .*panicked at", 1), (r"test \S.* \.\.\. FAILED$", 0)),
@@ -87,10 +101,12 @@ RUNNERS = (
         failed=(
             r"npm (?:ERR!|error)(?:\s|$)", r"\S*\bERR_PNPM", r"\W*ELIFECYCLE", r"error Command failed",
             r"error: script \".*\" exited", r"\W*Lifecycle script .* failed",
+            r"\u27a4 YN0000: \W*Failed with errors", r"husky - .*\b(?:exited with|failed)",
         ),
         last=(r"(?:added|changed|removed|up to date)\b.*\bin \d", r"audited \d+ packages", r"found 0 vulnerabilities",
-              r"Done in [\d.]+"),
-        detail=((r"npm (?:ERR!|error) (?!A complete log|code E?LIFECYCLE)\S", 0), (r"\S*\bERR_PNPM", 0)),
+              r"Done in [\d.]+", r"[1-9]\d* packages? installed \["),
+        detail=((r"npm (?:ERR!|error) (?!A complete log|code E?LIFECYCLE)\S", 0), (r"\S*\bERR_PNPM", 0),
+                (r"\u27a4 YN(?!0000)\d{4}: \u2502 (?!.*(?:fetched|deprecated))\S", 0)),
     ),
     Runner(
         "jest",
@@ -98,10 +114,11 @@ RUNNERS = (
             r"Test(?:s|\ Suites):\s.*\b[1-9]\d* failed", r"FAIL\s+\S+\.\w+",
             r"Snapshot(?:s|\ Summary).*\b[1-9]\d* .*failed",
             r"(?:Jest: )?\"?global\"? coverage threshold .* not met", r"Jest: .*threshold .* not met",
+            r"No tests found, exiting with code [1-9]",
         ),
         # A suite that could not be loaded has failed, and its tests do not count: `Tests:` alone proves nothing.
-        passed=(r"Test Suites:\s+(?!.*\bfailed).*\b[1-9]\d* passed, \d+ total",),
-        detail=((r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
+        passed=(r"Test Suites:\s+(?!.*\bfailed).*\b[1-9]\d* passed, (?:\d+ of )?\d+ total",),
+        detail=((r"No tests found, exiting", 0), (r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
     ),
     Runner(
         "vitest",
@@ -123,6 +140,17 @@ RUNNERS = (
         detail=((r"\d+\) \S", 2), (r"not ok \d", 2)),
     ),
     Runner(
+        "cypress, ava, tap-spec, nx",
+        failed=(
+            r"\W*[1-9]\d* of \d+ failed \(", r"failing: +[1-9]\d*$", r"Failed Tests: There w\w+ [1-9]",
+            r"[1-9]\d* (?:uncaught exceptions?|unhandled rejections?)$",
+            r"\W*\d+/\d+ targets? failed", r"NX +(?:Ran|Running) .*\bfailed$",
+        ),
+        passed=(r"\W*All specs passed!", r"NX +Successfully ran targets? "),
+        last=(r"[1-9]\d* tests? passed$",),
+        detail=((r"\u2718 \[fail\]: ", 0),),
+    ),
+    Runner(
         "rspec, phpunit, ctest, dotnet, swift, elixir",
         failed=(
             r"\d+ (?:examples?|tests?|runs|scenarios?), .*\b[1-9]\d* (?:failures?|errors?|failed)", r"FAILURES!$",
@@ -131,16 +159,79 @@ RUNNERS = (
             r"Test summary: .*\bfailed: [1-9]", r"The active test run was aborted", r"Test Run Aborted",
             r"No tests were found!!!",
             r"Build (?:FAILED|failed with)", r"Executed \d+ tests?, with [1-9]", r"Test Suite .* failed",
-            r"\*\* \(\w+Error\)",
+            r"\*\* \((?:[\w.]+Error|Mix)\)", r"== Compilation error in file ", r"Compilation failed due to warnings",
+            r"\W*Test run with \d+ tests? .*\bfailed after", r"MSBUILD : error ",
         ),
+        printed=(r"\*\* \([\w.]+Error\)",),
         passed=(
             r"[1-9]\d* (?:examples?|tests?|runs)\b.*\b0 failures(?!.*[1-9]\d* errors)",
             r"OK \(\d+ tests?, \d+ assertions",
             r"100% tests passed", r"\W*Passed!\s+- Failed:\s+0", r"Build succeeded",
             r"Test summary: (?=.*\bsucceeded: [1-9]).*\bfailed: 0",
-            r"Executed [1-9]\d* tests?, with 0 failures",
+            r"Executed [1-9]\d* tests?, with 0 failures", r"\W*Test run with [1-9]\d* tests? .*\bpassed after",
         ),
-        detail=((r"rspec \./", 0), (r"\s*Failed \S+ \[", 2)),
+        last=(r"Build complete!",),
+        detail=((r"rspec \./", 0), (r"\s*Failed \S+ \[", 2), (r"Failure/Error: ", 2), (r"== Compilation error ", 1)),
+    ),
+    Runner(
+        "pest, phpstan, composer, php",
+        failed=(
+            r"\[ERROR\] Found [1-9]", r"Your requirements could not be resolved", r"Errors parsing \S",
+            r"(?:PHP )?(?:Parse|Fatal) error: ",
+        ),
+        printed=(r"(?:PHP )?(?:Parse|Fatal) error: ",),
+        passed=(
+            r"Tests: +(?:[1-9]\d* (?!failed|errors?|passed)\w+, )*[1-9]\d* passed \(\d+ assertions?\)",
+            r"(?:\[OK\] )?No errors$",
+        ),
+        last=(r"No syntax errors detected in ",),
+        detail=((r"FAILED +\S+ > ", 1), (r"(?:PHP )?(?:Parse|Fatal) error: ", 0), (r"Problem \d+$", 1)),
+    ),
+    Runner(
+        "ruby",
+        failed=(
+            r"\S*(?:rake|rails) aborted!", r"\S+:\d+:in ['`].*\([A-Z][\w:]+\)$", r"version solving has failed",
+            r"Could not find (?:compatible versions|gem )",
+            r"[1-9]\d* files? inspected, [1-9]\d* offenses?\b(?!.*\bcorrected)",
+        ),
+        printed=(r"\S+:\d+:in ['`].*\([A-Z][\w:]+\)$",),
+        passed=(r"[1-9]\d* files? inspected, no offenses detected",),
+        last=(r"Bundle complete! ",),
+        detail=((r"\S*(?:rake|rails) aborted!", 2), (r"\S+:\d+:in ['`].*\([A-Z][\w:]+\)$", 0),
+                (r"Could not find (?:compatible versions|gem )", 2), (r"[\w:]+(?:Error|Exception): \S", 0)),
+    ),
+    Runner(
+        "uncaught exceptions",
+        failed=(
+            r"Exception in thread \"main\" ", r"lua[\d.]*: \S+:\d+: ", r"BEGIN failed--compilation aborted",
+            r"==\d+==ERROR: \w+Sanitizer", r"SUMMARY: \w+Sanitizer: ", r"\+ FullyQualifiedErrorId : ",
+            r".*\bis not recognized as (?:an internal or|the name of)",
+        ),
+        printed=(r"Exception in thread \"main\" ", r"\+ FullyQualifiedErrorId : ", r"lua[\d.]*: \S+:\d+: "),
+        detail=(
+            (r"Exception in thread \"", 0), (r"lua[\d.]*: \S+:\d+: ", 0), (r"Can't locate \S+ in @INC", 0),
+            (r"==\d+==ERROR: \w+Sanitizer", 0), (r"[A-Z][a-z]+-[A-Z]\w+ ?: \S", 0),
+            (r".*\bis not recognized as ", 0),
+        ),
+    ),
+    Runner(
+        "catch2, doctest, boost",
+        failed=(r"test cases: +\d+ \|.*[1-9]\d* failed", r"Status: FAILURE!$",
+                r"\*{3} [1-9]\d* failures? (?:is|are) detected"),
+        passed=(r"All tests passed \([1-9]\d* assertions? in ", r"Status: SUCCESS!$"),
+        whole=((r"\*{3} No errors detected", r"Running [1-9]\d* test cases?"),),
+        detail=((r"\S+:\d+: (?:FAILED|ERROR): ?", 1), (r"\S+:\d+: Failure$", 2)),
+    ),
+    Runner(
+        "behave, cucumber, robot",
+        failed=(
+            r"\d+ (?:features?|scenarios?|steps?) passed, (?:[1-9]\d* failed|.*[1-9]\d* undefined)",
+            r"\d+ (?:scenarios?|steps?) \(.*[1-9]\d* (?:failed|undefined|ambiguous)",
+            r"\d+ tests?, \d+ passed, [1-9]\d* failed",
+        ),
+        passed=(r"[1-9]\d* scenarios? passed, 0 failed", r"[1-9]\d* scenarios? \([1-9]\d* passed\)$"),
+        part=(r"[1-9]\d* tests?, [1-9]\d* passed, 0 failed",),
+        detail=((r"Assertion Failed: ", 0), (r"Failing scenarios:", 2), (r".*\| FAIL \|$", 1)),
     ),
     Runner(
         "tsc",
@@ -157,18 +248,23 @@ RUNNERS = (
             r".*\bundefined reference to ", r"\S*ld: .*(?:not found|cannot find)", r".*\bSegmentation fault\b",
             r".*\(core dumped\)",
             r"Undefined symbols for architecture",
+            r"\S+:\d+(?::\d+)?: (?:Fehler|erreur|errore|error fatal|\u9519\u8bef)\s?[:\uff1a]",
         ),
-        detail=((r"\S+:\d+(?::\d+)?: (?:fatal )?error: ", 0), (r".*\bundefined reference to ", 0), (r"\S*ld: ", 0)),
+        detail=((r"\S+:\d+(?::\d+)?: (?:fatal )?error: ", 0), (r".*\bundefined reference to ", 0), (r"\S*ld: ", 0),
+                (r"\S+:\d+(?::\d+)?: (?:Fehler|erreur|errore|error fatal|\u9519\u8bef)\s?[:\uff1a]", 0)),
     ),
     Runner(
         "make, ninja",
         failed=(
             r"\S*make(?:\.exe)?(?:\[\d+\])?: \*\*\*", r"ninja: (?:build stopped|error)", r"FAILED: \S",
             r"ERROR: Build did NOT complete", r"\S*make: .*\bError \d+(?! \(ignored\))(?!\d)",
-            r"error: Recipe `",
+            r"error: Recipe `", r"(?:Unexpected Pass|Fail|Timeout): +[1-9]\d*$",
         ),
-        last=(r"\S*make(?:\[\d+\])?: (?:Nothing to be done for|.* is up to date)", r"ninja: no work to do"),
-        detail=((r"\S*make(?:\[\d+\])?: \*\*\*", 0), (r"FAILED: \S", 1)),
+        whole=((r"Timeout: +0$", r"Ok: +[1-9]"),),
+        last=(r"\S*make(?:\[\d+\])?: (?:Nothing to be done for|.* is up to date)", r"ninja: no work to do",
+              r"(?:scons: )?done building targets\."),
+        detail=((r"\S*make(?:\[\d+\])?: \*\*\*", 0), (r"FAILED: \S", 1),
+                (r"\d+/\d+ \S.* (?:FAIL|TIMEOUT|ERROR) +[\d.]+s\b", 0)),
     ),
     Runner(
         "cmake",
@@ -196,29 +292,47 @@ RUNNERS = (
             r"Found [1-9]\d* errors?\b(?!.*\b0 remaining)", r"(?:\d+ files? )?would reformat",
             r"[1-9]\d* errors?, \d+ warnings?",
             r"\S+\.pyi?:\d+(?::\d+)?: error", r"\d+ files? would be reformatted", r"Would reformat: ", r"Oh no! ",
+            r"Found [1-9]\d* (?:diagnostics?|problems?)$", r"SystemCheckError: ", r"error\[[\w-]+\]: ",
         ),
         passed=(r"All checks passed!", r"Success: no issues found", r"0 errors, \d+ warnings?",
                 r"Found [1-9]\d* errors? \([1-9]\d* fixed, 0 remaining\)"),
-        last=(r"\d+ files? (?:already formatted|left unchanged|would be left unchanged)", r"All done!"),
+        last=(r"\d+ files? (?:already formatted|reformatted|left unchanged|would be left unchanged)", r"All done!"),
         detail=((r"\S+\.pyi?:\d+(?::\d+)?: ?(?:error|- error|[A-Z]{1,4}\d{3,4}\b)", 0)
                 , (r"[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S", 1),
-                (r"would reformat \S", 0)),
+                (r"would reformat \S", 0), (r"error\[[\w-]+\]: ", 1), (r"\S+: \(\w+\.E\d+\) ", 0)),
     ),
     Runner(
         "eslint, golangci-lint, prettier, pre-commit",
         failed=(
-            r"\W*[1-9]\d* problems?\b.*\b[1-9]\d* errors?\b", r"[1-9]\d* issues?:?$", r"\[warn\] Code style issues",
+            r"\W*[1-9]\d* problems?\b.*\b[1-9]\d* errors?\b", r"[1-9]\d* issues?(?: found\b.*|:)?$",
+            r"(?:\[warn\] )?Code style issues", r"Error occurred when checking code style",
+            r"ESLint found too many warnings", r"Oops! Something went wrong!", r"\S+\.go:\d+:\d+: .+ \([a-z]+\)$",
             r".*\.{3,}Failed$",
             r"\[?\w*\]? ?ERROR task failed",
         ),
-        passed=(r"0 issues\.?$", r"All matched files use Prettier"),
+        passed=(r"0 issues\.?$", r"All matched files use Prettier", r"No issues found!"),
+        last=(r"Checked [1-9]\d* files? in [\d.]+\w+\. (?:No fixes applied|Fixed \d+ files?)\.$",),
         detail=((r"\d+:\d+\s+error\s", 0), (r"\S+:\d+:\d+:? \S", 0), (r"- hook id: ", 2)),
+    ),
+    Runner(
+        "bundlers",
+        failed=(
+            r"(?:\S+ \()?webpack [\d.]+\)? compiled with [1-9]\d* errors?", r"Failed to compile\.$", r"Type error: ",
+            r"error during build:", r"[x\u2717] Build failed in [\d.]+", r"[1-9]\d* errors?$",
+            r"Application bundle generation failed",
+        ),
+        printed=(r"[1-9]\d* errors?$", r"Type error: "),
+        part=(r"(?:\S+ \()?webpack [\d.]+\)? compiled (?:successfully|with [1-9]\d* warnings?) in ",),
+        last=(r"\W*built in [\d.]+m?s$",),
+        detail=((r"ERROR in \S", 1), (r"error during build:", 1), (r"Failed to compile\.$", 2)),
     ),
     Runner(
         "bun, deno, playwright, zig",
         failed=(r"[1-9]\d* fail$", r"FAILED \| \d+ passed", r"[1-9]\d* failed\.?$",
-                r"\d+ passed; \d+ skipped; [1-9]\d* failed"),
+                r"\d+ passed; \d+ skipped; [1-9]\d* failed", r"[1-9]\d* (?:interrupted|did not run)$"),
         passed=(r"ok \| [1-9]\d* passed\b.*\| 0 failed",),
+        whole=((r"[1-9]\d* passed \([\d.]+(?:ms|s|m|h)\)$", r"Running [1-9]\d* tests? using "),
+               (r"0 fail$", r"[1-9]\d* pass$")),
         detail=((r"[1-9]\d* fail(?:ed)?\.?$", 1),),
     ),
     Runner(
@@ -226,25 +340,38 @@ RUNNERS = (
         failed=(
             r"\[  FAILED  \] ", r"\*\* (?:TEST|BUILD) FAILED \*\*", r"\d\d:\d\d \+\d+(?: ~\d+)? -[1-9]",
             r"Summary \[.*\b[1-9]\d* (?:failed|timed out)\b", r"Failed tests:$", r".*\bTests unsuccessful$",
-            r"Result: (?:FAIL|NOTESTS)$",
+            r"Result: (?:FAIL|NOTESTS)$", r"Tests: succeeded \d+, failed [1-9]",
+            r"\((?:\S+ / )?(?:Compile|Test|\w+Test) / \w+\) ", r"(?:one|two|three|four|five|\d+) errors? found$",
         ),
         passed=(
             r"\[  PASSED  \] [1-9]\d* tests?\.$", r"\*\* (?:TEST|BUILD) SUCCEEDED \*\*",
             r"\d\d:\d\d \+[1-9]\d*(?: ~\d+)?: All tests passed!", r"Result: PASS$",
             r"Summary \[.*\b[1-9]\d* tests? run: [1-9]\d* passed(?!.*(?:failed|timed out))",
         ),
-        detail=((r"\[  FAILED  \] \S+", 0), (r"FAIL \[ +[\d.]+s\] ", 0)),
+        part=(r"Tests: succeeded [1-9]\d*, failed 0, canceled 0",),
+        detail=((r"\[  FAILED  \] \S+", 0), (r"FAIL \[ +[\d.]+s\] ", 0), (r"- .*\*{3} FAILED \*{3}", 1),
+                (r"# +Failed test\b", 3)),
+    ),
+    Runner(
+        "leiningen, testthat, foundry",
+        failed=(r"\[ FAIL [1-9]", r"Suite result: FAILED", r"Encountered a total of [1-9]\d* failing"),
+        passed=(r"\[ FAIL 0 \| WARN \d+ \| SKIP \d+ \| PASS [1-9]\d* \]",),
+        part=(r"Suite result: ok\. [1-9]\d* passed; 0 failed",),
+        whole=((r"0 failures, 0 errors\.$", r"Ran [1-9]\d* tests? containing "),),
+        detail=((r"FAIL in \(", 2), (r"\[FAIL\b", 0)),
     ),
     Runner(
         "tox, nox",
         failed=(r"\S+: FAIL code -?\d", r"\W*evaluation failed :\(", r"(?:nox > )?Session \S+.* failed\b",
                 r"(?:nox > )?\* \S+: failed$", r"ERROR: +\S+: (?:commands|could not|parallel child)"),
+        last=(r"congratulations :\)", r"(?:nox > )?Session \S+.* was successful"),
         detail=((r"\S+: FAIL code -?\d", 0), (r"(?:nox > )?Session \S+.* failed\b", 0)),
     ),
     Runner(
         "terraform",
         failed=(r"\u2502 Error: \S",),
-        passed=(r"Apply complete! Resources: ",),
+        passed=(r"(?:Apply|Destroy) complete! Resources: ",),
+        last=(r"Success! The configuration is valid",),
         below=((r"(?:\u2502 *)?on \S+\.(?:tf|tfvars|tf\.json|hcl) line \d", r"(?:\u2502 )?Error: \S"),),
         detail=((r"\u2502 Error: \S", 1),),
     ),
@@ -258,7 +385,8 @@ RUNNERS = (
         failed=(
             r"ERROR: failed to (?:solve|build)", r"failed to solve: ",
             r"The command '.*' returned a non-zero code: [1-9]",
-            r"(?:docker: )?Error response from daemon", r"(?:error )?Error: .*(?:did not complete|pull access denied)",
+            r"(?:docker: )?Error response from daemon", r"Cannot connect to the Docker daemon",
+            r"(?:error )?Error: .*(?:did not complete|pull access denied)",
             r"\u2718 (?:Container|Image|Network|Volume|Service) \S+ +\S",
         ),
         last=(r"Successfully (?:built|tagged) \S+",),
@@ -267,24 +395,56 @@ RUNNERS = (
     ),
     Runner(
         "kubectl, ansible",
-        failed=(r"Error from server\b", r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]"),
+        failed=(r"Error from server\b", r"The connection to the server \S+ was refused",
+                r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]"),
         detail=((r"Error from server\b", 0), (r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]", 0)),
     ),
     Runner(
-        "bazel",
-        failed=(r"Executed \d+ out of \d+ tests?: .*\b[1-9]\d* fails?\b",),
-        passed=(r"Executed [1-9]\d* out of \d+ tests?: [1-9]\d* tests? pass(?:es)?\.$",),
+        "bazel, buck2",
+        failed=(r"Executed \d+ out of \d+ tests?: .*\b[1-9]\d* fails?\b",
+                r"Tests finished: .*\b(?:Fail|Fatal|Build failure) [1-9]"),
+        passed=(r"Executed \d+ out of [1-9]\d* tests?: [1-9]\d* tests? pass(?:es)?\.$",
+                r"Tests finished: Pass [1-9]\d*\. Fail 0\. Fatal 0\.(?!.*Build failure [1-9])"),
+        last=(r"(?:INFO: )?Build completed successfully, ",),
         detail=((r"//\S+ +(?:FAILED|TIMEOUT)\b", 0),),
     ),
     Runner(
         "git",
         failed=(
-            r"fatal: ", r"CONFLICT \(", r"Automatic merge failed", r"error: failed to push",
+            # Ansible writes `fatal: [host]` for a task whose failure may be ignored; its recap says how the run ended.
+            r"fatal: (?!\[)", r"(?:CONFLICT|KONFLIKT|CONFLIT|CONFLICTO) \(|\u51b2\u7a81\uff08",
+            r"Automatic merge failed", r"error: failed to push",
             r" ?! \[(?:remote )?rejected\]",
             r"error: (?:Your local changes|pathspec|patch failed|could not apply|cannot|src refspec|unable to)",
             r"error: The following ",
         ),
-        detail=((r"fatal: ", 0), (r"CONFLICT \(", 0), (r"error: ", 0), (r"! \[(?:remote )?rejected\]", 0)),
+        printed=(r"fatal: ",),
+        last=(r"Successfully rebased and updated ",),
+        detail=((r"fatal: ", 0), (r"(?:CONFLICT|KONFLIKT|CONFLIT|CONFLICTO) \(|\u51b2\u7a81\uff08", 0),
+                (r"error: ", 0), (r"! \[(?:remote )?rejected\]", 0)),
+    ),
+    Runner(
+        "package managers",
+        failed=(
+            r"E: (?:Unable|Package|The (?:repository|package)|Failed|Sub-process|Could not|Some|Version|dpkg)\b",
+            r"ERROR: unable to select packages", r"\W*No solution found when resolving",
+            r"(?:PackagesNotFound|LibMambaUnsatisfiable|ResolvePackageNotFound|Unsatisfiable|CondaHTTP)Error: ",
+        ),
+        last=(r"Successfully installed \S", r"Requirement already satisfied: "),
+        detail=((r"E: \S", 0), (r"(?:PackagesNotFound|LibMambaUnsatisfiable|Unsatisfiable)Error: ", 2),
+                (r"ERROR: unable to select packages", 1), (r"\W*No solution found when resolving", 1)),
+    ),
+    Runner(
+        "databases, servers and documents",
+        failed=(
+            r"psql(?::\S+:\d+)?: (?:error|ERROR|FATAL): ", r"Could not connect to Redis", r"Parse error: ",
+            r"Job for \S+ failed because", r"nginx: .* test failed$", r"tar: Exiting with failure status",
+            r"rsync error: ", r"Latexmk: Errors,", r"!  ==> Fatal error", r"Aborted with \d+ warnings? in strict mode",
+            r"Warning, treated as error:",
+        ),
+        last=(r"nginx: .* test is successful$", r"[1-9]\d* chart\(s\) linted, 0 chart\(s\) failed"),
+        detail=((r"psql(?::\S+:\d+)?: (?:error|ERROR|FATAL): ", 0), (r"nginx: \[emerg\] ", 0), (r"! \S", 1),
+                (r"Warning, treated as error:", 1), (r"Job for \S+ failed", 0)),
     ),
     Runner(
         "task runners",
@@ -292,7 +452,7 @@ RUNNERS = (
             r"(?:ERROR|FAILED)(?::)? task .*failed", r"(?:Error|ERROR): (?:task|target|script|command) .*\bfailed",
             r"error: Recipe ", r"\W*(?:[Ss]ome|[1-9]\d*) (?:tests?|checks?|specs?|assertions?) failed",
             r"== \[.*\] FAIL$",
-            r"Command failed(?: with exit code [1-9]\d*)?", r"(?:BUILD|Build|TESTS?|Tests?) (?:FAILED|failed)\b",
+            r"\W*Command failed\b", r"(?:BUILD|Build|TESTS?|Tests?) (?:FAILED|failed)\b",
             r"\W*BUILD FAIL",
             r"\W*(?:Process|Command|Script|Program) (?:exited|failed|terminated) with (?:exit )?\w+ -?[1-9]",
             r"Killed$", r"Aborted(?: \(core dumped\))?$", r"Terminated$", r"FAILED$", r"FAILED\s+\S+::",
@@ -301,51 +461,23 @@ RUNNERS = (
     ),
 )  # fmt: skip
 
-GENERAL_FAILURES: tuple[tuple[str, int], ...] = (
-    (r"(?:[\w.]+\.)?\w*(?:Error|Exception|Exit|Interrupt)(?: \[\w+\])?(?::|$)", 0),
-    (r"[\w.]+\.(?:exceptions?|errors?)\.\w+: ", 0),
-    (r"(?:fatal )?[Ee]rror(?:\[\w+\])?: ", 0),
-    (r"(?:FAIL|FAILED|ERROR|FATAL|CRITICAL):? +\S", 0),
-    (r"\W*(?:panic|fatal): ", 0),
-    (r".*\bpanicked at\b", 1),
-    (r".*: (?:fatal )?error:? ", 0),
-    (r"\S+:\d+:\d+:? \S", 0),
-    (r"\S+: can(?:not|'t) ", 0),
-    (r".*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied)", 0),
-    (r".*(?:\bdoes not exist|\bNo module named )", 0),
-    (r"[\u2715\u2716\u2717\u2718\u00d7] ?\S", 0),
-    (r"<tool_use_error>", 0),
-)  # fmt: skip
-"""First lines on a failure that many programs print, each with the number of following lines that belong to it."""
-
-ERROR_LINES = (
-    r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)(?: \[\w+\])?(?::|$)|[\w.]+\.(?:exceptions?|errors?)\.\w+: "
-    r"|(?:fatal )?[Ee]rror(?:\[\w+\])?: |(?:FAIL|FAILED|ERROR|FATAL):? +\S|\W*(?:panic|fatal): |<tool_use_error>"
-    r"|.*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied|\bNo module named )"
-    r"|.*: (?:fatal )?error: |\S+: can(?:not|'t) |\S+\.\w+:\d+:\d+: \S"
-    r"|Traceback \(most recent call last\):"
-)
-"""Last lines that report an error."""
-
-HARMLESS_LINES = (
-    r"\d+\) |\S*\d\d:\d\d:\d\d\b|\S+:\d+(?::\d+)?:? (?:warning|note|info|remark)\b"
-    r"|go: (?:downloading|finding|extracting|added|upgraded)|\S*ld: warning|[\u2715\u2716\u2717\u2718\u00d7] ?0\b"
-)
-"""Lines that look like the first line on a failure but are none: numbered lists, times, warnings, downloads."""
-
-FAILURE_COUNT = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
-"""A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure."""
-
 RUNNER_COMMANDS = (
     r"(?:(?:uv|poetry|pipenv|hatch|pdm|rye) run (?:-m )?|(?:npx|bunx|yarn|pnpm(?: exec)?) (?:-\S+ )*"
-    r"|python[\d.]* (?:-\w )*-m |coverage run -m )*(?:\S*/)?"
+    r"|python[\d.]* (?:-\w )*-m |coverage run -m |bundle exec |php )*(?:\S*/)?"
     r"(?:pytest|py\.test|unittest|jest|vitest|mocha|ava|playwright test|rspec|phpunit|ctest|ruff|mypy|black|pyright"
     r"|pylint|flake8|eslint|prettier|tsc|cmake|mvnw?|gradlew?|golangci-lint|terraform|node --test"
+    r"|pest|phpstan|artisan test|rails test|rubocop|cucumber|behave|robot|cypress run|ava|tap|sbt|lein|stack test"
+    r"|prove|bats"
+    r"|xcodebuild|buck2|nx|turbo|meson test|pre-commit|biome|manage\.py test|cargo nextest|forge test"
+    r"|flutter (?:test|analyze)|dart (?:test|analyze)"
     r"|(?:go|cargo|dotnet|swift|mix|deno|bun|zig) (?:test|build|check|clippy))(?: |$)"
 )
 """Commands that are runners themselves, and not scripts that start runners."""
 
-STARTING_COMMANDS = r"(?:npm|pnpm|yarn|bun|make|gmake|just|task|rake|invoke|hatch|pdm|poetry|uv|tox|nox|bazel)(?: |$)"
+STARTING_COMMANDS = (
+    r"(?:npm|pnpm|yarn|bun|make|gmake|just|task|rake|invoke|hatch|pdm|poetry|uv|tox|nox|bazel"
+    r"|mise|mage|moon|lerna|pants|earthly)(?: |$)"
+)
 """Commands that start runners and pass on their failure: a line of success at the end of their output is theirs."""
 
 REPEATING_COMMANDS = (
@@ -357,27 +489,23 @@ REPEATING_COMMANDS = (
 """Commands that may run one program many times: the success of the last run proves nothing of the others. `dotnet test`
 reports each project in a line of its own, of which `tail` may show the last one alone."""
 
-CONSOLE_LINE = r"console\.\w+(?: \S+)?$"
-"""The line with which jest and vitest begin the log of a test; the log is indented below it."""
-
-
-SUCCESS_WORDS = (
-    r"\W*[Aa]ll (?:\S+ ){0,4}(?:tests?|checks?|specs?)\b.*\b(?:pass|succe|work)"
-    r"|(?:--- )?PASS(?:ED)?\b|ok \d|Tests?:? .*\bpassed"
-)
-"""Lines with words of success. They are kept, but prove nothing."""
-
 OUTCOME_WORDS = (
     "fail", "error", "err!", "err_", "elifecycle", "***", "panic", "fault", "abort", "core dumped", "killed",
     "terminated",
-    "not ok", "issue", "problem", "reformat", "stopped", "exit", "incomplete", "not met", "interrupted", "not found",
+    "not ok", "issue", "problem", "reformat", "stopped", "exit", "incomplete", "not met", "interrupt", "not found",
     "rejected", "conflict", "fatal", "undefined", "non-zero", "cannot", "unhandled", "pass", "ok", "succe", "finished",
     "done", "found 0", "files have been", "built", "nothing to be", "up to date", "no work", "added ", "changed ",
     "removed ", "audited", "already formatted", "unchanged", "matched files", "code ", "lifecycle script",
     "cannot find",
     "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
-    "unknown revision", "parsing", "cancelled", "no tests", "exceeded", "interrupted", "summary", "-1:", "notests",
-    "status", "timed out", "file or dir",
+    "unknown revision", "parsing", "cancelled", "no tests", "exceeded", "fixes applied", "fixed ", "summary", "-1:",
+    "notests", "uncaught", "could not", "oh no", "truncated", "omitted", "elided", "clipped", "snipped", " lines",
+    "running ", "=== run", "session starts",
+    "status", "timed out", "file or dir", "offense", "solving", "detected", "resolved", "exception in thread", "lua",
+    "sanitizer", "fullyqualified", "recognized", "scenario", "installed", "konflikt", "conflit", "\u51b2\u7a81",
+    "fehler", "erreur", "errore", "\u9519\u8bef", "targets", "diagnostic", "too many warnings", "something went wrong",
+    ".go:", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
+    "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
 )  # fmt: skip
 """Words in lower case. Each line that reports an outcome holds at least one of them."""
 
@@ -396,6 +524,12 @@ class RunnerPatterns:
     following_lines: tuple[int, ...]
     """For each group of `detail`, the number of following lines that belong to the failure."""
     error: re.Pattern[str]
+    remark: re.Pattern[str]
+    begins: re.Pattern[str]
+    traceback: re.Pattern[str]
+    ignored_error: re.Pattern[str]
+    cut: re.Pattern[str]
+    whole: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
     success_words: re.Pattern[str]
     below: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
     harmless: re.Pattern[str]
@@ -409,7 +543,7 @@ class RunnerPatterns:
 @lru_cache(maxsize=8)
 def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
     """Compile the patterns of these runners."""
-    details = [pair for runner in runners for pair in runner.detail] + list(GENERAL_FAILURES)
+    details = [pair for runner in runners for pair in runner.detail] + list(general_lines.GENERAL_FAILURES)
     return RunnerPatterns(
         failed=_compile_any(p for runner in runners for p in runner.failed),
         passed=_compile_any(p for runner in runners for p in runner.passed),
@@ -418,15 +552,21 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
         last=_compile_any(p for runner in runners for p in runner.last),
         detail=re.compile("|".join(f"({p})" for p, _ in details)),
         following_lines=tuple(follow for _, follow in details),
-        error=re.compile(ERROR_LINES),
-        success_words=re.compile(SUCCESS_WORDS),
+        error=re.compile(general_lines.ERROR_LINES),
+        remark=re.compile(general_lines.REMARK_LINES),
+        begins=_compile_any(p for runner in runners for p in runner.begins),
+        traceback=re.compile(general_lines.TRACEBACK),
+        ignored_error=re.compile(general_lines.IGNORED_ERROR),
+        cut=re.compile(general_lines.CUT_LINE, re.IGNORECASE),
+        whole=tuple((re.compile(line), re.compile(above)) for runner in runners for line, above in runner.whole),
+        success_words=re.compile(general_lines.SUCCESS_WORDS),
         below=tuple((re.compile(line), re.compile(above)) for runner in runners for line, above in runner.below),
-        harmless=re.compile(HARMLESS_LINES),
-        failure_count=re.compile(FAILURE_COUNT),
+        harmless=re.compile(general_lines.HARMLESS_LINES),
+        failure_count=re.compile(general_lines.FAILURE_COUNT),
         runner_command=re.compile(RUNNER_COMMANDS),
         starting_command=re.compile(STARTING_COMMANDS),
         repeating_command=re.compile(REPEATING_COMMANDS),
-        console_line=re.compile(CONSOLE_LINE),
+        console_line=re.compile(general_lines.CONSOLE_LINE),
     )
 
 

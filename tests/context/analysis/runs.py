@@ -488,7 +488,7 @@ RUNS = (
     Run("script", "./ci.sh", "main.c:4:9: warning: unused variable 'x'\n212 passed in 9.11s", "succeeded"),
     Run("script", "npm test", f"{CONSOLE}\n{JEST_PASSED}", "succeeded"),
     Run("script", "npm test", f"{CONSOLE}\nTypeError: x is not a function\n{JEST_PASSED}", "unknown"),
-    Run("script", "make test", f"30 passed in 1.02s\n{NODE}", "unknown", ("ERR_ASSERTION",)),
+    Run("script", "make test", f"30 passed in 1.02s\n{NODE}", "failed", ("ERR_ASSERTION",)),
     Run("chain", "flake8 app; python tools/gen.py; pytest -q tests/g", f"{TRACEBACK}\n412 passed in 8.03s", "unknown"),
     Run(
         "chain", "mypy app; ruff check app", "mypy: can't read file 'app': No such file\nAll checks passed!", "unknown"
@@ -521,7 +521,7 @@ RUNS = (
         "failed",
         ("1 fail",),
     ),
-    Run("bun", "bun test", " 3 pass\n 0 fail\nRan 3 tests across 1 files. [12.00ms]", "unknown"),
+    Run("bun", "bun test", " 3 pass\n 0 fail\nRan 3 tests across 1 files. [12.00ms]", "succeeded"),
     Run("deno", "deno test", "FAILED | 3 passed | 1 failed (12ms)\n\nsee above", "failed", ("1 failed",)),
     Run("deno", "deno test", "ok | 3 passed | 0 failed (12ms)", "succeeded"),
     Run(

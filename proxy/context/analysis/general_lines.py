@@ -1,0 +1,88 @@
+"""Lines that programs of many kinds print: errors, counts of failures, remarks behind an outcome, and words of success.
+
+They are regular expressions, matched as those of `runners` are. Each is for a place: the last line of an output, the
+lines on a failure, or any line.
+"""
+
+from __future__ import annotations
+
+GENERAL_FAILURES: tuple[tuple[str, int], ...] = (
+    (r"(?:[\w.]+\.)?\w*(?:Error|Exception|Exit|Interrupt)(?: \[\w+\])?(?::|$)", 0),
+    (r"[\w.]+\.(?:exceptions?|errors?)\.\w+: ", 0),
+    (r"(?:fatal )?[Ee]rror(?:\[\w+\])?: ", 0),
+    (r"(?:FAIL|FAILED|ERROR|FATAL|CRITICAL):? +\S", 0),
+    (r"\W*(?:panic|fatal): ", 0),
+    (r".*\bpanicked at\b", 1),
+    (r".*: (?:fatal )?error:? ", 0),
+    (r"\S+:\d+:\d+:? \S", 0),
+    (r"\S+: can(?:not|'t) ", 0),
+    (r".*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied)", 0),
+    (r".*(?:\bdoes not exist|\bNo module named )", 0),
+    (r"[\u2715\u2716\u2717\u2718\u00d7] ?\S", 0),
+    (r"<tool_use_error>", 0),
+)  # fmt: skip
+"""First lines on a failure that many programs print, each with the number of following lines that belong to it."""
+
+ERROR_LINES = (
+    r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)(?: \[\w+\])?(?::(?! *[-+]?[\d.]+%?$)|$)"
+    r"|[\w.]+\.(?:exceptions?|errors?)\.\w+: |(?:fatal )?[Ee]rror(?:\[\w+\])?: (?![-+]?[\d.]+%?$)"
+    r"|(?:FAIL|FAILED|ERROR|FATAL):? +\S|\W*(?:panic|fatal): |<tool_use_error>"
+    r"|.*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied|\bNo module named )"
+    r"|.*: (?:fatal )?error: |\S+: +can(?:not|'t) |\S+\.\w+:\d+:\d+: \S"
+    r"|Traceback \(most recent call last\):"
+    r"|curl: \(\d+\) |(?:\S+ ){2}ERROR \d{3}: |denied: requested access"
+    r"|An error occurred \(\w+\) when calling |.*\bConnection refused$"
+    r"|\S*: line \d+: +\d+ (?:Killed|Bus error|Illegal instruction)\b|(?:[a-z]+ ){1,5}failed: (?!\d|none)\S"
+    r"|Node\.js v\d+\.\d+\.\d+$"
+    r"|.*: (?:Kommando nicht gefunden|Befehl nicht gefunden|commande introuvable|orden no encontrada"
+    r"|comando non trovato|Datei oder Verzeichnis nicht gefunden|Aucun fichier ou dossier de ce type"
+    r"|No existe el \w+ o el directorio"
+    r"|\u672a\u627e\u5230\u547d\u4ee4|\u6ca1\u6709\u90a3\u4e2a\u6587\u4ef6\u6216\u76ee\u5f55)"
+)
+"""Last lines that report an error. Node.js writes its version after an exception that nobody caught."""
+
+REMARK_LINES = (
+    r"A new (?:minor |major |patch )?(?:release|version) of |To update, run: |npm notice\b|npm (?:WARN|warn) "
+    r"|\d+ packages? (?:is|are) looking for funding|run `npm fund`|\d+ (?:\w+ severity )?vulnerabilit"
+    r"|To address (?:all )?issues|npm audit fix|Run `npm audit`|Some issues need review"
+    r"|(?:Tests|Snapshots|Time|Total time|Finished at|Start at|Duration|Transform|Tests {2}): +\S|Ran all test suites"
+    r"|(?:Tests|Start at|Duration) {2,}\S|\d+ actionable tasks?: "
+    r"|Use `bundle info|Destroying test database|\[(?:SQL|parameters): |\(Background on this error at: "
+)
+"""Lines that some programs write behind the line that reports the outcome."""
+
+MAX_REMARKS = 15
+"""Maximum number of such lines at the end of an output."""
+
+TRACEBACK = r"Traceback \(most recent call last\):"
+"""The line above an exception that nobody caught, or that the program printed."""
+
+IGNORED_ERROR = r"Exception ignored (?:in|while|on)\b"
+"""The beginning of an error at Python's exit that changes no exit code."""
+
+CUT_LINE = (
+    r"\W*(?:(?:the )?(?:output|response|result|content|lines?|text)\W+(?:was |were |has been |is )?)?"
+    r"(?:\d[\d,]* (?:more |of \d+ )?(?:lines?|characters?|chars|bytes|tokens)(?: of output)? )?(?:were |was )?"
+    r"(?:truncated|omitted|elided|clipped|snipped)\b(?!.*\b(?:rows?|tables?|table)\b)"
+    r"|\W*(?:\+|\.\.\. ?\+?)\d+ (?:more )?lines\b"
+)
+"""A line in place of a part of the output."""
+
+HARMLESS_LINES = (
+    r"\d+\) |\S*\d\d:\d\d:\d\d\b|\S+:\d+(?::\d+)?:? (?:warning|note|info|remark)\b"
+    r"|go: (?:downloading|finding|extracting|added|upgraded)|\S*ld: warning|[\u2715\u2716\u2717\u2718\u00d7] ?0\b"
+)
+"""Lines that look like the first line on a failure but are none: numbered lists, times, warnings, downloads."""
+
+FAILURE_COUNT = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
+"""A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure."""
+
+CONSOLE_LINE = r"console\.\w+(?: \S+)?$"
+"""The line with which jest and vitest begin the log of a test; the log is indented below it."""
+
+
+SUCCESS_WORDS = (
+    r"\W*[Aa]ll (?:\S+ ){0,4}(?:tests?|checks?|specs?)\b.*\b(?:pass|succe|work)"
+    r"|(?:--- )?PASS(?:ED)?\b|ok \d|Tests?:? .*\bpassed"
+)
+"""Lines with words of success. They are kept, but prove nothing."""

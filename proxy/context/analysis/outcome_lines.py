@@ -1,0 +1,151 @@
+"""The lines of a result that report how a run ended: the last ones, and those that the table of runners knows."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from proxy.chat.message import checkpoint
+from proxy.context.analysis import general_lines, runners
+from proxy.context.analysis.output_wrappers import MAX_LINE_CHARS, SHORT_LINE_CHARS, has_content, strip_line
+
+MAX_LAST_LINES = 3
+"""Number of last lines with content that stay."""
+HEAD_LINES, TAIL_LINES = 2000, 6000
+"""Numbers of lines at the front and at the end that are examined. A result with more lines never proves success."""
+MAX_TRACEBACK = 100
+"""Maximum number of lines of a traceback that are examined."""
+_COUNTED_TESTS = re.compile(r"Ran [1-9]")
+"""The line with which unittest reports that it ran any tests."""
+
+
+class OutcomeLines(NamedTuple):
+    """The lines that report the outcome of a run."""
+
+    failed: list[int]
+    """Lines that report a failure."""
+    passed: list[int]
+    """Lines that report full success."""
+    part: list[int]
+    """Lines that report a success in part."""
+    last: list[int]
+    """Lines that report success as the last line of a run."""
+    words: list[int]
+    """Lines that have words of success and no figure."""
+    ends: list[int]
+    """The last lines with content."""
+    final: int | None
+    """The last line with content that is no remark."""
+
+    @property
+    def success(self) -> int:
+        """The last line that reports success, -1 if none does."""
+        return max([*self.passed, *self.part, *self.last], default=-1)
+
+    @property
+    def ends_last(self) -> bool:
+        """True if nothing but remarks and words of success stand below a line of success."""
+        return self.success >= 0 and max(self.success, *self.words, -1) == self.final
+
+    @property
+    def ends_well(self) -> bool:
+        """True if a line of success is among the last lines."""
+        return bool(self.ends) and self.success >= self.ends[0]
+
+
+def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
+    """Return the lines that report the outcome of a run. but: lines that do not count."""
+    patterns = runners.compile_patterns()
+    found = OutcomeLines([], [], [], [], [], find_last_lines(rows, MAX_LAST_LINES), find_final_line(rows))
+    begins = cut = -1
+    for n in find_candidates(rows):
+        if n in but or HEAD_LINES <= n < len(rows) - TAIL_LINES or len(rows[n]) > MAX_LINE_CHARS:
+            continue
+        line = strip_line(rows[n])
+        if len(line) > SHORT_LINE_CHARS or not line:
+            continue
+        begins = n if patterns.begins.match(line) else begins
+        cut = n if patterns.cut.match(line) else cut
+        kind = (
+            found.passed if patterns.passed.match(line)
+            else found.part if patterns.part.match(line)
+            else found.last if n == found.final and patterns.last.match(line)
+            else found.passed if _stands_below(rows, n, line, patterns.whole, n)
+            else None
+        )  # fmt: skip
+        if patterns.failed.match(line) or _stands_below(rows, n, line, patterns.below, 4):
+            found.failed.append(n)
+        elif kind is not None:
+            (found.failed if patterns.failure_count.search(line) else kind).append(n)
+        elif patterns.success_words.match(line):
+            found.words.append(n)
+    ends = max([*found.passed, *found.part], default=-1)
+    # A total below a cut counts all parts. Nothing is known of what ran after a total and was cut.
+    found.part[:] = [n for n in found.part if n > begins and cut < 0]
+    for told in (found.passed, found.last):
+        told[:] = [n for n in told if n > max(begins, cut)]
+    found.failed[:] = [n for n in found.failed if n > ends or not patterns.printed.match(strip_line(rows[n]))]
+    # `OK` is a line of unittest only after the number of tests that it ran.
+    if found.passed and all(strip_line(rows[n]).startswith("OK") for n in found.passed):
+        counted = any(_COUNTED_TESTS.match(strip_line(line)) for n in found.passed for line in rows[max(0, n - 4) : n])
+        if not counted:
+            found.words[:0] = [n for n in found.passed if "test" not in rows[n]]
+            found.passed[:] = [n for n in found.passed if "test" in rows[n]]
+    return found
+
+
+def find_final_line(rows: Sequence[str]) -> int | None:
+    """Return the last line with content that is no remark behind the outcome; else the last line with content."""
+    ends = find_last_lines(rows, general_lines.MAX_REMARKS)[::-1]
+    remark = runners.compile_patterns().remark
+    return next((n for n in ends if remark.match(strip_line(rows[n])) is None), ends[0] if ends else None)
+
+
+def ends_block(rows: Sequence[str], last: int | None, header: re.Pattern[str]) -> bool:
+    """True if all lines between a header and this line are indented, as those above a traceback's exception."""
+    for n in range((last or 0) - 1, max(-1, (last or 0) - MAX_TRACEBACK), -1):
+        line = strip_line(rows[n])
+        if header.match(line):
+            return True
+        if line and not rows[n][0].isspace() and not line.startswith("Traceback"):
+            return False
+    return False
+
+
+def find_last_lines(rows: Sequence[str], most: int) -> list[int]:
+    """Return the last `most` lines with content, in order."""
+    found: list[int] = []
+    for n in range(len(rows) - 1, -1, -1):
+        if has_content(strip_line(rows[n])):
+            found.append(n)
+            if len(found) == most:
+                break
+    return found[::-1]
+
+
+def _stands_below(
+    rows: Sequence[str], n: int, line: str, pairs: Sequence[tuple[re.Pattern[str], re.Pattern[str]]], reach: int
+) -> bool:
+    """True if a line matches the first pattern of a pair, and one of the `reach` lines above it the second."""
+    return any(
+        below.match(line) and any(above.match(strip_line(row)) for row in rows[max(0, n - reach) : n])
+        for below, above in pairs
+    )
+
+
+def find_candidates(rows: Sequence[str]) -> list[int]:
+    """Return the lines that may report the outcome of a run: those with one of `runners.OUTCOME_WORDS`."""
+    small = "\n".join(rows).lower()
+    starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
+    found: set[int] = set()
+    for word in runners.OUTCOME_WORDS:
+        checkpoint()
+        at = small.find(word)
+        while at >= 0:
+            n = bisect_right(starts, at) - 1
+            found.add(n)
+            at = small.find(word, starts[n + 1])
+    return sorted(found)
