@@ -19,9 +19,13 @@ from proxy.context.analysis.shell_commands import ShellCommand
 _FAILED = re.compile(lexicon.FAILED_PATTERN, re.IGNORECASE)
 _ARGUMENTS = 80
 """Maximum number of characters of a call's arguments that are shown."""
-_REWRITES = re.compile(r"--(?:fix|write|in-place|update)\b|\bformat\b|\bblack\b|\bprettier (?!.*--check)|\bsnapshot")
+_REWRITES = re.compile(
+    r"(?<!\S)--?(?:fix|write|in-place|update|autocorrect)\b|:fix\b|\b(?:format|fmt)\b|\bblack\b"
+    r"|\bprettier (?!.*--check)|\bsnapshot|\bspotless:?[aA]pply|\b(?:jest|vitest|ava|test)\b.* -u\b"
+    r"|\brubocop\b.* -[aA]\b"
+)
 """Options and commands with which a runner writes files; without them a runner only reads."""
-_CHECKS = re.compile(r"\s--(?:check|diff|dry-run)\b")
+_CHECKS = re.compile(r"\s--?(?:check|diff|dry-run)\b")
 """Options with which a formatter only reports."""
 _LEAVES = re.compile(
     r"git (?:add|commit|push|fetch|tag|init|clone|worktree)\b"
@@ -29,7 +33,13 @@ _LEAVES = re.compile(
     r"|(?:pip|npm|yarn|pnpm|apt-get|brew) (?:install|ci)\b"
     r"|(?:kubectl|docker|terraform|curl|wget|gh|mkdir|touch|sleep|kill) "
 )
-"""Commands that do not change the files of a project."""
+"""Commands that do not change the files of a project, except those of `_MAY_WRITE`."""
+_MAY_WRITE = re.compile(
+    r"curl .*(?:-\w*[oO]\b|--output|--remote-name)|wget (?!.*(?:-\w*O ?(?:-|/dev/null)|--spider))"
+    r"|(?:docker|podman)\S* .*\b(?:run|exec|cp)\b|kubectl .*\bcp\b|gh (?:pr checkout|repo|\w+ download)\b"
+    r"|(?:\S+ )*(?:pre-commit|(?:nx|turbo|sbt|lein|buck2)(?!.*\b(?:test|build|lint|check|compile)))\b"
+)
+"""Commands that may write files of the project, though most of their kind do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +136,7 @@ def _keeps_files(command: ShellCommand) -> bool:
     """True if a command only tests, or changes no file of a project."""
     direct = runners.compile_patterns().runner_command
     return bool(command.core) and all(
-        (direct.match(part) and not _REWRITES.search(part)) or _LEAVES.match(part)
+        (direct.match(part) or _LEAVES.match(part)) and not (_REWRITES.search(part) or _MAY_WRITE.match(part))
         for part in command.core.split(" && ")
         if not part.startswith("cd ")
     )

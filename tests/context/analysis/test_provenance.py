@@ -114,3 +114,29 @@ def test_what_is_told_has_no_brackets_and_stays_short() -> None:
 
 def test_a_message_that_is_no_result_has_an_age_alone() -> None:
     assert find_provenance(messages(*history(READ, EDIT)), 0).describe_origin() == "3 steps ago"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "npm run lint:fix", "npm run lint -- --fix", "npm test -- -u", "yarn lint --fix", "npx jest -u",
+        "go test ./... -update", "mvn spotless:apply", "./gradlew spotlessApply", "terraform fmt", "gh pr checkout 12",
+        "curl -sLo src/a.py https://example.com/a.py", "wget -O src/a.py https://example.com/a.py",
+        "docker compose exec web python gen.py", "docker run -v .:/w image ./gen.sh", "pre-commit run -a",
+        "bundle exec rubocop -a", "npx nx generate lib x",
+    ],
+)  # fmt: skip
+def test_a_tool_that_mostly_reads_may_have_written_the_file(command: str) -> None:
+    assert told(READ, ran(command, "ok")).endswith(MAYBE)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "npm test", "npm run lint", "npx jest", "go test ./...", "mvn test", "terraform plan", "gh pr view 12",
+        "curl -s localhost:8000/health", "wget -qO- localhost:8000", "docker ps", "docker compose up -d",
+        "bundle exec rubocop", "npx nx test app", "git commit -m 'format the code'",
+    ],
+)  # fmt: skip
+def test_a_tool_that_reads_changes_no_file(command: str) -> None:
+    assert told(READ, ran(command, "ok")).endswith("no call has changed it since")
