@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 from proxy.exchange.plan_request import find_current_state, make_plan
 from proxy.exchange.services import Headers, IdleCompression, Services
@@ -71,7 +70,7 @@ async def _wait(services: Services, turn: Turn, headers: Headers, ages: Sequence
 
 async def _compress(services: Services, turn: Turn, headers: Headers) -> None:
     branch = turn.located.branch
-    again = replace(turn, started_at=services.now(), pending=PendingRows())
+    again = turn.with_values(started_at=services.now(), pending=PendingRows())
     plan = await make_plan(services, again, find_current_state(services, again), frozen=True)
     asked = services.helper_queue is not None and bool(plan.asks)
     if services.helper_queue is not None:

@@ -144,7 +144,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         client_marks=dialect.read_client_marks(wire),
     )
     if _has_long_cache(turn):
-        turn = replace(turn, model=with_long_cache(model))
+        turn = turn.with_values(model=with_long_cache(model))
     return turn, target
 
 
@@ -178,7 +178,7 @@ async def _enrich(
         policy = services.policies[CONTROL_POLICY]
     if policy.schedule == "provider":
         policy, warning = ask_provider.choose_provider_policy(services, turn, policy)
-        turn = replace(turn, warnings=(*turn.warnings, warning)) if warning else turn
+        turn = turn.with_values(warnings=(*turn.warnings, warning)) if warning else turn
     policy = choose_bound_policy(services, turn, policy)
     if turn.dialect.returns_rows:
         policy = choose_row_policy(services, policy)
@@ -333,7 +333,7 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         observed=True,
         is_simulated=turn.enriched.policy.mode == "observe" and fallback is None and not plan.refusal,
     )
-    return _repair_wire(splice_rounds.strip_tools(replace(turn, prompt=prompt)))
+    return _repair_wire(splice_rounds.strip_tools(turn.with_values(prompt=prompt)))
 
 
 def _repair_wire(turn: Turn) -> Turn:
@@ -363,7 +363,7 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         usage_added = False
         body = write_request(turn.enriched.spliced.request, plan.messages)
     prompt = Prompt(plan, body, body, usage_added=usage_added, fallback=fallback)
-    turn = replace(turn, prompt=prompt)
+    turn = turn.with_values(prompt=prompt)
     if turn.wire is None:
         return turn
     if body == turn.request.body:
@@ -459,7 +459,7 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
     record_outcome.store_in_background(
         services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
     )
-    again = replace(again, id=locate.make_id())
+    again = again.with_values(id=locate.make_id())
     forms = exchange_rows.add_request_rows(services.live_sessions, again, services.now())
     return await _commit(services, again, forms)
 

@@ -271,12 +271,12 @@ class ToolLoop:
         results = await self._make_results(calls) if calls else ()
         ids = tuple(call.id for call in theirs) if calls else ()
         hidden = HiddenRound(b"", b"", (*self._hidden_messages, message), tuple(results), ids, without_tools=bare)
-        self.turn = replace(self.turn, rounds=replace(self.turn.rounds, hidden=hidden))
+        self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, hidden=hidden))
 
     def _add_usage(self, usage: Usage | None) -> None:
         if usage is not None:
             rounds = replace(self.turn.rounds, usage=(*self.turn.rounds.usage, usage))
-            self.turn = replace(self.turn, rounds=rounds)
+            self.turn = self.turn.with_values(rounds=rounds)
 
     async def _send_round(self, body: bytes) -> Reply:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
@@ -295,7 +295,7 @@ class ToolLoop:
         self._sends_original = True
         turn = fallback.use_original(self._services, self.turn, FallbackReason.ROUNDS)
         turn = turn.with_prompt(outgoing=prefix_bindings.make_whole(turn)[0])  # the next prompt is a plan again
-        self.turn = replace(turn, rounds=replace(turn.rounds, hidden=None, bindings={}))
+        self.turn = turn.with_values(rounds=replace(turn.rounds, hidden=None, bindings={}))
 
     async def send_original(self) -> Reply:
         """Return the answer to the client's own bytes, whatever it is: to what of them the upstream takes. Raises

@@ -51,7 +51,7 @@ def test_what_is_known_of_a_front_gives_the_same_groups_and_only_to_whom_it_belo
         prefix_cache = before.request.messages
         messages = (*prefix_cache, *after.request.messages[3:])
         request = replace(after.request, messages=messages, memo_values=dict(before.request.memo_values))
-        after = replace(after, request=request)
+        after = after.with_values(request=request)
         found = ids(after)
         assert (found == expected) is (tenant == "t")
         assert len(set(found)) == 3
