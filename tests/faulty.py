@@ -209,7 +209,7 @@ def post(path: str = "/v1/chat/completions", body: bytes = b"{}", *lines: bytes)
     return head + b"".join(line + b"\r\n" for line in lines) + b"content-length: %d\r\n\r\n%b" % (len(body), body)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
+async def until(condition: Callable[[], bool], seconds: float = HANGS_S) -> float:
     """Seconds until it holds. Fails after `seconds`."""
     loop = asyncio.get_running_loop()
     started = loop.time()

@@ -48,7 +48,7 @@ class Stream:
 
     async def wait(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
         """The payloads of one kind, once there are so many."""
-        await until(lambda: len(self.of(kind)) >= count, 4.0)
+        await until(lambda: len(self.of(kind)) >= count)
         return self.of(kind)
 
 

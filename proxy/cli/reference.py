@@ -134,10 +134,10 @@ LIMITS = (
     LimitRow("header block", "`limits.header_kb`", "431"),
     LimitRow("requests at once", "`limits.requests`", "503 with Retry-After"),
     LimitRow(
-        "connections of clients",
+        "connections of clients with a request",
         "`limits.connections`",
-        f"503; `/healthz` and `/readyz` have {PROBE_PLACES} more; beyond twice as many the oldest half-open ones are "
-        "closed, then new ones",
+        f"503; `/healthz` and `/readyz` have {PROBE_PLACES} more; beyond twice as many, the oldest half-open and idle "
+        "ones are closed, then new ones",
     ),
     LimitRow(
         "connections of one address, once seven eighths of all are taken",
@@ -146,7 +146,9 @@ LIMITS = (
     ),
     LimitRow("the rest of a body whose request is answered already", f"{LINGER_S:.0f} s", "closed"),
     LimitRow(
-        "half-open connections of one address (of an IPv6 network, /64)", "`limits.half_open`", "the oldest are closed"
+        "half-open and idle connections of one address (of an IPv6 network, /64)",
+        "`limits.half_open`",
+        "the oldest are closed",
     ),
     LimitRow(
         "a client that brings no head, or a body too slowly",

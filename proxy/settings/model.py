@@ -157,8 +157,8 @@ class LimitSettings(SettingsSection):
     requests: Count = 1000
     """Requests to upstreams at once. An excess request gets 503 with Retry-After immediately."""
     connections: Count = 4096
-    """Connections of clients at once, without half-open ones. Requests on an excess connection get 503. Over twice as
-    many, with half-open ones, the oldest half-open connections are closed, then new ones."""
+    """Connections of clients with a request at once. Requests on an excess connection get 503. Over twice as
+    many, with half-open and idle ones, the oldest of those are closed, then new ones."""
     address_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Part of `limits.connections` that one address may have once seven eighths of them are taken. Over it: 503. Use 1
     if a reverse proxy in front is the one address. An IPv6 network (/64) counts as one address."""

@@ -26,9 +26,9 @@ WALL = 20.0
 """Seconds from when a child is ready until it must have answered. The real bound of a query is processor time, which
 the system counts. On a busy machine a child may get no processor time for long. This limit ends a child that never gets
 counted."""
-START = 5.0
-"""Seconds within which a child must be ready. Also the seconds within which an earlier child must have made room for
-it."""
+START = 20.0
+"""Seconds within which a child must be ready. It takes milliseconds, unless the machine stands still. Also the seconds
+within which an earlier child must have made room for it."""
 SQL = 10_000
 """Bytes of a statement."""
 REPLY = 1 << 20

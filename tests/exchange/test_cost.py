@@ -18,7 +18,7 @@ from proxy.dialects.usage import Usage
 from proxy.exchange.cost import Meter, compute_bill, read_meter
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.exchange.hiding import TOOLS, offering, ours, says
-from tests.faulty import Connection, Request, faulty
+from tests.faulty import HANGS_S, Connection, Request, faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls, whole
 from tests.strict_messages import StrictMessages
@@ -141,7 +141,7 @@ async def worked(there: Running, metered: Metered) -> dict[str, Any]:
         n = len(agent.messages)
         agent.brings("\n".join(f"row {n}-{k} of a listing with words in it" for k in range(150)))
         await agent.say()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANGS_S):
         while there.app.store.queued:
             await asyncio.sleep(0.005)
     return dict((await there.get("/api/sessions/s/stats")).json())

@@ -58,7 +58,7 @@ async def test_e9_the_helper_is_asked_while_nobody_waits_and_its_answer_is_there
         await work(agent)
         sent = len(model.chats)
         assert helper.chats == [], "nothing is due yet"
-        await until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1, seconds=20)
+        await until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1)
         await idle(proxy)
         assert len(helper.chats) >= 1
         assert len(model.chats) == sent, "nothing is sent to the model"
@@ -78,7 +78,7 @@ async def test_e9_without_a_helper_it_is_planned_and_nothing_is_sent_or_stored(t
     ):
         await work(Agent(proxy, (b"x-context-session: a",)))
         counts, sent = await proxy.app.store.count_rows(), len(model.chats)
-        await until(lambda: proxy.count("idle_compressions_total", outcome="planned") >= 1, seconds=20)
+        await until(lambda: proxy.count("idle_compressions_total", outcome="planned") >= 1)
         assert (await proxy.app.store.count_rows(), len(model.chats)) == (counts, sent)
 
 
@@ -102,7 +102,7 @@ async def test_e9_an_answer_under_way_is_not_disturbed(tmp_path: Path) -> None:
         assert proxy.count("idle_compressions_total", outcome="asked") == 0, "it was due, and somebody waits"
         go.set()
         await waiting
-        await until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1, seconds=20)
+        await until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1)
 
 
 async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_leaves(

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.dialects.completions.stream import make_error_event
 from tests.awkward import Awkward, put_in
-from tests.faulty import STREAM, Connection, Request, connect, faulty, post
+from tests.faulty import HANGS_S, STREAM, Connection, Request, connect, faulty, post
 from tests.running import CHAT, Agent, Running, running
 from tests.scripted import Scripted, calls, chunk, events
 from tests.snapshot import snapshot
@@ -152,7 +152,7 @@ async def left_mid_stream(proxy: Running) -> str:
     client = await connect(proxy.port)
     raw = json.dumps(HELLO | {"stream": True}).encode()
     await client.send(post(CHAT, raw, b"authorization: Bearer sk-one", b"content-type: application/json"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANGS_S):
         head = await client.reader.readuntil(b"\r\n\r\n")
         await client.reader.readuntil(b"I was about")
     client.writer.transport.abort()

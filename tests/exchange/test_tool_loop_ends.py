@@ -232,7 +232,7 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
         await client.send(post("/v1/chat/completions", body.encode(), JSON, b"authorization: Bearer a"))
         await asyncio.wait_for(at.wait(), 5)
         client.writer.transport.abort()
-        await until(lambda: bool(ended), 5)
+        await until(lambda: bool(ended))
         assert (await proxy.outcome(5))[0] == "client_gone"
         assert where == "tool" or await upstream.none_open(2)  # the tool's connection is kept for others
     return ended
@@ -260,9 +260,9 @@ async def test_a_client_that_leaves_ends_the_process_that_runs_sql_for_it() -> N
         before = children()
         client = await connect(proxy.port)
         await client.send(post("/v1/chat/completions", json.dumps(body).encode(), JSON, b"authorization: Bearer a"))
-        await until(lambda: bool(children() - before), 5)
+        await until(lambda: bool(children() - before))
         client.writer.transport.abort()
-        await until(lambda: not children() - before, 5)
+        await until(lambda: not children() - before)
         assert (await proxy.outcome(5))[0] == "client_gone"
         assert all(
             proxy.count("tools_total", tool="query_db", outcome=one) == 0 for one in ("done", "limited", "failed")

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from proxy.web import limits
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES
 from tests.faults.test_content import ANSWER, fine
-from tests.faulty import HEAD, Connection, Request, abort_all, ask, faulty, post, until
+from tests.faulty import HANGS_S, HEAD, Connection, Request, abort_all, ask, faulty, post, until
 from tests.running import CHAT, Heard, Running, heard, running
 from tests.web.test_auth import entry
 
@@ -69,7 +70,7 @@ async def refused(port: int, body: bytes) -> Heard:
     """The answer to a chat request of which the body is not read to its end, on a connection that stays."""
     client = await connect(port)
     client.writer.write(post(CHAT, body, KEY).replace(b"connection: close\r\n", b""))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANGS_S):
         head = await client.reader.readuntil(b"\r\n\r\n")
     return heard(head)
 
@@ -84,7 +85,7 @@ async def test_s6_bodies_that_do_not_come_from_one_address_leave_places_for_othe
         slow = [await connect(proxy.port, "127.0.0.2") for _ in range(60)]
         for client in slow:
             await client.send(begun(10**15, KEY))
-        await until(lambda: proxy.count("refused_connections_total", why="crowded") == 32, 5)
+        await until(lambda: proxy.count("refused_connections_total", why="crowded") == 32)
         assert (await asked(proxy.port, "127.0.0.2")).status == 503
         for _ in range(3):
             assert (await asked(proxy.port, "127.0.0.1")).status == 200, "another address"
@@ -104,13 +105,24 @@ async def test_s6_bodies_that_do_not_come_from_one_address_leave_places_for_othe
 async def test_s6_nobody_is_refused_while_there_is_room_and_a_share_may_be_all() -> None:
     for share, served in ((0.25, 28), (1.0, 32)):
         limits: dict[str, Any] = {"connections": 32, "address_share": share}
-        async with faulty(fine) as upstream, running(upstream.port, limits=limits) as proxy:
+        gate = asyncio.Event()
+
+        async def late(request: Request, there: Connection, gate: asyncio.Event = gate) -> None:
+            await gate.wait()
+            await fine(request, there)
+
+        async with faulty(late) as upstream, running(upstream.port, limits=limits) as proxy:
             clients = [await connect(proxy.port) for _ in range(40)]
-            statuses = []
-            for client in clients:
+
+            def count_decided() -> int:
+                return len(upstream.requests) + int(proxy.count("refused_connections_total", why="crowded"))
+
+            for number, client in enumerate(clients, 1):
                 await client.send(HEALTH.replace(b"GET /healthz", b"GET /v1/x"))
-                statuses.append(int((await client.reader.readuntil(b"\r\n\r\n")).split()[1]))
-            assert statuses == [200] * served + [503] * (40 - served)
+                await until(partial(lambda wanted: count_decided() == wanted, number))
+            gate.set()
+            heads = [await client.reader.readuntil(b"\r\n\r\n") for client in clients]
+            assert [int(head.split()[1]) for head in heads] == [200] * served + [503] * (40 - served)
             for client in clients[:20]:
                 client.writer.transport.abort()
             await asyncio.sleep(0.1)
@@ -188,12 +200,12 @@ async def test_s6_one_tenant_has_half_of_the_memory_for_bodies_while_there_are_o
         hanging = [await connect(proxy.port) for _ in range(2)]
         for client in hanging:
             await client.send(post(CHAT, said(1_000_000), KEY))
-        await until(lambda: len(upstream.requests) == 2, 5)
+        await until(lambda: len(upstream.requests) == 2)
         got = await refused(proxy.port, said(900_000))
         assert (got.status, got.header("retry-after")) == (503, "1")
         other = await connect(proxy.port)
         await other.send(post(CHAT, said(1_500_000), b"x-context-key: cp-other"))
-        await until(lambda: len(upstream.requests) == 3, 5)
+        await until(lambda: len(upstream.requests) == 3)
         for client in [*hanging, other]:
             client.writer.transport.abort()
         await until(lambda: proxy.app.body_budget.held == 0)
@@ -211,7 +223,7 @@ async def queued(proxy: Running, count: int, body: bytes) -> list[Connection]:
 async def test_s7_bodies_that_wait_on_a_connection_are_bounded() -> None:
     async with faulty(wait) as upstream, running(upstream.port) as proxy:
         clients = await queued(proxy, 8, b"x" * 60_000)
-        await until(lambda: len(upstream.requests) == 8, 5)
+        await until(lambda: len(upstream.requests) == 8)
         await asyncio.sleep(0.5)
         made = list(server_connections(proxy))
         assert len(made) == 8
@@ -235,7 +247,7 @@ async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch:
     assert MAX_PIPELINED_BYTES > 300_000
     async with faulty(slow) as upstream, running(upstream.port) as proxy:
         clients = await queued(proxy, 8, b"x" * 20_000)
-        await until(lambda: len(upstream.requests) == 8, 5)
+        await until(lambda: len(upstream.requests) == 8)
         await asyncio.sleep(0.3)
         assert 0 < sum(map(bytes_waiting, server_connections(proxy))) <= 300_000 + (1 << 18)
         shares = next(iter(server_connections(proxy))).shares
@@ -245,7 +257,7 @@ async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch:
         assert any(got.count(b"HTTP/1.1 200") < 9 for got in answers), "what was too much was not read"
         assert not any(b"HTTP/1.1 4" in got for got in answers), "and nothing was written into an answer"
         clients[-1].writer.transport.abort()
-        await until(lambda: shares.pipelined == 0, 10)
+        await until(lambda: shares.pipelined == 0)
 
 
 def bytes_waiting(connection: Any) -> int:

@@ -125,7 +125,7 @@ async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
         for count in (requests // 10, requests * 9 // 10):
             driver.left = count
             await asyncio.gather(*(driver.worker(number) for number in range(WORKERS)))
-            await until(lambda: upstream.open <= 50, 10)
+            await until(lambda: upstream.open <= 50)
             await asyncio.sleep(0.3)
             tasks = await asyncio.to_thread(nursery.tasks, pid)
             marks.append((process.memory_info().rss, process.num_fds(), tasks, process.num_threads(), upstream.open))

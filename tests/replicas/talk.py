@@ -100,7 +100,7 @@ class Client:
         if self.stream:
             body["stream"] = True
         head = (b"content-type: application/json", b"authorization: Bearer k", *self.lines, *lines)
-        found = heard(await ask(port, post(CHAT, json.dumps(body).encode(), *head), 30))
+        found = heard(await ask(port, post(CHAT, json.dumps(body).encode(), *head)))
         assert found.status == 200, found.body
         assert found.header("x-context-fallback") is None
         self.sessions.add(found.session)

@@ -11,6 +11,7 @@ import pytest
 from tests.postgres import execute
 from tests.recorded.test_shared import AGENTS, OPEN, PRICES, SAMPLE, Rows, assert_sound, files, free_port, run, score
 from tests.replicas.fleet import Fleet, fleet
+from tests.running import PATIENT
 
 pytestmark = pytest.mark.long
 
@@ -37,7 +38,7 @@ async def test_replicas_that_come_and_go_cost_what_one_process_costs(
         "policy": "thrifty",
         "db": database,
         "upstream": f"http://127.0.0.1:{port}/v1",
-        "limits": {"commit_wait_ms": 5000},
+        **PATIENT,
         "log_level": "error",
     }
     began = time.monotonic()

@@ -13,7 +13,7 @@ from tests.faulty import faulty
 from tests.postgres import execute
 from tests.replicas.fleet import fleet
 from tests.replicas.talk import Client, Model
-from tests.running import running
+from tests.running import PATIENT, running
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ TURNS = 18
 TREE: dict[str, Any] = {
     "tokens": {"count": "estimate"},
     "tools": {"offer": "first_request"},
-    "limits": {"commit_wait_ms": 5000},
+    **PATIENT,
 }
 
 

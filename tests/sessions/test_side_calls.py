@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.sessions.locate import BranchTraits, classify_branch
-from tests.faulty import Connection, Request, ask, faulty
+from tests.faulty import HANGS_S, Connection, Request, ask, faulty
 from tests.postgres import drop_database, new_store_database
 from tests.running import Agent, Running, heard, running
 from tests.scripted import Scripted, calls
@@ -59,7 +59,7 @@ async def kinds(proxy: Running) -> list[str]:
 async def shown(proxy: Running, path: str) -> Any:
     """What the API says: of the session, where the path begins with a slash."""
     path = "sessions/ses_1" + path if path[:1] in ("", "/") else path
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANGS_S):
         while proxy.app.store.queued:
             await asyncio.sleep(0.005)
     raw = b"GET /api/%b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % path.encode()

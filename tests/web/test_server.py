@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests import faulty as sockets
-from tests.faulty import HEAD, STREAM, Connection, Request, abort_all, ask, faulty, until
+from tests.faulty import HANGS_S, HEAD, STREAM, Connection, Request, abort_all, ask, faulty, until
 from tests.running import Running, heard, running
 
 QUICK: dict[str, Any] = {"timeouts": {"header_s": 0.4, "body_s": 0.4}}
@@ -103,7 +103,7 @@ async def test_c6_a_body_that_comes_steadily_may_take_longer_than_the_deadline()
         for _ in range(20):
             await client.send(b"y" * 1000)
             await asyncio.sleep(0.06)
-        assert heard(await closed(client, 5)).body == b"y" * 20000
+        assert heard(await closed(client, HANGS_S)).body == b"y" * 20000
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -131,7 +131,7 @@ async def test_s6_half_open_sockets_cost_others_nothing_and_the_oldest_goes_firs
         silent += [await connect(proxy.port) for _ in range(10)]
         for client in silent[:10]:
             with suppress(ConnectionError):
-                assert await closed(client, 5) == b""
+                assert await closed(client, HANGS_S) == b""
         assert not any(client.reader.at_eof() for client in silent[10:])
         assert proxy.count("refused_connections_total", why="half_open") == 10
         for _ in range(5):  # more at once than the server holds in all
@@ -198,7 +198,7 @@ async def test_c6_a_thousand_sockets_that_say_nothing_do_not_stop_others() -> No
         for _ in range(20):
             assert heard(await ask(proxy.port, say("/v1/x", b"connection: close", body=b"{}"))).body == b"{}"
         for client in silent:
-            assert await closed(client, 10) == b""
+            assert await closed(client, HANGS_S) == b""
 
 
 async def test_h4_a_head_without_an_end_is_ended_before_it_is_held() -> None:
@@ -220,7 +220,7 @@ async def test_trailers_never_become_headers() -> None:
         head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
         trailers = b"host: b\r\nx-late: 1\r\nauthorization: Bearer other\r\n" + b"x-z: 1\r\n" * 100
         await client.send(head + b"2\r\n{}\r\n0\r\n" + trailers + b"\r\n")
-        assert heard(await closed(client, 5)).status == 200
+        assert heard(await closed(client, HANGS_S)).status == 200
         [got] = upstream.requests
         names = {name.lower() for name, _ in got.headers}
         assert got.body == b"{}"
@@ -256,7 +256,7 @@ async def test_c9_a_flood_of_pipelined_requests_is_bounded_and_the_first_ones_ar
         await client.send(b"".join(say("/v1/x", body=b"mark %04d" % n) for n in range(2000)))
         await until(lambda: bool(upstream.requests))
         gate.set()
-        got = await closed(client, 10)
+        got = await closed(client, HANGS_S)
         assert got.count(b"HTTP/1.1 200") == got.count(b"mark ") == len(upstream.requests) == 17
         assert got.endswith(b"mark 0016")
 
@@ -277,7 +277,7 @@ async def test_c9_garbage_behind_a_request_never_gets_into_its_answer(behind: by
         await client.send(say("/v1/x", body=b"{}"))
         await client.reader.readuntil(event)
         await client.send(behind)
-        got = await closed(client, 5)
+        got = await closed(client, HANGS_S)
         assert got == (b"\r\n%x\r\n" % len(event) + event) * 4 + b"\r\n0\r\n\r\n"
 
 
@@ -309,7 +309,7 @@ async def test_c2_a_client_that_leaves_before_the_answer_is_noticed_whatever_its
         await client.send(head + b"\r\n\r\n")
         await asyncio.sleep(0.05)
         await client.send(rest)
-        await until(lambda: len(upstream.requests) == 1, 10)
+        await until(lambda: len(upstream.requests) == 1)
         client.writer.close()
         assert await upstream.none_open(0.5 * 4)
         await until(lambda: proxy.app.body_budget.held == 0 and proxy.app.concurrency.taken == 0)
@@ -485,11 +485,11 @@ async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_th
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await client.send(say("/v1/x", b"connection: close", body=b"{}"))
         await until(lambda: bool(upstream.requests))
-        await until(lambda: proxy.app.concurrency.taken == 0, 5)
+        await until(lambda: proxy.app.concurrency.taken == 0)
         port = client.writer.get_extra_info("sockname")[1]
 
         def kept() -> bool:
             return any(port in found.raddr for found in psutil.Process().net_connections())
 
         assert kept()
-        await until(lambda: not kept(), 5)
+        await until(lambda: not kept())

@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.web import websocket
-from tests.faulty import abort_all, connect, faulty, until
+from tests.faulty import HANGS_S, abort_all, connect, faulty, until
 from tests.running import running
 from tests.strict_responses import StrictResponses
 from tests.web.test_response_socket import HELLO, ask, create, hear, socket
@@ -78,7 +78,7 @@ async def test_a_client_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyP
         assert b"101" in await client.reader.readuntil(b"\r\n\r\n")
         mask = os.urandom(4)
         await client.send(b"\x81\xff" + struct.pack("!Q", 1000) + mask + b"half a frame")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANGS_S):
             while await client.reader.read(1000):
                 pass
         await abort_all([client])
@@ -95,7 +95,7 @@ async def test_frames_behind_the_handshake_are_read() -> None:
             b"GET /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
             b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n" + frame
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANGS_S):
             await client.reader.readuntil(b"response.completed")
         await abort_all([client])
         assert len(upstream.requests) == 1
