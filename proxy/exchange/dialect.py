@@ -143,6 +143,8 @@ class Dialect:
     repair_answers: Callable[[bytes], bytes] = lambda body: body
     """A body in which answers can be sent again after parts of them were withheld from the client
     (`WireRequest.is_cut`)."""
+    withheld_mark: bytes = b""
+    """Bytes of a hidden round whose answer the client cannot send again as it has it; empty: any round may be one."""
     may_clear: Callable[[bytes], bool] | None = None
     """True if the provider may be asked to clear old tool results of this body."""
     clear_results: Callable[[bytes, int], bytes] | None = None
@@ -277,6 +279,8 @@ GEMINI = Dialect(
     reads_path=True,
     has_comments=False,
     find_added_violations=gemini_rules.find_added_violations,
+    repair_answers=gemini_rules.sign_calls,
+    withheld_mark=b"thoughtSignature",
 )
 COMPRESS = replace(
     COMPLETIONS, name="compress", read_request=read_compress_request, returns_rows=True, is_thinking=lambda _: False

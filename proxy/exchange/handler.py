@@ -34,6 +34,7 @@ from proxy.exchange import (
     lookups,
     prefix_bindings,
     record_outcome,
+    splice_rounds,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
@@ -223,6 +224,7 @@ async def _answer_refusal(
     original, left_out = prefix_bindings.make_whole(turn)
     # Reasoning is bound to no breakpoint, and the client's bytes are refused if they have reasoning that must leave.
     is_known = is_bound and (original != turn.original or not turn.is_prompt_changed)
+    original = splice_rounds.repair_original(turn, original)
     if sent != original and not is_known:
         await refused.close()
         reply = await ask(original)

@@ -36,7 +36,7 @@ from proxy.exchange import (
     record_outcome,
     splice_rounds,
 )
-from proxy.exchange.dialect import DIALECTS, Dialect, count_sent_messages, repair_cut_answers
+from proxy.exchange.dialect import DIALECTS, Dialect, count_sent_messages
 from proxy.exchange.exchange_rows import MessageForms, erase_resent
 from proxy.exchange.fallback import FallbackReason, count_fallback
 from proxy.exchange.gateway_rows import add_unseen_context, choose_row_policy
@@ -339,9 +339,7 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
 def _repair_wire(turn: Turn) -> Turn:
     """Return the turn with bytes that the provider accepts. Cut answers are repaired, and reasoning that the provider
     has refused is left out, byte for byte as in the request that it accepted."""
-    outgoing = turn.prompt.outgoing
-    if turn.wire is not None and turn.wire.is_cut and turn.enriched.policy.mode == "rewrite":
-        outgoing = repair_cut_answers(turn.dialect, outgoing)
+    outgoing = splice_rounds.repair_original(turn, turn.prompt.outgoing)
     if turn.located.branch.refused_reasoning:
         outgoing = bound_reasoning.leave_out_refused(turn, outgoing)
     return turn if outgoing is turn.prompt.outgoing else turn.with_prompt(outgoing=outgoing)

@@ -11,7 +11,7 @@ from proxy.context.branch_state import count_losses
 from proxy.context.plan import Plan
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import exchange_rows, lookups
-from proxy.exchange.dialect import is_bound
+from proxy.exchange.dialect import is_bound, repair_cut_answers
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
@@ -130,6 +130,17 @@ def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:
 def strip_tools(turn: Turn) -> Turn:
     """Return the turn with the client's own bytes: nothing is hidden in them, and none of our tools is offered."""
     return turn.with_lookups(spliced=SplicedRequest(turn.request, turn.keys), tool_offer=offers.NO_TOOLS)
+
+
+def repair_original(turn: Turn, body: bytes) -> bytes:
+    """A body of this turn in which the client's answers can be sent again, although parts were withheld from it."""
+    if turn.wire is None or not turn.wire.is_cut or turn.enriched.policy.mode != "rewrite":
+        return body
+    mark = turn.dialect.withheld_mark
+    rounds = turn.located.branch.live_session.hidden_rounds.values() if mark else ()
+    if mark and not any(mark in raw for found in rounds for one in found for raw in one.replaces):
+        return body
+    return repair_cut_answers(turn.dialect, body)
 
 
 def find_guarded_results(turn: Turn) -> frozenset[bytes]:

@@ -28,6 +28,7 @@ from proxy.exchange import (
     fallback,
     prefix_bindings,
     record_outcome,
+    splice_rounds,
 )
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
@@ -294,7 +295,8 @@ class ToolLoop:
         """Drop the hidden rounds so far: the original request is sent instead."""
         self._sends_original = True
         turn = fallback.use_original(self._services, self.turn, FallbackReason.ROUNDS)
-        turn = turn.with_prompt(outgoing=prefix_bindings.make_whole(turn)[0])  # the next prompt is a plan again
+        own = splice_rounds.repair_original(turn, prefix_bindings.make_whole(turn)[0])
+        turn = turn.with_prompt(outgoing=own)  # the next prompt is a plan again
         self.turn = turn.with_values(rounds=replace(turn.rounds, hidden=None, bindings={}))
 
     async def send_original(self) -> Reply:

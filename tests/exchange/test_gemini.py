@@ -292,3 +292,20 @@ async def test_a_prompt_begins_with_the_users_content_whatever_leaves_it(tmp_pat
         outcomes = await proxy.outcomes()
     assert model.refusals == []
     assert {fallback for _, _, fallback in outcomes} == {None}
+
+
+@pytest.mark.parametrize("stream", ["", "events"])
+async def test_the_original_of_a_turn_whose_signature_stood_on_a_hidden_call_is_taken(stream: str) -> None:
+    """The model signs the first call of a step. Where that is one of the proxy's, the client's history lacks it."""
+
+    async def refuse(_: Request, there: Connection) -> None:
+        await reply(there, b"400 Bad Request", b'{"error":{"message":"busy"}}', b"content-type: application/json")
+
+    ours = {"functionCall": {"name": "recall", "args": {"id": f"{SECRET}-1"}}}
+    model = StrictGemini([{"text": "I look."}, ours, step(1)[2]], refuse, step(2), [END_TEXT])
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        agent = GeminiAgent(proxy, read, stream=stream)
+        assert await agent.work("Find the fault.") == END_TEXT["text"]
+        outcomes = await proxy.outcomes()
+    assert model.refusals == []
+    assert [fallback for _, _, fallback in outcomes][:2] == [None, "upstream_reject"]

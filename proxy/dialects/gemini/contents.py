@@ -55,6 +55,8 @@ class Answer:
 
     chat: bytes
     calls: tuple[WireCall, ...]
+    is_unsigned: bool = False
+    """Its first call has no thought signature."""
 
 
 def get_field(value: dict[str, Any], camel: str, snake: str = "") -> Any:
@@ -100,7 +102,7 @@ def convert_answer(parts: Sequence[bytes]) -> Answer:
     calls: list[WireCall] = []
     made: list[bytes] = []
     counts: Counter[str] = Counter()
-    is_plain = True
+    is_plain, is_unsigned = True, False
     for raw in parts:
         value = spans.read_any(raw)
         if not isinstance(value, dict):
@@ -109,6 +111,7 @@ def convert_answer(parts: Sequence[bytes]) -> Answer:
         is_plain = is_plain and set(value) in _PLAIN
         if isinstance(call, dict):
             found, written = _convert_call(raw, call, counts)
+            is_unsigned = is_unsigned or (not calls and not get_field(value, "thoughtSignature"))
             is_plain = is_plain and set(call) <= _CALL_MEMBERS and (found.wire_id or found.id) == found.id
             calls.append(found)
             made.append(written)
@@ -130,7 +133,7 @@ def convert_answer(parts: Sequence[bytes]) -> Answer:
         more.append(("tool_calls", b"[" + b",".join(made) + b"]"))
     if not is_plain:
         more.append((WIRE, b"[" + b",".join(parts) + b"]"))
-    return Answer(make_chat("assistant", content, *more), tuple(calls))
+    return Answer(make_chat("assistant", content, *more), tuple(calls), is_unsigned)
 
 
 def _is_made(call_id: str) -> bool:

@@ -138,6 +138,7 @@ class GeminiRequest:
     """The object with the contents: the body, or the request that is to be counted."""
     units: tuple[Unit, ...]
     is_cut: bool = False
+    """A first call in the newest turn lacks its signature, which may have stood on a call of the proxy's tools."""
 
     @property
     def members(self) -> dict[str, spans.Span]:
@@ -186,6 +187,7 @@ def _read_request(body: bytes, limits: SizeLimits | None, place: Place) -> Gemin
         (None,) * len(chats),
         root,
         tuple(reader.units),
+        reader.is_unsigned,
     )
 
 
@@ -211,6 +213,8 @@ class _ContentReader:
 
     def __init__(self, body: bytes) -> None:
         self.units: list[Unit] = []
+        self.is_unsigned = False
+        """The first call of an answer in the newest turn lacks its signature."""
         self._body = body
         self._answer: list[tuple[int, list[bytes]]] = []
         self._waiting: list[WireCall] = []
@@ -238,6 +242,7 @@ class _ContentReader:
         self.units.append(Unit(answer.chat, places[0], (), places, "answer"))
         self._answer = []
         self._waiting = list(answer.calls)
+        self.is_unsigned |= answer.is_unsigned
 
     def _add_user(self, place: int, parts: Sequence[bytes]) -> None:
         others: list[int] = []
@@ -251,6 +256,7 @@ class _ContentReader:
             name = self._find_call(response)
             self.units.append(Unit(convert_result(part, name), place, (n,), (), "result"))
         if others or not results:
+            self.is_unsigned = False
             content = b"[" + b",".join(convert_part(parts[n]) for n in others) + b"]"
             self.units.append(Unit(make_chat("user", content), place, tuple(others), (), "user"))
 

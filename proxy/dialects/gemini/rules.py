@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import Any
 
 from proxy.dialects import spans
-from proxy.dialects.gemini.contents import get_field
+from proxy.dialects.gemini.contents import UNSIGNED, get_field
 
 Parts = Sequence[dict[str, Any]]
 
@@ -118,6 +118,31 @@ def _judge_calls(turns: Sequence[_Turn]) -> Iterator[str]:
                     yield f"G6 contents.{turn.at}: {count} results of {name}, which was called {called[name]} times"
         if turn.calls and (after is not None) and len(after.results) != len(turn.calls):
             yield f"G4 contents.{turn.at}: {len(turn.calls)} calls and {len(after.results)} results"
+
+
+def sign_calls(body: bytes) -> bytes:
+    """The body with Google's signature for unsigned calls on the first call of each step of the newest turn that lacks
+    one. The signature stood on a call of the proxy's tools, which the client never got. Raises ValueError, KeyError or
+    RecursionError if the body cannot be read."""
+    span = spans.read_members(body)["contents"]
+    unsigned: list[int] = []
+    role, is_open = "", True
+    for start, end in spans.read_elements(body, span):
+        content = spans.read_any(body[start:end])
+        if _find_role(content) != role:
+            role, is_open = _find_role(content), True
+        if role == "user" and any(part.get("text") for part in _list_parts(content)):
+            unsigned = []
+        if role == "user" or not is_open:
+            continue
+        places = spans.read_elements(body, spans.read_members(body, (start, end))["parts"])
+        for part, (_, stop) in zip(_list_parts(content), places, strict=True):
+            if get_field(part, "functionCall") is not None:
+                is_open = False
+                unsigned += [] if _is_signed(part) else [stop - 1]
+                break
+    made = b',"thoughtSignature":' + UNSIGNED
+    return spans.apply_replacements(body, [(place, place, made) for place in unsigned])
 
 
 def _judge_signatures(turns: Sequence[_Turn]) -> Iterator[str]:

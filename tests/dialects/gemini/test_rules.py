@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from proxy.dialects.gemini.rules import find_added_violations, find_violations
+from proxy.dialects.gemini.rules import find_added_violations, find_violations, sign_calls
 from tests.dialects.gemini.drawn import bodies
 
 Json = dict[str, Any]
@@ -84,3 +84,14 @@ def test_the_clients_own_breaches_are_allowed() -> None:
     worse = json.dumps({"contents": [said(call()), results("ls"), said(call()), PROMPT]}).encode()
     assert find_added_violations(broken, broken) == []
     assert [line.split()[0] for line in find_added_violations(worse, broken)] == ["G4"]
+
+
+def test_the_first_call_of_each_step_of_the_newest_turn_is_signed_where_it_is_not() -> None:
+    result = {"role": "user", "parts": [{"functionResponse": {"name": "ls", "response": {"output": "x"}}}]}
+    steps = [said({"text": "So."}, call(), call()), result, said(call(thoughtSignature="abc")), result]
+    body = json.dumps({"contents": [PROMPT, *steps, PROMPT, *steps], "tools": []}).encode()
+    made = json.loads(sign_calls(body))
+    assert made["contents"][:6] == json.loads(body)["contents"][:6]
+    assert made["contents"][6]["parts"][1:] == [call(thoughtSignature="skip_thought_signature_validator"), call()]
+    assert made["contents"][7:] == json.loads(body)["contents"][7:]
+    assert sign_calls(sign_calls(body)) == sign_calls(body)
