@@ -50,6 +50,8 @@ class StepExtract(NamedTuple):
     """Lines of the results that tell how the calls ended, or of errors (`find_telling_lines`)."""
     ids: tuple[str, ...]
     """Identifiers of the results that the other fields do not have."""
+    is_run: bool = False
+    """The first call ran something: how it ended says more than the first line of its output."""
 
 
 def extract_step(view: View, step: Step) -> StepExtract:
@@ -72,7 +74,8 @@ def _extract_step(view: View, step: Step) -> StepExtract:
         for n in identifiers.remove_duplicates(islice(identifiers.find_names(text), 400))
         if len(n) <= NAME_CHARS and n not in seen
     )
-    return StepExtract(call, first, errors, tuple(islice(names, MAX_IDS)))
+    is_run = bool(message.calls) and shell_commands.parse_call(message.calls[0]).kind == "run"
+    return StepExtract(call, first, errors, tuple(islice(names, MAX_IDS)), is_run)
 
 
 def _find_step_lines(view: View, step: Step, excluded: str) -> tuple[str, ...]:
@@ -91,8 +94,10 @@ def find_telling_lines(message: Message, call: Call | None, excluded: str = "") 
     source = refetch.find_source(call) if call is not None else None
     ended = outcome.read_outcome(message, command)
     if command.kind == "run":
-        ends = ended.unfinished_lines[:1] or ended.summary_lines[-1:] or ended.code_lines[:1] or ended.kept_lines[-1:]
-        numbers = [*ended.failure_lines[: MAX_ERRORS - 1], *ends]
+        failures = ended.failure_lines[: MAX_ERRORS - 1]
+        ends = ended.unfinished_lines[:1] or ended.summary_lines[-1:] or ended.code_lines[:1]
+        ends = ends or (() if failures and ended.verdict == "failed" else ended.kept_lines[-1:])
+        numbers = [*(n for n in failures if n not in ends), *ends]
     elif source is not None and source.action in ("shows", "writes", "looks") and ended.verdict != "failed":
         numbers = list(find_reported_errors(message)[:MAX_ERRORS])
     else:
@@ -180,9 +185,11 @@ def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
 def _render_row(extract: StepExtract, *, short: bool) -> str:
     if short:
         return extract.call or extract.first_line
-    row = " -> ".join(part for part in (extract.call, extract.first_line) if part)
-    if extract.errors:
-        row += " | " + " | ".join(extract.errors)
+    lines = (*extract.errors[-1:], *extract.errors[:-1]) if extract.is_run else extract.errors
+    told = (*lines, extract.first_line) if extract.is_run else (extract.first_line, *lines)
+    row = " -> ".join(
+        part for part in (extract.call, " | ".join(_collapse_spaces(line) for line in told if line)) if part
+    )
     return row + (f" ({' '.join(extract.ids)})" if extract.ids else "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from proxy.chat.chain import public_id
 from proxy.context.plan import View
 from proxy.context.summaries import extracts
 from tests.context.ranking.test_memory_levels import call, step
-from tests.conversations import assistant, look, result, user
+from tests.conversations import Json, assistant, look, result, user
 from tests.conversations import call as call_of
 
 LOG = """
@@ -75,7 +76,7 @@ def test_e4_several_steps_share_the_room_and_say_which_messages_they_were() -> N
     text = extracts.extract_steps(view, steps, [False, True, False], 400)
     head, *rows = text.splitlines()
     assert head == f"[summary of 6 messages, {public_id(view.keys[1])} to {public_id(view.keys[6])}]"
-    assert rows == ['- run({"n": 1}) -> one | error: E1', '- run({"n": 2})', '- run({"n": 3}) -> three']
+    assert rows == ['- run({"n": 1}) -> error: E1 | one', '- run({"n": 2})', '- run({"n": 3}) -> three']
 
 
 @given(st.integers(60, 600), st.lists(st.text(max_size=300), min_size=1, max_size=12))
@@ -154,3 +155,27 @@ def test_t2_code_that_handles_errors_is_no_error_of_an_extract() -> None:
     for name, arguments in (("Read", {"file_path": "a.py"}), ("bash", {"command": "cat a.py"}), ("Grep", {"p": "x"})):
         assert not any("raise" in line for line in extract_of(name, arguments, "\n".join(code)))
     assert extract_of("Read", {"file_path": "a.py"}, "Error: a.py not found") == ["Error: a.py not found"]
+
+
+@pytest.mark.parametrize(
+    ("output", "ended"),
+    [
+        ("  1) test total (CartTest)\n     test/cart_test.exs:14\n6 tests, 1 failure\n", "6 tests, 1 failure"),
+        ("6 tests, 0 failures\n", "6 tests, 0 failures"),
+        ("PLAY RECAP\nweb1     : ok=2    changed=0    unreachable=0    failed=1\n", "web1 : ok=2 changed=0"),
+        ("psql:a.sql:3: ERROR:  relation x does not exist\nINSERT 0 1\n", "psql:a.sql:3: ERROR: relation x"),
+        ("DbError: no column x\n\n[SQL: SELECT x]\n(Background on this error at: y)\n", "DbError: no column x"),
+    ],
+)
+def test_a_short_line_of_a_run_has_its_end_before_its_beginning(output: str, ended: str) -> None:
+    noise = "".join(f"compiling module m{n} with {n} symbols, cached in /var/cache/build/m{n}.o\n" for n in range(40))
+    made = [user("a"), *(one for _ in range(4) for one in run_of("./run", noise + output))]
+    view = look([*made, user("b")])
+    text = extracts.extract_steps(view, view.steps[1:-1], [False] * len(view.steps[1:-1]), 520)
+    assert len(text) <= 520
+    assert text.count(f"-> {ended}") == 4, text
+
+
+def run_of(command: str, output: str) -> list[Json]:
+    arguments = json.dumps({"command": command})
+    return [{**assistant(None), "tool_calls": [call_of("c1", "bash", arguments)]}, result("c1", output)]
