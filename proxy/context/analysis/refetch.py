@@ -19,7 +19,7 @@ from typing import Any, Literal
 from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
-from proxy.context.analysis.shell_commands import PATH_ARGUMENTS
+from proxy.context.analysis.shell_commands import MAX_PARSED_CHARS, PATH_ARGUMENTS
 from proxy.context.plan import View
 
 RefetchKind = Literal["repeat", "reread", "recall"]
@@ -257,6 +257,8 @@ def _of_command(command: str) -> tuple[SourceAction, str]:
     head = command.partition("<<")[0].partition("\n")[0] if "<<" in command else command
     plain = _HARMLESS.sub(" ", _QUOTED.sub(" Q ", head))
     checkpoint()
+    if len(plain) > MAX_PARSED_CHARS:  # `_IN_PLACE` takes quadratic time
+        return "runs", ""
     into = _INTO.search(plain) or _IN_PLACE.search(plain)
     if into:
         return "writes", resolve_path(place, next(group for group in into.groups() if group))

@@ -98,7 +98,7 @@ _SPLIT = re.compile(r"(&&|\|\||\|&|[;|\n&])")
 _ASSIGNED = re.compile(r"\w+=\S*")
 _STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit|\b(?:ba|z|da)?sh\s+-\w*e")
 _PIPEFAIL = re.compile(r"\bpipefail\b")
-_BRANCHES = re.compile(r"(?:^|[;\n&|])\s*(?:for|while|until|if|case)\s|&\s*\Z(?<!&&)|\$\(|`")
+_BRANCHES = re.compile(r"(?:^|[;\n&|])[^\S\n]*(?:for|while|until|if|case)\s|&\s*\Z(?<!&&)|\$\(|`")
 """Loops, branches, background jobs and substitutions: the exit code does not cover each command in them."""
 MAX_STORED_CHARS = 200
 """Maximum number of characters of a command that are stored."""
@@ -206,10 +206,12 @@ def parse_command(text: str) -> ShellCommand:
     if not runs:
         return ShellCommand(shown, "look", exit_code_proves=bool(parts), is_search=_ends_in_search(parts))
     proves, cut = strict or simple, False
-    for n, part in enumerate(parts):
+    after = 0
+    while after < len(parts):
+        part = parts[after]
+        after += 1
         if part.shows:
             continue
-        after = n + 1
         while after < len(parts) and parts[after].operator in _PIPES:
             proves = proves and pipefail
             # `tail` leaves the end of a run, which has its summary; any other filter may remove it.

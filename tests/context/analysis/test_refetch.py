@@ -34,6 +34,12 @@ def history(*steps: tuple[str, Json]) -> list[Json]:
     return made
 
 
+def test_a_command_that_is_too_long_to_read_runs_something() -> None:
+    # Each of its words was the beginning of a search to the end: minutes, with the interpreter locked.
+    assert shell("sed " * 250_000).action == "runs"
+    assert shell(f"echo '{'x' * 1_000_000}' > a.txt").path == "a.txt", "quoted text does not count"
+
+
 READ, EDIT, LOOK = ("Read", {"file_path": "/r/a.py"}), ("Edit", {"file_path": "/r/a.py"}), ("get_user", {"id": "u1"})
 
 
