@@ -385,7 +385,11 @@ def _refuse_empty(messages: Sequence[Any], contents: Sequence[list[Block]]) -> I
 
 def _refuse_pairs(messages: Sequence[Any], contents: Sequence[list[Block]]) -> Iterator[str]:
     used: set[str] = set()
+    codes: set[str] = set()
     for n, blocks in enumerate(contents):
+        codes |= {block["id"] for block in blocks if block["type"] == "server_tool_use"}
+        if gone := {named for block in blocks if (named := (block.get("caller") or {}).get("tool_id"))} - codes:
+            yield f"messages.{n}: tool_use.caller.tool_id: {', '.join(sorted(gone))} was not found"
         calls = [block for block in blocks if block["type"] == "tool_use"]
         for call in calls:
             if call["id"] in used or not re.fullmatch(r"[a-zA-Z0-9_-]+", call["id"]):

@@ -286,3 +286,15 @@ async def test_messages_begin_with_the_user_whatever_leaves_the_prompt() -> None
         outcomes = await proxy.outcomes()
     assert model.refusals == []
     assert {fallback for _, _, fallback in outcomes} == {None}
+
+
+async def test_calls_of_a_providers_code_are_not_sent_without_that_code() -> None:
+    code = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {"code": "..."}}
+    call = {"type": "tool_use", "name": "read", "input": {"path": "a.py"}}
+    made = {**call, "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}
+    steps: list[list[Json]] = [[{**made, "id": f"toolu_{n}"}] for n in range(28)]
+    steps[0].insert(0, code)
+    model = StrictMessages(*steps, "All done.")
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        await MessagesAgent(proxy, lambda name, arguments: f"{name} {arguments} " * 200).work("Find the fault.")
+    assert model.refusals == []

@@ -43,7 +43,7 @@ def find_violations(body: bytes) -> list[str]:
     messages = value.get("messages")
     messages = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
     contents = [_read_blocks(one.get("content")) for one in messages]
-    for judge in (_judge_roles, _judge_empty, _judge_calls, _judge_ids, _judge_thinking):
+    for judge in (_judge_roles, _judge_empty, _judge_calls, _judge_callers, _judge_ids, _judge_thinking):
         found += judge(messages, contents)
     found += _judge_open_loop(value.get("thinking"), messages, contents)
     return [*found, *_judge_marks(value, contents), *_judge_tools(value)]
@@ -147,6 +147,19 @@ def _judge_server_results(blocks: Blocks, n: int) -> Iterator[str]:
         kind = str(block.get("type"))
         if kind.endswith("_tool_result") and block.get("tool_use_id") not in made:
             yield f"M9 messages.{n}: a {kind} without its call"
+
+
+def _judge_callers(messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
+    """A call that the provider's code execution made names the block of that code, which has to be there."""
+    made: set[Any] = set()
+    for n, (_, blocks) in enumerate(zip(messages, contents, strict=True)):
+        for block in blocks:
+            caller = block.get("caller")
+            named = caller.get("tool_id") if isinstance(caller, dict) else None
+            if block.get("type") in _SERVER_CALLS:
+                made.add(block.get("id"))
+            elif isinstance(named, str) and named not in made:
+                yield f"M9 messages.{n}: the code that called {block.get('id')} is not there"
 
 
 def _judge_ids(messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:

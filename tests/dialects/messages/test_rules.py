@@ -57,6 +57,16 @@ def _judge(body: Any) -> list[str]:
     return find_violations(json.dumps(body).encode())
 
 
+def test_a_call_needs_the_code_that_made_it() -> None:
+    code = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {}}
+    called = {**_call("b"), "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}
+    whole, cut = _body(), _body()
+    for body, first in ((whole, [code]), (cut, [])):
+        _m(body, 1)[:] = [*first, _call("a"), called]
+    assert _judge(whole) == []
+    assert _judge(cut) == ["M9 messages.1: the code that called b is not there"]
+
+
 Change = Callable[[dict[str, Any]], Any]
 
 
