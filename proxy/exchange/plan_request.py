@@ -368,9 +368,10 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         return turn.with_prompt(outgoing=turn.original)
     try:
         outgoing = turn.write_wire()
-    except ValueError as problem:
+        broken = turn.dialect.find_added_violations(outgoing, turn.original)
+    except (ValueError, TypeError) as problem:  # the client's values may have types that no provider takes
         raise NotManaged("dialect", f"the dialect does not allow this prompt: {problem}") from problem
-    if broken := turn.dialect.find_added_violations(outgoing, turn.original):
+    if broken:
         raise NotManaged("dialect", f"the dialect does not allow this prompt: {broken[0]}")
     return turn.with_prompt(outgoing=outgoing)
 

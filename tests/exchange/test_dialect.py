@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.faulty import faulty
+from tests.faulty import Connection, Request, faulty
 from tests.running import running
+from tests.scripted import reply
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
@@ -98,3 +99,24 @@ async def test_reasoning_that_is_stored_at_the_provider_is_bound_too(policy: str
         assert [found.header("x-context-fallback") for found in agent.heard] == [None, *["chain"] * 12]
     else:
         assert len(str(model.received[-1]["input"])) < 0.9 * len(str(agent.items))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [b'"content":[{"type":"server_tool_use","id":{"a":1}}]', b'"content":"So.","n":' + b"9" * 6000],
+    ids=["id", "number"],
+)
+async def test_values_of_odd_types_are_passed_on_and_are_no_fault_of_the_proxy(more: bytes) -> None:
+    received: list[bytes] = []
+
+    async def answer(request: Request, there: Connection) -> None:
+        received.append(request.body)
+        await reply(there, b"200 OK", b"{}", b"content-type: application/json")
+
+    asked = b'{"role":"user","content":"Go."}'
+    body = b'{"model":"m","max_tokens":900,"messages":[%b,{"role":"assistant",%b},%b]}' % (asked, more, asked)
+    async with faulty(answer) as upstream, running(upstream.port, policy="rolling") as proxy:
+        found = await proxy.post(body, b"x-api-key: sk-one", path="/v1/messages")
+        assert found.status == 200
+        assert proxy.count("internal_errors_total") == 0
+    assert received == [body]
