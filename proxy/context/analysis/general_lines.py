@@ -61,10 +61,10 @@ IGNORED_ERROR = r"Exception ignored (?:in|while|on)\b"
 """The beginning of an error at Python's exit that changes no exit code."""
 
 CUT_LINE = (
-    r"\W*(?:(?:the )?(?:output|response|result|content|lines?|text)\W+(?:was |were |has been |is )?)?"
+    r"\W{0,20}(?:(?:the )?(?:output|response|result|content|lines?|text)\W{1,20}(?:was |were |has been |is )?)?"
     r"(?:\d[\d,]* (?:more |of \d+ )?(?:lines?|characters?|chars|bytes|tokens)(?: of output)? )?(?:were |was )?"
     r"(?:truncated|omitted|elided|clipped|snipped)\b(?!.*\b(?:rows?|tables?|table)\b)"
-    r"|\W*(?:\+|\.\.\. ?\+?)\d+ (?:more )?lines\b"
+    r"|\W{0,20}(?:\+|\.\.\. ?\+?)\d+ (?:more )?lines\b"
 )
 """A line in place of a part of the output."""
 

@@ -61,22 +61,24 @@ def find_outcome_lines(rows: Sequence[str], but: set[int]) -> OutcomeLines:
     patterns = runners.compile_patterns()
     found = OutcomeLines([], [], [], [], [], find_last_lines(rows, MAX_LAST_LINES), find_final_line(rows))
     begins = cut = -1
+    above: set[int] = set()  # the pairs of `whole` whose line to stand above was seen, so that no line is read twice
     for n in find_candidates(rows):
         if n in but or HEAD_LINES <= n < len(rows) - TAIL_LINES or len(rows[n]) > MAX_LINE_CHARS:
             continue
         line = strip_line(rows[n])
         if len(line) > SHORT_LINE_CHARS or not line:
             continue
+        above.update(k for k, (_, other) in enumerate(patterns.whole) if k not in above and other.match(line))
         begins = n if patterns.begins.match(line) else begins
         cut = n if patterns.cut.match(line) else cut
         kind = (
             found.passed if patterns.passed.match(line)
             else found.part if patterns.part.match(line)
             else found.last if n == found.final and patterns.last.match(line)
-            else found.passed if _stands_below(rows, n, line, patterns.whole, n)
+            else found.passed if any(k in above and below.match(line) for k, (below, _) in enumerate(patterns.whole))
             else None
         )  # fmt: skip
-        if patterns.failed.match(line) or _stands_below(rows, n, line, patterns.below, 4):
+        if patterns.failed.match(line) or _stands_below(rows, n, line):
             found.failed.append(n)
         elif kind is not None:
             (found.failed if patterns.failure_count.search(line) else kind).append(n)
@@ -126,13 +128,11 @@ def find_last_lines(rows: Sequence[str], most: int) -> list[int]:
     return found[::-1]
 
 
-def _stands_below(
-    rows: Sequence[str], n: int, line: str, pairs: Sequence[tuple[re.Pattern[str], re.Pattern[str]]], reach: int
-) -> bool:
-    """True if a line matches the first pattern of a pair, and one of the `reach` lines above it the second."""
+def _stands_below(rows: Sequence[str], n: int, line: str) -> bool:
+    """True if a line and one of the four above it together report a failure of the run."""
     return any(
-        below.match(line) and any(above.match(strip_line(row)) for row in rows[max(0, n - reach) : n])
-        for below, above in pairs
+        below.match(line) and any(above.match(strip_line(row)) for row in rows[max(0, n - 4) : n])
+        for below, above in runners.compile_patterns().below
     )
 
 

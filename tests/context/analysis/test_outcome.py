@@ -264,8 +264,11 @@ def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
         "error: " + "a: " * 500_000,
         "\n".join(["<a>" * 300_000, "not found"]),
         "make: *** no\n" + " " * 2_000_000 + "\nok",
+        "0 fail\n" * 200_000,
+        "3 passed (2s)\nTimeout: 0\n0 failures, 0 errors.\n" * 50_000,
+        ("+" * 390 + " lines truncated\n") * 5_000,
     ],
-    ids=["many lines", "one line", "colons", "tags", "blanks"],
+    ids=["many lines", "one line", "colons", "tags", "blanks", "successes", "pairs of lines", "cuts"],
 )
 def test_a_huge_result_is_read_with_little_work(text: str) -> None:
     """By processor time, with room for a busy machine: every line looked at by every pattern took ten times as long."""
