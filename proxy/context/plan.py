@@ -453,7 +453,7 @@ class Plan:
     """Tokens of each outgoing message."""
     keys: Sequence[bytes]
     before: int
-    """Tokens of the prompt as received."""
+    """Tokens of the prompt as received, without tools and hidden rounds of the proxy."""
     after: int
     """Tokens of the prompt as it goes out."""
     predicted: int

@@ -28,7 +28,7 @@ class Bill(NamedTuple):
     paid: float
     """Dollars for the prompt that was sent and its answer."""
     without_proxy: float
-    """Dollars for the client's own prompt and the same answer."""
+    """Dollars for the client's own prompt and the answer of the last round: the others are the proxy's."""
     planned: float | None = None
     """Dollars for the prompt that was planned and not sent. None if there was no such prompt."""
 
@@ -45,7 +45,7 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     held: int
     """Tokens of that prompt that the provider's cache would hold if it had always been sent as received."""
     sent: int
-    """Tokens of the prompt that was sent."""
+    """Tokens of the prompt that was sent, with the proxy's own."""
     expected: int
     """Tokens of the sent prompt that the cache was expected to hold."""
     planned: tuple[int, int] | None = None
@@ -56,6 +56,8 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     rate: float = 1.0
     writes_nothing: bool = False
     """True if the client sets no breakpoint behind `held`: without the proxy's, the rest would not be written."""
+    added: int = 0
+    """Tokens of the proxy's tools and hidden rounds in a prompt of which nothing else was changed."""
 
     @property
     def prompt(self) -> int:
@@ -89,15 +91,23 @@ def count_cached_without_proxy(turn: Turn) -> int:
     sent_at = branch.positions[-1][2] if branch.positions else branch.state.sent_at
     if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
         return 0
+    return _count_own_tokens(turn, turn.located.known_until + 1)
+
+
+def count_own_tokens(turn: Turn) -> int:
+    """Tokens of the client's own prompt: its tools and its messages, without anything of the proxy's."""
+    return _count_own_tokens(turn, len(turn.request.messages))
+
+
+def _count_own_tokens(turn: Turn, end: int) -> int:
+    """Tokens of the client's tools and of its first `end` messages."""
     messages, token_counter = turn.request.messages, turn.token_counter
 
     def add_up(begin: int, known: list[int] | None) -> list[int]:
         ends = known or [0]
         return [*ends, *(ends[-1] + more for more in accumulate(token_counter.count_each(messages[begin:])))]
 
-    ends = turn.request.memo("ends", add_up, id(token_counter))
-    tools = token_counter.count_tools(turn.request.tools) if turn.request.tools else 0
-    return tools + ends[turn.located.known_until + 1]
+    return token_counter.count_tools(turn.request.tools) + turn.request.memo("ends", add_up, id(token_counter))[end]
 
 
 def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
@@ -112,7 +122,8 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     only_ours = bool(turn.prompt.unmarked) and not turn.client_marks.in_history
     if only_ours:
         kept = min(kept, _count_marked_system(turn)) if turn.client_marks.lifetime else 0
-    original = turn.prompt.observed or plan.messages is None
+    # The original that goes out after a fault in a later round is not the first round's prompt.
+    sent = plan.after if turn.prompt.fallback == "rounds" else turn.prompt.sent_tokens
     # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
     earlier = [one.completion for one in turn.rounds.usage]
     listed = sum(one.completion - one.unlisted for one in turn.rounds.usage)
@@ -124,7 +135,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         completion=sum(outputs),
         before=plan.before,
         held=kept,
-        sent=plan.before if original else plan.after,
+        sent=sent,
         expected=count_expected_cached(turn),
         planned=(plan.after, plan.predicted) if turn.prompt.is_simulated else None,
         writes=[(one.cache_write if one.cache_write is not None else -1, one.cache_write_long) for one in rounds]
@@ -134,6 +145,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
         dollars=dollars if len(dollars) == len(rounds) else [],
         rate=model.find_rate(turn.started_at) if model.peak_hours else 1.0,
         writes_nothing=only_ours,
+        added=sent - plan.before if plan.messages is None else 0,
     )
 
 
@@ -173,14 +185,15 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     factor = first.prompt / max(meter.sent, 1)
 
     def estimate(tokens: int, cached: int) -> float:
-        usage = estimate_usage(first, round(tokens * factor), round(cached * factor), meter.completion)
+        usage = estimate_usage(first, round(tokens * factor), round(cached * factor), usages[-1].completion)
         return price_usage(model, usage, meter.rate).total * scale
 
-    answer = sum(cost.answer for cost in costs)
     if meter.writes_nothing:
         without = _price_unwritten(model, meter, factor) * scale
     elif meter.sent == meter.before:
-        without = (costs[0].prompt + answer) * scale
+        without = (costs[0].prompt + costs[-1].answer) * scale
+    elif meter.sent == meter.before + meter.added:
+        without = estimate(meter.before, max(0, round((first.cached or 0) / factor) - meter.added))
     else:
         without = estimate(meter.before, meter.held)
     return Bill(paid * scale, without, estimate(*meter.planned) if meter.planned is not None else None)
@@ -189,7 +202,8 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
 def _price_unwritten(model: Model, meter: Meter, factor: float) -> float:
     """Dollars of the client's own prompt and the answer, where only `held` is cached and nothing more is written."""
     prompt, held = round(meter.before * factor), round(meter.held * factor)
-    usage = Usage(prompt, meter.completion, prompt + meter.completion, min(held, prompt), 0)
+    completion = meter.list_usages()[-1].completion
+    usage = Usage(prompt, completion, prompt + completion, min(held, prompt), 0)
     return price_usage(model, usage, meter.rate).total
 
 
@@ -224,7 +238,7 @@ def predict_bill(model: Model, meter: Meter) -> Prediction | None:
     own = (
         _price_unwritten(model, meter, factor) * scale
         if meter.writes_nothing
-        else predict(meter.before, meter.held, meter.completion)
+        else predict(meter.before, meter.held, usages[-1].completion)
     )
     return Prediction(sent, own, sum(costs[1:]) * scale)
 

@@ -68,6 +68,11 @@ class SentTexts(msgspec.Struct, frozen=True, omit_defaults=True):
     prompted: bool = False
     """The request ends on a message of the user."""
 
+    @property
+    def is_as_it_came(self) -> bool:
+        """True if nothing of the proxy stood in the prompt, and nothing of the client's was changed."""
+        return self.original and not (self.tools or self.rounds)
+
 
 def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
     """Put the rows of the new parts of a request on the turn, and note them in memory.

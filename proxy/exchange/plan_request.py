@@ -429,7 +429,11 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
     conversation = (spliced.request, state, turn.enriched.policy, turn.model, turn.started_at, inputs)
 
     def plan() -> Plan:
-        return rewrite_remaining(*conversation, hidden=spliced.hidden_at) if dropped else rewrite(*conversation)
+        made = rewrite_remaining(*conversation, hidden=spliced.hidden_at) if dropped else rewrite(*conversation)
+        if not spliced.added_tools and not spliced.hidden_at:
+            return made
+        own = cost.count_own_tokens(turn)
+        return replace(made, before=own, after=own if made.refusal else made.after)
 
     return await _plan_in_time(services, plan, is_preview=turn.is_preview) if _takes_long(turn) else plan()
 

@@ -231,14 +231,11 @@ def _read_state(
 
 def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> None:
     """Add the figures of an exchange to the request log."""
-    original = turn.prompt.observed or turn.prompt.plan.messages is None
     fields: dict[str, object] = {
         "session": turn.located.branch.session,
         "policy": turn.enriched.policy.name,
         "tokens_before": turn.prompt.plan.before,
-        "tokens_after": turn.prompt.plan.before
-        if original or turn.prompt.fallback == "upstream_reject"
-        else turn.prompt.plan.after,
+        "tokens_after": turn.prompt.sent_tokens,
     }
     if meter is not None and any(cached >= 0 for _, cached in meter.rounds):
         fields["cached"] = sum(max(cached, 0) for _, cached in meter.rounds)

@@ -77,7 +77,7 @@ class Prompt:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        as_it_came = self.observed or plan.messages is None or self.fallback in ORIGINAL_FALLBACKS
+        as_it_came = self.observed or self.fallback in ORIGINAL_FALLBACKS
         sent = plan.before if as_it_came else plan.after
         object.__setattr__(self, "sent_tokens", sent)
         object.__setattr__(self, "over_budget", max(0, sent - plan.limit) if plan.limit is not None else 0)

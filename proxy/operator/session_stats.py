@@ -91,11 +91,8 @@ def count_sent_tokens(exchange: ExchangeRecord) -> int:
     """Tokens of the prompt that went out."""
     if exchange.fallback:
         return exchange.tokens_before
-    return (
-        exchange.tokens_before
-        if msgspec.json.decode(exchange.inserts, type=SentTexts).original
-        else exchange.tokens_after
-    )
+    sent = msgspec.json.decode(exchange.inserts, type=SentTexts)
+    return exchange.tokens_before if sent.is_as_it_came else exchange.tokens_after
 
 
 def build_meter(exchange: ExchangeRecord, model: Model, sent: int, previous: ExchangeRecord | None) -> Meter:

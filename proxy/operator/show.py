@@ -36,6 +36,7 @@ from proxy.operator.response_models import (
     PromptMessage,
     PromptStatus,
 )
+from proxy.operator.session_stats import count_sent_tokens
 from proxy.operator.session_titles import make_title
 from proxy.sessions.branch import WHOLE_SESSION, StoredDecisions, read_decisions
 from proxy.store.base import EditRow
@@ -88,7 +89,7 @@ async def read_past_prompt(
         policy=row.policy,
         model=row.model,
         tokens_before=row.tokens_before,
-        tokens_after=row.tokens_before if went_as_it_came else row.tokens_after,
+        tokens_after=count_sent_tokens(row),
         messages=messages,
         inserts=inserts,
         body=found.sent_body.decode("utf-8", "replace"),

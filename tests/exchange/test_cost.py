@@ -17,10 +17,11 @@ from proxy.dialects.completions.request import read_request
 from proxy.dialects.usage import Usage
 from proxy.exchange.cost import Meter, compute_bill, read_meter
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.exchange.hiding import TOOLS, offering, ours, says
+from tests.exchange.hiding import TOOLS, offering, ours, says, theirs
 from tests.faulty import HANGS_S, Connection, Request, faulty
+from tests.recorded import policies
 from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls, whole
+from tests.scripted import Answer, Scripted, calls, whole
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Say, StrictResponses
 
@@ -104,11 +105,33 @@ async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) 
     model = Scripted(says(None, ours(1)), says(None, ours(2)), "Done.")
     model.usage = usage(1000, 400)
     async with faulty(model) as upstream, offering(upstream.port, models_file=prices) as there:
-        await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
+        answer = await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
         paid, without = said(there)
-    prompt, answers = 600 * 2.5 + 400 * 0.2, 300 * 10
-    assert paid == pytest.approx((3 * prompt + answers) / 1e6)
-    assert without == pytest.approx((prompt + answers) / 1e6)
+    prompt = 600 * 2.5 + 400 * 0.2
+    assert paid == pytest.approx((3 * prompt + 300 * 10) / 1e6)
+    before, after = map(int, (answer.header("x-context-tokens") or "").split(","))
+    assert before < after, "our tools came in front"
+    # Without them so much less would have come from the cache, and the first two answers would not have been. A token
+    # may be rounded away.
+    own = prompt - (1 - before / after) * 1000 * 0.2 + 100 * 10
+    assert without == pytest.approx(own / 1e6, abs=3e-6)
+
+
+@pytest.mark.parametrize("policy", policies.FILES)
+async def test_the_tokens_before_are_those_of_the_clients_own_prompt(policy: str) -> None:
+    with_ours: list[Answer] = [says("Look. ", ours(1)), says(None, theirs(1)), says(None, ours(2)), "Done."]
+    without: list[Answer] = [says("Look. ", theirs(1)), "Done."]
+    counts: dict[str, list[int]] = {}
+    for name, answers in (("passthrough", without), (policy, with_ours)):
+        model = Scripted(*answers)
+        async with faulty(model) as upstream, offering(upstream.port, name) as proxy:
+            agent = Agent(proxy, more={"tools": TOOLS})
+            heard = [await agent.say("Look around. " + "x " * 500)]
+            agent.messages[-1] = says("Look. ", theirs(1))
+            agent.brings("a result")
+            heard.append(await agent.say())
+        counts[name] = [int((one.header("x-context-tokens") or "").split(",")[0]) for one in heard]
+    assert counts[policy] == counts["passthrough"]
 
 
 class Metered:
