@@ -19,7 +19,7 @@ from typing import Any, Literal
 from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
-from proxy.context.analysis.shell_commands import MAX_PARSED_CHARS, PATH_ARGUMENTS
+from proxy.context.analysis.shell_commands import PATH_ARGUMENTS, replace_quoted
 from proxy.context.plan import View
 
 RefetchKind = Literal["repeat", "reread", "recall"]
@@ -76,11 +76,14 @@ _LOOKING = _INSIDE | {
     ),
 }
 _GIT_LOOKING = frozenset(("show", "log", "diff", "status", "blame", "grep", "ls-files", "rev-parse"))
-_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
 _HARMLESS = re.compile(r"\d?>&\d|\d?>\s*/dev/null")
 _CD = re.compile(r"\s*cd\s+(?P<place>[^\s;&|]+)\s*(?:&&|;)\s*")
 _INTO = re.compile(r"(?:^|[^\d&<>=-])>>?\s*([^\s;&|<>()]+)|\btee\s+(?:-a\s+)?([^\s;&|<>()-][^\s;&|<>()]*)")
-_IN_PLACE = re.compile(r"\b(?:sed|perl)\s[^;&|]*?-\w*i\b[^;&|]*?([\w./~-]+)\s*(?=$|[;&|\n])")
+_EDITOR = re.compile(r"\b(?:sed|perl)\s")
+_IN_PLACE = re.compile(r"-\w*i\b")
+_WORD = re.compile(r"[\w./~-]+")
+_LINE_END = re.compile(r"[^\S\n]*(?:\n|$)")
+_COMMANDS = re.compile(r"[;&|]")
 _PARTS = re.compile(r"&&|\|\||[;|\n]")
 
 
@@ -247,21 +250,38 @@ def _find_source(call: Call) -> ResultSource:
     return ResultSource("looks" if words & _LOOKS else "other", "", whole)
 
 
+def _find_edited_file(plain: str) -> str:
+    """Return the file that `sed -i` or `perl -i` changes, the last word of its line; "" if there is none. One pattern
+    for all of it would take cubic time."""
+    for command in _COMMANDS.split(plain):
+        editor = _EDITOR.search(command)
+        option = _IN_PLACE.search(command, editor.end()) if editor is not None else None
+        if option is not None:
+            words = _WORD.finditer(command, option.end())
+            found = next((word[0] for word in words if _LINE_END.match(command, word.end())), "")
+            if found:
+                return found
+    return ""
+
+
 def _of_command(command: str) -> tuple[SourceAction, str]:
     """Return (the action of a shell command, the file that it shows or writes)."""
     command = command.strip()
-    place = ""
-    while found := _CD.match(command):
-        place = _join_path(place, found["place"])
-        command = command[found.end() :]
+    places: list[str] = []
+    start = 0
+    while found := _CD.match(command, start):
+        if found["place"].startswith(("/", "~")):
+            places.clear()
+        places.append(found["place"])
+        start = found.end()
+    place, command = "/".join(places), command[start:]
     head = command.partition("<<")[0].partition("\n")[0] if "<<" in command else command
-    plain = _HARMLESS.sub(" ", _QUOTED.sub(" Q ", head))
+    plain = _HARMLESS.sub(" ", replace_quoted(head, lambda _: " Q "))
     checkpoint()
-    if len(plain) > MAX_PARSED_CHARS:  # `_IN_PLACE` takes quadratic time
-        return "runs", ""
-    into = _INTO.search(plain) or _IN_PLACE.search(plain)
-    if into:
-        return "writes", resolve_path(place, next(group for group in into.groups() if group))
+    into = _INTO.search(plain)
+    changed = next(group for group in into.groups() if group) if into else _find_edited_file(plain)
+    if changed:
+        return "writes", resolve_path(place, changed)
     if "<<" in command or "$(" in command or "`" in plain:
         return "runs", ""
     checkpoint()

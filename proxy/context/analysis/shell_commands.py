@@ -8,7 +8,7 @@ the code proves nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -88,7 +88,8 @@ _SHELLS = frozenset((
 ))  # fmt: skip
 
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n(.*?)(?:^[ \t]*\2[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
-_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*(?P<end>\"?)", re.DOTALL)
+_SINGLE_QUOTED = re.compile(r"'[^']*'")
 _REDIRECT = re.compile(r"\d?>&\d|&?\d?>>?[ \t]*[^\s;|&]+")
 _COMMENT = re.compile(r"(?:^|(?<=[\s;]))#[^\n]*")
 _PIPES = ("|", "|&")
@@ -104,6 +105,8 @@ MAX_STORED_CHARS = 200
 """Maximum number of characters of a command that are stored."""
 MAX_PARSED_CHARS = 20_000
 """Maximum number of characters of a command that is parsed. The exit code of a longer one proves nothing."""
+MAX_DOCUMENTS = 100
+"""Maximum number of `<<` in the last line of a command that is parsed. None begins a document, and each costs time."""
 
 
 class _Part(NamedTuple):
@@ -194,10 +197,10 @@ def parse_command(text: str) -> ShellCommand:
     shown = _shorten_text(
         " ".join(text[: 4 * MAX_STORED_CHARS].split()), text if len(text) > 4 * MAX_STORED_CHARS else ""
     )
-    if len(text) > MAX_PARSED_CHARS:
+    if len(text) > MAX_PARSED_CHARS or text.count("<<", text.rfind("\n") + 1) > MAX_DOCUMENTS:
         return ShellCommand(shown, "run", exit_code_proves=False, output_cut=True, is_single=False)
     bare = _HEREDOC.sub(lambda found: f" {_DOCUMENT}{_digest(found[4])} {found[3]}\n", text).replace("\\\n", " ")
-    bare = _COMMENT.sub("", _REDIRECT.sub(" ", _QUOTED.sub(_quoted, bare)))
+    bare = _COMMENT.sub("", _REDIRECT.sub(" ", replace_quoted(bare, _quoted)))
     strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
     simple = _BRANCHES.search(bare) is None
     bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs its own command
@@ -265,6 +268,19 @@ def _shorten_text(text: str, whole: str = "") -> str:
 
 def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def replace_quoted(text: str, replace: Callable[[re.Match[str]], str]) -> str:
+    """Replace each quoted text of a command, in linear time.
+
+    Once a double quote is open at the end, each later one is escaped, and the single quotes behind it alone count."""
+
+    def replace_one(found: re.Match[str]) -> str:
+        if found[0][0] == '"' and not found["end"]:
+            return '"' + _SINGLE_QUOTED.sub(replace, found[0][1:])
+        return replace(found)
+
+    return _QUOTED.sub(replace_one, text)
 
 
 def _quoted(found: re.Match[str]) -> str:

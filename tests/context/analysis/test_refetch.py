@@ -14,6 +14,7 @@ from proxy.context.analysis.refetch import (
     is_same_file,
     pair_results,
 )
+from proxy.context.analysis.shell_commands import parse_command
 from tests.conversations import Json, assistant, call, look, messages, result, user
 
 
@@ -34,10 +35,22 @@ def history(*steps: tuple[str, Json]) -> list[Json]:
     return made
 
 
-def test_a_command_that_is_too_long_to_read_runs_something() -> None:
-    # Each of its words was the beginning of a search to the end: minutes, with the interpreter locked.
-    assert shell("sed " * 250_000).action == "runs"
-    assert shell(f"echo '{'x' * 1_000_000}' > a.txt").path == "a.txt", "quoted text does not count"
+@pytest.mark.parametrize(
+    "piece", ["sed ", "sed -i ", "perl -", "cd a && ", '\\"', '\\" ', '\'"\\"', "> ", "<<A ", "<<A\n", "$(", "a | "]
+)
+def test_long_commands_are_read_in_linear_time(piece: str) -> None:
+    """With a search to the end at each piece it would take minutes to hours, with the interpreter locked."""
+    long = piece * (600_000 // len(piece))
+    for command in (long, f'"{long}', f"{long})"):
+        assert shell(command).action != "shows"
+        assert parse_command(command).kind in ("run", "look")
+    for command in (long[:20_000], f'"{long[:19_999]}', f"{long[:19_999]})"):
+        assert parse_command(command).kind in ("run", "look")
+
+
+def test_quoted_text_is_no_part_of_a_command() -> None:
+    assert shell(f"echo '{'x' * 1_000_000}' > a.txt").path == "a.txt"
+    assert shell('grep "a \\\n > b" c.py').action == "looks", "a line that goes on inside quotes"
 
 
 READ, EDIT, LOOK = ("Read", {"file_path": "/r/a.py"}), ("Edit", {"file_path": "/r/a.py"}), ("get_user", {"id": "u1"})
