@@ -20,7 +20,7 @@ _ACTS = re.compile(
     r"^[ \t*#]*(?:action(?: input)?|tool(?: call)?|function call|calling tools?|code|execute)[ \t*]*:"
     r"|<(?:function|tool_call|tool_use|invoke|execute|action|code|bash|run_command|read_file|write_to_file"
     r"|execute_command)\b|<execute_\w+>"
-    r'|^\s*\{\s*"(?:action|tool|tool_name|function|command|name)"\s*:',
+    r'|^[^\S\n]*+\{\s*+"(?:action|tool|tool_name|function|command|name)"\s*:',
     re.IGNORECASE | re.MULTILINE,
 )
 """Pattern of an action in the words of a framework."""
@@ -28,14 +28,15 @@ _CODE = "```"
 """Mark of a block of code: an action to some frameworks, and an answer to many people."""
 
 _OBSERVES = re.compile(
-    r"\s*(?:call id:[^\n]{0,200}\n\s*)?(?:"
-    r"[\[#* \t]*(?:observation|execution (?:logs?|results?)|tool (?:results?|outputs?|responses?)|command output)\b"
+    r"\s*+(?:call id:[^\n]{0,200}\n\s*+)?(?:"
+    r"[\[#* \t]*+(?:observation|execution (?:logs?|results?)|tool (?:results?|outputs?|responses?)|command output)\b"
     r"|<(?:observation|returncode|exit_code|tool_response|tool_result|function_results?|execution_results?)\b"
     r"|\[[\w.-]{2,40}(?: for [^\n\]]{0,200})?\] results?:"
     r")",
     re.IGNORECASE,
 )
-"""Pattern of the beginning of an outcome that only a framework writes."""
+"""Pattern of the beginning of an outcome that only a framework writes. Its repetitions give nothing back: a message of
+blanks would take quadratic time."""
 _MAY_OBSERVE = re.compile(
     r"\s*(?:<(?:output|result|stdout|stderr|error)>"
     r"|(?:outputs?|results?|stdout|stderr|errors?|exit code)\b[^\n:]{0,40}:)",

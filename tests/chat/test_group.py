@@ -193,3 +193,12 @@ def test_two_in_a_row_are_both() -> None:
 def test_patterns_of_the_settings_count_wherever_they_stand() -> None:
     assert is_observation(messages(user("bash-$ ls")), 0, re.compile(r"^bash-\$"))
     assert not is_observation(messages(assistant("bash-$ ls")), 0, re.compile(r"^bash-\$"))
+
+
+@pytest.mark.parametrize(
+    "text", [" " * 1_000_000, "\t" * 1_000_000, "call id: 1\n" + " " * 1_000_000, "\n" * 1_000_000]
+)
+def test_a_message_of_blanks_is_read_in_linear_time(text: str) -> None:
+    """With a pattern that gives blanks back it would take hours, with the interpreter locked."""
+    assert not is_observation(messages(user(text), assistant(text), user(text)), 2)
+    assert not is_observation(messages(user("a"), assistant(text), user("Observation: a")), 2)

@@ -28,6 +28,8 @@ from tests.faults.test_content import ANSWER, fine
 from tests.faulty import ask, connect, faulty, post, until
 from tests.running import CHAT, Heard, Running, heard, running, running_beside
 
+pytestmark = pytest.mark.timed
+
 Record = Callable[[str, object], None]
 
 PROMISED_S = 0.25

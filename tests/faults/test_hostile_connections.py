@@ -21,6 +21,8 @@ from tests.faulty import HANGS_S, HEAD, Connection, Request, abort_all, ask, fau
 from tests.running import CHAT, Heard, Running, heard, running
 from tests.web.test_auth import entry
 
+pytestmark = pytest.mark.timed
+
 SLACK_S = 3.0
 """What an end may be late by on a machine that has other things to do."""
 KEY = b"x-context-key: cp-tenant"

@@ -17,6 +17,8 @@ from tests.faults.nursery import Nursery
 from tests.faulty import HEAD, STREAM, Connection, Request, connect, faulty, post, until
 from tests.running import CHAT
 
+pytestmark = pytest.mark.timed
+
 WORKERS = 16
 FAULTS = 0.01
 

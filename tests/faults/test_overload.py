@@ -17,6 +17,8 @@ from tests.faults.test_load import model
 from tests.faulty import HEAD, STREAM, Connection, Request, Script, ask, connect, faulty, post
 from tests.running import CHAT, heard, running
 
+pytestmark = pytest.mark.timed
+
 Record = Callable[[str, object], None]
 
 SLACK = 4

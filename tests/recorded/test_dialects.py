@@ -239,7 +239,8 @@ async def test_a_conversation_gets_the_same_edits_in_every_wire_format(name: str
     for form in ("messages", "responses", "gemini"):
         assert [row[:4] for row in played[form][0]] == [row[:4] for row in edits], form
         assert played[form][2] == answers, form
-        assert played[form][1] == saved, form
+        # The proxy's tools are counted with the client's, which are written otherwise: a token may be rounded away.
+        assert played[form][1] == pytest.approx(saved, abs=1), form
     if policy == "rolling" or name == "livemcpbench":  # `thrifty` finds nothing that pays in the others
         assert edits
         assert saved[-1] > 0
