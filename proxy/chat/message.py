@@ -38,6 +38,7 @@ class Call:
         try:
             found: T = self.derived_values[compute]
         except KeyError:
+            checkpoint()
             found = self.derived_values[compute] = compute(self)
         return found
 

@@ -91,16 +91,12 @@ def count_cached_without_proxy(turn: Turn) -> int:
     sent_at = branch.positions[-1][2] if branch.positions else branch.state.sent_at
     if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
         return 0
-    return _count_own_tokens(turn, turn.located.known_until + 1)
+    return count_own_tokens(turn, turn.located.known_until + 1)
 
 
-def count_own_tokens(turn: Turn) -> int:
-    """Tokens of the client's own prompt: its tools and its messages, without anything of the proxy's."""
-    return _count_own_tokens(turn, len(turn.request.messages))
-
-
-def _count_own_tokens(turn: Turn, end: int) -> int:
-    """Tokens of the client's tools and of its first `end` messages."""
+def count_own_tokens(turn: Turn, end: int = -1) -> int:
+    """Tokens of the client's own prompt, without anything of the proxy's: its tools, and its first `end` messages or
+    all of them."""
     messages, token_counter = turn.request.messages, turn.token_counter
 
     def add_up(begin: int, known: list[int] | None) -> list[int]:

@@ -115,7 +115,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
         limit=turn.enriched.policy.find_window(turn.model),
         budget=turn.enriched.policy.budget,
         tokens=plan.before,
-        sent=plan.before if turn.prompt.observed else plan.after,
+        sent=turn.prompt.sent_tokens,
         fixed=fixed,
         bars=bars[-MAX_BARS:],
         earlier=max(0, len(bars) - MAX_BARS),

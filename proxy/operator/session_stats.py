@@ -163,7 +163,7 @@ def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums:
     limit = turn.enriched.policy.find_limit(
         turn.model, lookups.find_window(services, turn.upstream, turn.request.model)
     )
-    sent = plan.before if turn.prompt.observed else plan.after
+    sent = turn.prompt.sent_tokens
     edits = {} if turn.prompt.observed else preview.edits
     gone = sum(edit.action == "gone" for edit in edits.values())
     levels = next((note.figures for note in plan.notes if note.kind == "levels"), {})

@@ -133,7 +133,7 @@ async def preview_next_prompt(
         policy=turn.enriched.policy.name,
         model=turn.request.model,
         tokens_before=plan.before,
-        tokens_after=plan.before if turn.prompt.observed else plan.after,
+        tokens_after=turn.prompt.sent_tokens,
         messages=[m if m.index < known else msgspec.structs.replace(m, id="", source="next") for m in messages],
         inserts=inserts,
         body=turn.prompt.chat_body.decode("utf-8", "replace"),

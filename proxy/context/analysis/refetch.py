@@ -228,7 +228,6 @@ def find_source(call: Call) -> ResultSource:
 
 
 def _find_source(call: Call) -> ResultSource:
-    checkpoint()
     name, arguments = _unwrap_call(call.name, identifiers.parse_arguments(call.arguments))
     whole = f"{call.name} {canonicalize_arguments(call.arguments)}"
     words = identifiers.split_tool_name(name)

@@ -161,6 +161,10 @@ def _parse_calls(message: Message) -> Mapping[str, ShellCommand]:
 
 def parse_call(call: Call) -> ShellCommand:
     """Return the command of a call."""
+    return call.derive(_parse_call)
+
+
+def _parse_call(call: Call) -> ShellCommand:
     words = identifiers.split_tool_name(call.name)
     arguments = call.arguments
     given = identifiers.parse_arguments(arguments)
