@@ -39,6 +39,9 @@ the rate."""
 UNKNOWN_TOOL_WEIGHT = 20
 """Requests of an old result that `UNKNOWN_TOOL_RATE` is worth: one return."""
 
+SHARED = -1
+"""In place of an index: different calls have a key in common, so that the key names none of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResultLookup:
@@ -62,8 +65,8 @@ class ResultLookups:
     """The lookup of each result, by the index of the result."""
     return_counts: Counter[str] = field(default_factory=Counter)
     """Returns of the conversation to results of a sort after `RETURN_AGE` requests."""
-    by_key: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Indexes of the results, by each key of their lookups."""
+    by_key: dict[str, int] = field(default_factory=dict)
+    """Index of the newest result, by each key of the lookups; `SHARED` for a key of different calls."""
 
     def copy(self) -> ResultLookups:
         """A copy with the same content, to be continued."""
@@ -104,7 +107,9 @@ def _note(found: ResultLookups, n: int, call: Call, source: ResultSource, callin
     keys = find_call_keys(call)
     found.by_result[n] = ResultLookup(sort, calling, source.canonical_call, keys)
     for key in keys:
-        found.by_key[key] = (*found.by_key.get(key, ()), n)
+        old = found.by_key.get(key)
+        is_shared = old is not None and (old == SHARED or found.by_result[old].canonical_call != source.canonical_call)
+        found.by_key[key] = SHARED if is_shared else n
 
 
 def find_call_keys(call: Call) -> frozenset[str]:
@@ -124,13 +129,7 @@ def _use(found: ResultLookups, view: View, n: int) -> None:
         words = {word.strip(".,;:!?()'\"`") for word in message.text.split()}
     else:
         words = {key for call in message.calls for key in find_call_keys(call)}
-    used = set()
-    for word in words:
-        held = found.by_key.get(word, ())
-        if (
-            len({found.by_result[k].canonical_call for k in held}) == 1
-        ):  # a key that different calls share names none of them
-            used.add(held[-1])
+    used = {found.by_key.get(word, SHARED) for word in words} - {SHARED}
     found.return_counts.update(
         found.by_result[k].result_kind for k in used if view.request_counts[n] - view.request_counts[k] >= RETURN_AGE
     )

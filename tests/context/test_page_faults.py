@@ -93,6 +93,13 @@ def test_a_key_that_different_calls_share_names_none_of_them() -> None:
     assert found.return_counts == {}
 
 
+def test_a_key_names_the_newest_result_of_a_call_that_is_made_again() -> None:
+    calls = [*lookup("fetch", 1, key="C1001"), *lookup("fetch", 2, key="C1001")]
+    found = page_faults.find_result_lookups(look([user("x"), *calls, *chatter(6), user("and C1001?")]))
+    assert found.by_key == {"C1001": 4}
+    assert found.return_counts == {"fetch looks": 1}
+
+
 def test_views_begin_with_a_smaller_chance_and_other_sessions_of_the_tenant_count() -> None:
     values = [user("x"), *lookup("read_file", 1, path="a.py"), *chatter(8)]
     proposal = replace(shorten(2), content="view")

@@ -8,8 +8,9 @@ ended: an unknown outcome is not reported, and an edit that failed is no edit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
@@ -25,6 +26,9 @@ from proxy.context.analysis import (
 from proxy.context.analysis.moved_files import FileChange
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import ShellCommand
+
+Lines = Callable[[], Sequence[str]]
+"""Reader of the lines of a result: most records need none of them."""
 
 _READS = frozenset({"read", "view", "open", "cat"})
 _CREATES = frozenset({"write", "create"})
@@ -135,10 +139,12 @@ class ActivityRecord:
         if result is None:
             self.add_parsed_call(call, command, outcome.UNKNOWN_OUTCOME, None)
         else:
-            self.add_parsed_call(call, command, outcome.read_text_outcome(result, command), outcome.split_lines(result))
+            self.add_parsed_call(
+                call, command, outcome.read_text_outcome(result, command), partial(outcome.split_lines, result)
+            )
 
     def add_parsed_call(
-        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Sequence[str] | None
+        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines | None
     ) -> None:
         """Add one call, its command, its outcome, and the lines of its result; None if there is no result."""
         arguments = identifiers.parse_arguments(call.arguments)
@@ -158,12 +164,10 @@ class ActivityRecord:
             self._add_run(key, command, call_outcome, place)
         if failed or passed:
             self.error_lines.pop(key, None)
-        if failed and (error_lines := _failure_lines(call_outcome, lines or ())):
+        if failed and (error_lines := _failure_lines(call_outcome, lines)):
             self.error_lines[key] = error_lines
 
-    def supersede_call(
-        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Sequence[str] | None
-    ) -> None:
+    def supersede_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines | None) -> None:
         """Apply a call whose result is in the prompt: entries of an earlier equal call are outdated and removed."""
         arguments = identifiers.parse_arguments(call.arguments)
         words, path, key = _describe_call(call, command, arguments)
@@ -187,7 +191,7 @@ class ActivityRecord:
         return f"{place}\n{key}", place
 
     def _follow(
-        self, call: Call, command: ShellCommand, end: ToolOutcome, lines: Sequence[str] | None, *, stands: bool = False
+        self, call: Call, command: ShellCommand, end: ToolOutcome, lines: Lines | None, *, stands: bool = False
     ) -> bool | None:
         """Apply a call's changes of recorded files and of the current directory.
 
@@ -253,7 +257,7 @@ class ActivityRecord:
         found = _open_items(arguments)
         self.open_items = self.open_items if found is None else found
 
-    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Sequence[str] | None) -> bool:
+    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Lines | None) -> bool:
         """Record the file in its list. True if the call touched the file."""
         for kinds, files in ((_CREATES, self.files_created), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
@@ -315,12 +319,11 @@ def build_activity_record(
             found.open_commands = shell_commands.parse_calls(message)
         elif message.call_id is not None and message.call_id in found.open_calls:
             call, command = found.open_calls[message.call_id], found.open_commands[message.call_id]
+            lines = partial(outcome.read_lines, message)
             if gone:
-                found.add_parsed_call(
-                    call, command, outcome.read_outcome(message, command), outcome.read_lines(message)
-                )
+                found.add_parsed_call(call, command, outcome.read_outcome(message, command), lines)
             else:
-                found.supersede_call(call, command, outcome.read_outcome(message, command), outcome.read_lines(message))
+                found.supersede_call(call, command, outcome.read_outcome(message, command), lines)
     return found
 
 
@@ -340,7 +343,7 @@ def _is_item_list(words: set[str]) -> bool:
     return "todo" in words or "plan" in words
 
 
-def _proves_change(end: ToolOutcome, lines: Sequence[str] | None) -> bool:
+def _proves_change(end: ToolOutcome, lines: Lines | None) -> bool:
     """True if a result proves that a file was changed.
 
     Its first sentence reports the change, or it is a short message of the tool with no word against it.
@@ -349,13 +352,14 @@ def _proves_change(end: ToolOutcome, lines: Sequence[str] | None) -> bool:
         return end.verdict == "succeeded"
     if end.summary_lines:
         return False  # the result counts no changes
-    first_line = output_wrappers.strip_line(lines[end.first_line]) if end.first_line is not None else ""
+    shown = lines()
+    first_line = output_wrappers.strip_line(shown[end.first_line]) if end.first_line is not None else ""
     first = _PATH.sub(" ", _SENTENCE.split(first_line, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):
         return True
-    if sum(map(len, lines)) > _BRIEF:
+    if sum(map(len, shown)) > _BRIEF:
         return False
-    cleaned = [_PATH.sub(" ", line) for line in lines]
+    cleaned = [_PATH.sub(" ", line) for line in shown]
     return not any(_UNCHANGED.search(line) or _ASKS.search(line) for line in cleaned)
 
 
@@ -391,9 +395,11 @@ def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]
     return list(names)[-most:][::-1]
 
 
-def _failure_lines(end: ToolOutcome, lines: Sequence[str]) -> list[str]:
+def _failure_lines(end: ToolOutcome, lines: Lines | None) -> list[str]:
     """Return the lines that describe the failure."""
-    found = [output_wrappers.strip_line(lines[n]) for n in end.failure_lines or end.summary_lines]
+    numbers = end.failure_lines or end.summary_lines
+    shown = lines() if lines is not None and numbers else ()
+    found = [output_wrappers.strip_line(shown[n]) for n in numbers]
     return identifiers.remove_duplicates(_shorten_command(line) for line in found if output_wrappers.has_content(line))[
         -_ERRORS:
     ]

@@ -23,18 +23,16 @@ from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_c
 StalenessRules = tuple[tuple[int, int], ...]
 """Pairs of (user turns since, steps since). A result is stale as soon as one pair is reached."""
 
+_Result = tuple[int, ContentKind, ShellCommand]
+"""(index, kind, command that the message is the result of)"""
 _Written = tuple[int, ShellCommand, ContentKind, str]
 """(index, command that the message is the result of, kind, stub)"""
 
 
-class ShortenCandidate(NamedTuple):
-    """A result that may be shortened."""
+class StubEstimate(NamedTuple):
+    """Estimate of the stub of a result."""
 
-    message_index: int
-    kind: ContentKind
-    stub_tokens: int
-    command: ShellCommand
-    """The command that the message is the result of."""
+    tokens: int
     waits_for_rent: bool
 
 
@@ -118,12 +116,18 @@ class ShortenResults(Stage):
         turns = _Turns(view)
         again = refetch.find_refetches(view)
         results_by_step = self._count_step_results(view)
-        for n, kind, after, command, waits in view.memo_edited("shorten_results", partial(self._open, view), self):
+        estimates = view.memo_edited("stub estimates", _copy_estimates, self)
+        for n, kind, command in view.memo_edited("shorten_results", partial(self._find_open, view), self):
             since = turns.stale_since(n, self._rules(view, n, kind, results_by_step))
             age = now - view.request_counts[n]
             if age < self.again and n in again and again[n].kind == "repeat":
                 continue
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
+                continue
+            if n not in estimates:  # only now: a result that is not stale yet may never be looked at
+                estimates[n] = self._estimate(view, n, kind, command)
+            stub = estimates[n]
+            if stub is None:
                 continue
             reason = f"stale: {age} steps old" if since is not None else f"taken along: {age} steps old"
             yield Proposal(
@@ -131,12 +135,12 @@ class ShortenResults(Stage):
                 "text",
                 "shorten_results",
                 reason,
-                after,
+                stub.tokens,
                 since=turns.index_of(since - 1) if since is not None else n,
                 write_text=batch.writer(n, command, kind),
                 rider=since is None,
                 content=kind,
-                waits_for_rent=waits,
+                waits_for_rent=stub.waits_for_rent,
             )
 
     def _waits_for_rent(self, view: View, n: int, command: ShellCommand) -> bool:
@@ -145,22 +149,26 @@ class ShortenResults(Stage):
             return True
         return outcome.read_outcome(view.messages[n], command).verdict == "failed"
 
-    def _open(self, view: View, begin: int, known: list[ShortenCandidate] | None) -> list[ShortenCandidate]:
-        """Return the results that can be shortened and for which the stub saves enough."""
+    def _find_open(self, view: View, begin: int, known: list[_Result] | None) -> list[_Result]:
+        """Return the results that can be shortened."""
         found = list(known or ())
-        kept = find_referred_lines(view)
         for n, kind, command in find_results(view, frozenset(self.files), begin):
-            message, whole = view.messages[n], view.original_tokens[n]
-            if whole < self.least or message.shape not in ("string", "parts") or message.media_count:
+            message = view.messages[n]
+            if view.original_tokens[n] < self.least or message.shape not in ("string", "parts") or message.media_count:
                 continue
             edit = view.find_edit(n)
-            if edit is not None and edit.action != "append" and edit.stage != "refer_repeats":
-                continue
-            left = estimate_stub_chars(message, command, content=kind) + _referred_chars(view, n, kept)
-            after = left * whole // max(1, len(message.text)) + 12
-            if after <= view.tokens[n] - whole * self.save:
-                found.append(ShortenCandidate(n, kind, after, command, self._waits_for_rent(view, n, command)))
+            if edit is None or edit.action == "append" or edit.stage == "refer_repeats":
+                found.append((n, kind, command))
         return found
+
+    def _estimate(self, view: View, n: int, kind: ContentKind, command: ShellCommand) -> StubEstimate | None:
+        """Estimate the stub of a result; None if it saves too little."""
+        message, whole = view.messages[n], view.original_tokens[n]
+        left = estimate_stub_chars(message, command, content=kind) + _referred_chars(view, n, find_referred_lines(view))
+        after = left * whole // max(1, len(message.text)) + 12
+        if after > view.tokens[n] - whole * self.save:
+            return None
+        return StubEstimate(after, self._waits_for_rent(view, n, command))
 
     def _rules(self, view: View, n: int, kind: ContentKind, results_by_step: Mapping[int, int]) -> StalenessRules:
         if kind == "view":
@@ -186,6 +194,11 @@ class ShortenResults(Stage):
             return found
 
         return view.memo("results of steps", add, self)
+
+
+def _copy_estimates(_: int, known: dict[int, StubEstimate | None] | None) -> dict[int, StubEstimate | None]:
+    """The estimates so far, by the index of the result: a copy, since two requests may continue the same prefix."""
+    return dict(known or {})
 
 
 class _Turns:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 
 from proxy.chat.message import Message, checkpoint
 from proxy.context.analysis import identifiers, line_numbers, outcome
@@ -94,9 +95,10 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     shown = [lines[n][:_SHOWN] for n in stays]
     have = set(identifiers.find_names("\n".join(shown)))
     checkpoint()
-    names = identifiers.list_names(message)
-    left_out = [name for name in names if len(name) > _NAME and name not in have]
-    loose = sum(map(len, names)) + len(names) - sum(len(name) + 1 for name in (*have.intersection(names), *left_out))
+    known = identifiers.read_names(message)
+    names = known.joined.split()
+    left_out = [name for name in names if len(name) > _NAME and name not in have] if known.longest > _NAME else []
+    loose = len(known.joined) + bool(names) - sum(len(name) + 1 for name in (*have.intersection(names), *left_out))
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
     room = 0.25 * len(message.text)
@@ -156,7 +158,8 @@ def find_imports(message: Message) -> tuple[int, ...]:
 
 def find_constants(message: Message) -> tuple[int, ...]:
     """The numbers of the lines that give a name in capitals its value. Other places look these values up."""
-    if message.text.islower() or _CAPITALS.search(message.text) is None:  # no look at each line of most texts
+    text = message.text
+    if text == text.lower() or _CAPITALS.search(text) is None:  # no look at each line of most texts
         return ()
     lines = enumerate(outcome.read_lines(message))
     return tuple(n for n, line in lines if "_" in line and len(line) <= _SHORT and _CONSTANT.fullmatch(line))
@@ -202,7 +205,8 @@ class StubWriter:
         view shows a file or page that may be edited later. message_id, state: see `render_stub`."""
         lines = outcome.read_lines(message)
         is_view = content != "other"
-        kept = self._fixed_lines(message, lines, hashes, command, content)
+        self._standing.remove(hashes)  # from here on, what the index has stands in another message
+        kept = self._fixed_lines(message, lines, command, content)
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
         kept |= whole
         room = min(self._keep.max_name_chars, int(self._keep.max_name_share * len(message.text)))
@@ -210,16 +214,15 @@ class StubWriter:
             kept.update(labelled_records.select_lines(lines, int(labelled_records.ROOM_FACTOR * room)))
             room = 0
         if is_view:
-            room = self._with_constants(message, lines, hashes, kept, room)
+            room = self._with_constants(message, lines, kept, room)
         keep_short_gaps(lines, kept)
-        names, more = self._lost_names(message, lines, hashes, kept, room)
+        names, more = self._lost_names(message, lines, kept, room)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
-        self._standing.remove(hashes)
         self._standing.add(identifiers.hash_replacement(message, text))
         return text
 
     def _fixed_lines(
-        self, message: Message, lines: Sequence[str], held: TextHashes, command: ShellCommand, content: ContentKind
+        self, message: Message, lines: Sequence[str], command: ShellCommand, content: ContentKind
     ) -> set[int]:
         """The lines that always stay: the first line with text, the outcome, unique error lines, the imports of a file.
 
@@ -239,31 +242,23 @@ class StubWriter:
         numbers = [
             n
             for n in _telling_lines(message, command, content)
-            if n not in kept and not has(identifiers.strip_line_number(lines[n]), held.line_set)
+            if n not in kept and not has(identifiers.strip_line_number(lines[n]))
         ]
         kept.update(_both_ends(numbers, most - len(ended.failure_lines)))
         if is_view:
             kept.update(message.derive(find_imports))
         return kept
 
-    def _with_constants(
-        self, message: Message, lines: Sequence[str], held: TextHashes, kept: set[int], room: int
-    ) -> int:
+    def _with_constants(self, message: Message, lines: Sequence[str], kept: set[int], room: int) -> int:
         """Keep the constants that stand nowhere else, within the room for names. Return the room that is left."""
         for n in message.derive(find_constants):
             size = len(lines[n]) + 1
-            if (
-                n not in kept
-                and size <= room
-                and not self._standing.has_line(identifiers.strip_line_number(lines[n]), held.line_set)
-            ):
+            if n not in kept and size <= room and not self._standing.has_line(identifiers.strip_line_number(lines[n])):
                 kept.add(n)
                 room -= size
         return room
 
-    def _lost_names(
-        self, message: Message, lines: Sequence[str], held: TextHashes, kept: set[int], room: int
-    ) -> tuple[list[str], int]:
+    def _lost_names(self, message: Message, lines: Sequence[str], kept: set[int], room: int) -> tuple[list[str], int]:
         """Return (names of the removed lines that stand nowhere else, how many more such names there are).
 
         The names are ordered by worth, and have at most `room` characters.
@@ -275,20 +270,20 @@ class StubWriter:
         else:  # names in the cut part of a kept line count only if a removed line has them
             names = identifiers.find_distinct_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))
         checkpoint()
-        counted, own = self._standing.name_counts.get, held.name_set
-        # Names that stand in another message, as `Standing.has_name` says, and blobs stay out.
-        lost = [name for name in names if name not in have and counted(h := hash(name), 0) <= (h in own)]
+        # Names that stand in another message, and blobs, stay out.
+        missing = self._standing.select_missing_names
+        lost = [name for name in missing(names) if name not in have]
         parts = split_places(lost, lines)
         if parts is not lost:
             have.update(split_places(list(have), lines))
-            lost = [name for name in parts if name not in have and counted(h := hash(name), 0) <= (h in own)]
+            lost = [name for name in missing(parts) if name not in have]
         lost = [name for name in lost if len(name) <= _NAME]
-        if any(name[0] == "0" and name.isdigit() for name in lost):
+        if any(name[0] == "0" for name in filter(str.isdigit, lost)):
             listed = line_numbers.read_padded_numbers(message)
             lost = [name for name in lost if name not in listed]
         checkpoint()
         lost, folded = fold_places(lost)
-        ranks = {name: 1 if name.isidentifier() else rank_name(name) for name in lost}
+        ranks = dict.fromkeys(lost, 1) | {name: rank_name(name) for name in filterfalse(str.isidentifier, lost)}
         if _NUMBER_RANK in ranks.values():
             ranks.update(dict.fromkeys(find_listing_sizes(lines).intersection(ranks), _LOWEST_RANK))
         checkpoint()
@@ -361,7 +356,7 @@ def fold_places(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
     Return (the names, those of one file in a row; the short form of each place that follows another one of its file).
     """
-    if not any(":" in name for name in names):
+    if ":" not in "".join(names):
         return list(dict.fromkeys(names)), {}
     files: dict[str, list[str]] = {}
     for name in names:

@@ -70,11 +70,12 @@ def conversation() -> list[Json]:
 def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
     view = look(conversation())
     standing = PromptIndex(view)
-    own = identifiers.hash_message(view.messages[2], None)
-    assert standing.has_name("/a/b.py", own.name_set), "in the prompt and in the call's arguments"
-    assert not standing.has_name("only_here.py", own.name_set)
-    assert standing.has_line("a line that stands twice", own.line_set)
-    assert not standing.has_line("only_here.py and /a/b.py", own.line_set)
+    assert standing.has_line("only_here.py and /a/b.py")
+    standing.remove(identifiers.hash_message(view.messages[2], None))
+    # The path stands in the prompt and in the call's arguments too.
+    assert standing.select_missing_names(["/a/b.py", "only_here.py", "nowhere.py"]) == ["only_here.py", "nowhere.py"]
+    assert standing.has_line("a line that stands twice")
+    assert not standing.has_line("only_here.py and /a/b.py")
 
 
 def test_an_edited_message_holds_what_it_says_now() -> None:
@@ -82,8 +83,7 @@ def test_an_edited_message_holds_what_it_says_now() -> None:
     edit = Edit(view.keys[2], "text", "only other_name.py", "shorten_results", "", 9, 5)
     edited = look(conversation(), session=BranchState(edits={edit.key: edit}))
     standing = PromptIndex(edited)
-    assert standing.has_name("other_name.py", frozenset())
-    assert not standing.has_name("only_here.py", frozenset())
+    assert standing.select_missing_names(["other_name.py", "only_here.py"]) == ["only_here.py"]
     gone = Edit(view.keys[2], "gone", None, "close_window", "", 9, 0)
     assert identifiers.hash_message(view.messages[2], gone) == (frozenset(), frozenset())
 

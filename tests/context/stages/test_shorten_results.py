@@ -55,6 +55,13 @@ def test_command_output_is_stale_once_the_agent_has_answered_to_it() -> None:
     assert stale(look(talk("bash", 2, arguments='{"command": "make test"}'))) == [2]
 
 
+def test_a_result_that_is_not_stale_is_not_read() -> None:
+    view = look(talk("read_file", 6))
+    assert shortened(view).keys() == {2, 4, 6}, "others are too new to be cut even in a batch"
+    is_read = [any(isinstance(key, tuple) and key[0] == "rough" for key in m.derived_values) for m in view.messages]
+    assert [n for n, read in enumerate(is_read) if read] == [2, 4, 6]
+
+
 def test_small_command_output_stays_three_steps() -> None:
     text = "\n".join(f"output {n}" for n in range(20))
     assert 150 <= look(talk("bash", 1, text)).original_tokens[2] < 250
