@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, compress, filterfalse
 from typing import Any, NamedTuple
@@ -227,9 +227,13 @@ def _of_message(message: Message) -> TextHashes:
     return found
 
 
-def hash_replacement(message: Message, text: str) -> TextHashes:
-    """Return the facts of a text that replaces the message's own."""
-    return message.derive(lambda _: hash_text(text), ("held", text))
+def hash_replacement(message: Message, text: str, names: Collection[str] | None = None) -> TextHashes:
+    """Return the facts of a text that replaces the message's own. names: its names, where the caller knows them."""
+
+    def hash_names(_: Message) -> TextHashes:
+        return hash_text(text) if names is None else TextHashes(array("q", set(map(hash, names))), text)
+
+    return message.derive(hash_names, ("held", text))
 
 
 def hash_message(message: Message, edit: Edit | None) -> TextHashes:

@@ -125,9 +125,14 @@ class ToolOutcome:
 UNKNOWN_OUTCOME = ToolOutcome()
 
 
-def read_outcome(message: Message, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
-    """Return the outcome of the call whose result this message is. command: see `shell_commands.parse_call`."""
-    return message.derive(lambda m: _read(_unwrapped(m.text, is_error=_states_error(m)), command), ("outcome", command))
+def read_outcome(
+    message: Message, command: ShellCommand = PLAIN_CALL, lines: Sequence[str] | None = None
+) -> ToolOutcome:
+    """Return the outcome of the call whose result this message is. command: see `shell_commands.parse_call`. lines: its
+    `read_lines`, where the caller has them."""
+    return message.derive(
+        lambda m: _read(_unwrapped(m.text, is_error=_states_error(m), lines=lines), command), ("outcome", command)
+    )
 
 
 def _states_error(message: Message) -> bool:
@@ -154,7 +159,7 @@ def split_lines(text: str) -> Sequence[str]:
     return _unwrapped(text).lines
 
 
-def _unwrapped(text: str, *, is_error: bool = False) -> ResultLines:
+def _unwrapped(text: str, *, is_error: bool = False, lines: Sequence[str] | None = None) -> ResultLines:
     start = text[:200].lstrip()[:1]
     if start == "{" and len(text) <= _PARSED:
         try:
@@ -164,7 +169,7 @@ def _unwrapped(text: str, *, is_error: bool = False) -> ResultLines:
         if isinstance(value, dict):
             found = _of_object(value, text)
             return found._replace(failed=True) if is_error else found
-    return ResultLines(text.splitlines(), failed=True if is_error else None)
+    return ResultLines(text.splitlines() if lines is None else lines, failed=True if is_error else None)
 
 
 def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:

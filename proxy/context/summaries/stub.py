@@ -55,6 +55,8 @@ _LONG = 400
 line with an error."""
 _SHOWN = 300
 """Characters of a line that are shown."""
+_NAMED = 1000
+"""A count from which its digits are a name."""
 _ERRORS = 8
 """Error lines that stay if nothing else is set."""
 _NAME = 120
@@ -84,7 +86,7 @@ def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *,
 
 def _estimate_stub_chars(message: Message, command: ShellCommand, content: ContentKind) -> int:
     lines = outcome.read_lines(message)
-    ended = outcome.read_outcome(message, command)
+    ended = outcome.read_outcome(message, command, lines)
     stays = _outcome_lines(ended, command, is_view=content != "other")
     numbers = [n for n in _telling_lines(message, command, content) if n not in stays]
     fixed = sum(len(lines[n]) for n in _both_ends(numbers, _ERRORS - len(ended.failure_lines)))
@@ -216,9 +218,14 @@ class StubWriter:
         if is_view:
             room = self._with_constants(message, lines, kept, room)
         keep_short_gaps(lines, kept)
-        names, more = self._lost_names(message, lines, kept, room)
+        names, more, shown = self._lost_names(message, lines, kept, room)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
-        self._standing.add(identifiers.hash_replacement(message, text))
+        if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
+            # Beside these, a stub has names in its first line alone, so that its text need not be read again.
+            shown.update(names, identifiers.find_names(text.partition("\n")[0]))
+            self._standing.add(identifiers.hash_replacement(message, text, shown))
+        else:
+            self._standing.add(identifiers.hash_replacement(message, text))
         return text
 
     def _fixed_lines(
@@ -258,23 +265,28 @@ class StubWriter:
                 room -= size
         return room
 
-    def _lost_names(self, message: Message, lines: Sequence[str], kept: set[int], room: int) -> tuple[list[str], int]:
-        """Return (names of the removed lines that stand nowhere else, how many more such names there are).
+    def _lost_names(
+        self, message: Message, lines: Sequence[str], kept: set[int], room: int
+    ) -> tuple[list[str], int, set[str] | None]:
+        """Return (names of the removed lines that stand nowhere else, how many more such names there are, the names in
+        the kept lines).
 
-        The names are ordered by worth, and have at most `room` characters.
+        The names are ordered by worth, and have at most `room` characters. The names in the kept lines are None if the
+        stub has names or lines in another form than here.
         """
         shown = [lines[n] for n in kept]
         have = set(identifiers.find_names("\n".join([line[:_SHOWN] for line in shown])))
-        if all(len(line) <= _SHOWN for line in shown):
+        is_whole = all(len(line) <= _SHOWN for line in shown)
+        if is_whole:
             names = identifiers.list_names(message)
         else:  # names in the cut part of a kept line count only if a removed line has them
             names = identifiers.find_distinct_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))
         checkpoint()
         # Names that stand in another message, and blobs, stay out.
         missing = self._standing.select_missing_names
-        lost = [name for name in missing(names) if name not in have]
+        lost = before = [name for name in missing(names) if name not in have]
         parts = split_places(lost, lines)
-        if parts is not lost:
+        if parts is not before:
             have.update(split_places(list(have), lines))
             lost = [name for name in missing(parts) if name not in have]
         lost = [name for name in lost if len(name) <= _NAME]
@@ -298,7 +310,8 @@ class StubWriter:
             loose.append(name)
             room -= size + 1
         loose.sort(key=ranks.__getitem__)
-        return [folded.get(name, name) for name in loose], len(lost) - len(loose)
+        is_plain = is_whole and parts is before and not folded
+        return [folded.get(name, name) for name in loose], len(lost) - len(loose), have if is_plain else None
 
 
 _DATE = re.compile(

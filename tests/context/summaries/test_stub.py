@@ -45,6 +45,28 @@ def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
     assert named != bare
 
 
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"src/module_{n}.py has handler_{n}" for n in range(40)],
+        [f"src/module_{n % 7}.py:{n}: handler_{n}" for n in range(40)],
+        [f"src/module_{n}.py-{n}- handler_{n}" for n in range(40)],
+        [f"item_{n} " + "word " * 80 + f"end_{n}" for n in range(12)],
+        [f"na\u00efve_{n}/\u00e9t\u00e9.py \u4e2d\u6587_{n}" for n in range(60)],
+        [f"number {n * 977} and id-{n}-x" for n in range(1200)],
+    ],
+)
+def test_the_index_has_the_names_that_a_stub_shows(lines: list[str], number: int) -> None:
+    text = "\n".join([*lines[:20], *["ValueError: in core_module.py"] * number, *lines[20:]])
+    view = look([user("a"), assistant(None, "1"), result("1", text), assistant("b"), user("c")])
+    message = view.messages[2]
+    held = identifiers.hash_message(message, None)
+    name = "abcdefgh22" if number else ""
+    shown = StubWriter(PromptIndex(view), StubLimits()).write_stub(message, held, content="other", message_id=name)
+    assert identifiers.hash_replacement(message, shown).name_set == identifiers.hash_text(shown).name_set
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [("changed", "edited since: read it again; as it was: "), ("gone", "deleted or moved away since; as it was: ")],
