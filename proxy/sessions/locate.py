@@ -359,12 +359,10 @@ def _find_reworded(
 ) -> tuple[LiveSession | None, int]:
     """Find a branch whose first answer the client has reworded, by the ids of the answer's calls."""
     for at, n in enumerate(nodes[:-1]):
-        after = messages[nodes[at + 1]]
-        ids = frozenset(call.id for call in after.calls if len(call.id) >= 9)
-        if not ids:
-            continue
-        for branch in live_sessions.find_branches_by_tip(tenant, keys[n]):
-            if ids <= branch.answer_call_ids:
+        branches = live_sessions.find_branches_by_tip(tenant, keys[n])
+        ids = frozenset(call.id for call in messages[nodes[at + 1]].calls if len(call.id) >= 9) if branches else ()
+        for branch in branches if ids else ():
+            if branch.answer_call_ids.issuperset(ids):
                 return branch.live_session, n
     return None, -1
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers, moved_files, outcome, refetch, shell_commands
 from proxy.context.analysis.moved_files import FileChange
@@ -123,15 +122,15 @@ def find_spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:
 
 def read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (lines that an edit removes, lines that it adds), the longest of each."""
-    try:
-        arguments: Any = decode_embedded(call.arguments)
-    except (ValueError, RecursionError):
-        return (), ()
-    if not isinstance(arguments, dict):
-        return (), ()
-    old, new = _read_wanted_lines(arguments, _OLD), _read_wanted_lines(arguments, _NEW)
+    return call.derive(_read_edit_lines)
+
+
+def _read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    arguments = identifiers.parse_arguments(call.arguments)
+    old = _read_wanted_lines(arguments, _OLD)
     if not old:
         return (), ()
+    new = _read_wanted_lines(arguments, _NEW)
     return _longest(old - new), _longest(new - old)
 
 
