@@ -28,7 +28,7 @@ def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: 
     found: list[Insert] = []
     always = policy.ask == "always"
     asked = may_ask(view.request) and is_state_wanted(policy, session, lossy_edits)
-    asked = asked and (always or lossy_edits > count_losses(session.edits) or _is_worth_asking(view))
+    asked = asked and (always or _has_new_losses(view, session, lossy_edits) or _is_worth_asking(view))
     if (
         session.states
         and session.state
@@ -42,6 +42,14 @@ def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: 
     return found, asked
 
 
+def _has_new_losses(view: View, session: BranchState, lossy_edits: int) -> bool:
+    """True if more was taken out of the prompt than by the edits of the session.
+
+    The edits in force are among them and are counted already, so that most requests count no others.
+    """
+    return lossy_edits > view.edited_history.lossy_edit_count and lossy_edits > count_losses(session.edits)
+
+
 def _is_worth_asking(view: View) -> bool:
     """True if a model that has not answered yet is asked once more.
 
@@ -51,7 +59,7 @@ def _is_worth_asking(view: View) -> bool:
     """
     if view.messages[-1].role == "user":
         return True
-    step = sum(message.role == "assistant" for message in view.messages[view.active_start :])
+    step = view.request_counts[-1] - (view.request_counts[view.active_start - 1] if view.active_start else 0)
     return step & (step - 1) == 0
 
 

@@ -70,6 +70,30 @@ def test_thrifty_asks_once_a_batch_of_edits_and_gives_the_note_back() -> None:
     assert wanted(TALK, THRIFTY, BranchState(), edits=1) == ([("tail", "ask")], True)
 
 
+class CountedEdits(dict[bytes, Edit]):
+    """Edits that count how often they are gone through."""
+
+    reads = 0
+
+    def values(self) -> Any:
+        """The edits."""
+        self.reads += 1
+        return super().values()
+
+
+def test_edits_in_force_are_not_counted_with_every_request() -> None:
+    talk = [user("a"), *(m for n in range(3) for m in (assistant(None, str(n)), result(str(n), "x")))]
+    keys = look(talk).keys
+    edits = CountedEdits({keys[2]: Edit(keys[2], "text", "y", "shorten_results", "", 50, 5)})
+    session = replace(KNOWN, edits=edits)
+    view = look(talk, session=session)
+    edits.reads = 0
+    assert not make_inserts(view, session, THRIFTY, 1)[1], "the third step of a prompt is not asked for the same edits"
+    assert edits.reads == 0
+    assert make_inserts(view, session, THRIFTY, 2)[1]
+    assert make_inserts(look(talk[:-2], session=session), session, THRIFTY, 1)[1], "the second step is asked"
+
+
 def test_the_note_is_not_written_twice() -> None:
     keys = look(TALK).keys
     old = Edit(keys[1], "append", "\n\n" + state_block.render_recap(BODY), "state", "", 5, 50)

@@ -36,6 +36,8 @@ class StubEstimate(NamedTuple):
     waits_for_rent: bool
 
 
+_UNKNOWN = StubEstimate(0, False)
+"""In place of an estimate that was not made yet."""
 _SHELL = frozenset(
     ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
 )
@@ -118,17 +120,19 @@ class ShortenResults(Stage):
         results_by_step = self._count_step_results(view)
         estimates = view.memo_edited("stub estimates", _copy_estimates, self)
         for n, kind, command in view.memo_edited("shorten_results", partial(self._find_open, view), self):
+            stub = estimates.get(n, _UNKNOWN)
+            if stub is None:
+                continue
             since = turns.stale_since(n, self._rules(view, n, kind, results_by_step))
             age = now - view.request_counts[n]
             if age < self.again and n in again and again[n].kind == "repeat":
                 continue
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
                 continue
-            if n not in estimates:  # only now: a result that is not stale yet may never be looked at
-                estimates[n] = self._estimate(view, n, kind, command)
-            stub = estimates[n]
-            if stub is None:
-                continue
+            if stub is _UNKNOWN:  # only now: a result that is not stale yet may never be looked at
+                stub = estimates[n] = self._estimate(view, n, kind, command)
+                if stub is None:
+                    continue
             reason = f"stale: {age} steps old" if since is not None else f"taken along: {age} steps old"
             yield Proposal(
                 n,
