@@ -122,8 +122,8 @@ class Request:
     """True if the model is to continue the last message, which is the assistant's, and not to answer it."""
     max_tokens: int | None = None
     """Limit of the answer in tokens as the client set it; None if the client sets none."""
-    prefix_messages: int = 0
-    """Number of messages in the prefix that is known from an earlier request of the same history."""
+    known_messages: tuple[Message, ...] = ()
+    """The messages of an earlier request of the same history, with which this one begins."""
     prefix_bytes: int = 0
     """Byte offset in the body at which the part after the known prefix begins."""
     is_spliced: bool = False
@@ -153,7 +153,7 @@ class Request:
         before, whose, found = self.memo_values.get(name, ((), owner, None))
         if found is None or whose != owner:
             return 0, None
-        is_known = before is self.messages or self.messages[: len(before)] == before
+        is_known = before is self.messages or before is self.known_messages or self.messages[: len(before)] == before
         return (len(before), found) if is_known else (0, None)
 
     def find_indices(self, name: str, predicate: Callable[[Message], bool]) -> list[int]:

@@ -98,13 +98,15 @@ class BranchState:
         return replace(self, edits=self.lasting_edits, lasting_edits=None)
 
     def with_edits(self, plan: Plan) -> BranchState:
-        """The session with the plan's edits in force. Edits of a literal policy do not last: the edits that they
-        replace are put aside."""
+        """The session with the plan's edits in force."""
+        return replace(self, edits=plan.edits, lasting_edits=self._find_lasting_edits(plan))
+
+    def _find_lasting_edits(self, plan: Plan) -> Mapping[bytes, Edit] | None:
+        """The `lasting_edits` behind a plan. Edits of a literal policy do not last: the edits that they replace are put
+        aside."""
         if not plan.literal:
-            return replace(self, edits=plan.edits, lasting_edits=None)
-        return replace(
-            self, edits=plan.edits, lasting_edits=self.edits if self.lasting_edits is None else self.lasting_edits
-        )
+            return None
+        return self.edits if self.lasting_edits is None else self.lasting_edits
 
     refetched: Mapping[str, int] = field(default_factory=dict)
     """Cut results that were fetched again, by sort (see `page_faults`)."""
@@ -143,7 +145,9 @@ class BranchState:
     def after_sending(self, plan: Plan, now: float, *, has_breakpoints: bool = False) -> BranchState:
         """The session after the plan's bytes have gone out. has_breakpoints: with the plan's breakpoints."""
         return replace(
-            self.with_edits(plan),
+            self,
+            edits=plan.edits,
+            lasting_edits=self._find_lasting_edits(plan),
             deferred_inserts=plan.deferred_inserts,
             sent_marks=plan.marks,
             sent_sizes=plan.sizes,
@@ -169,10 +173,14 @@ class BranchState:
         drift = self.cache_miss_streak
         if cached is not None and (predicted > 0 or cached > 0):
             drift = drift + 1 if cached < predicted // 2 else 0
+        hit_seen = self.cache_hit_seen or bool(cached)
+        is_same = drift == self.cache_miss_streak and hit_seen == self.cache_hit_seen
+        if is_same and state is None and answered_tip is None:
+            return self  # as after most answers
         return replace(
             self,
             cache_miss_streak=drift,
-            cache_hit_seen=self.cache_hit_seen or bool(cached),
+            cache_hit_seen=hit_seen,
             states=(*self.states, state) if state else self.states,
             last_state_request=self.last_state_request
             if answered_tip is None

@@ -48,13 +48,14 @@ def rewrite(
     now: seconds, on the clock of `session.sent_at`. Raises nothing on purpose: a plan that breaks a rule comes back as
     `refusal`, and the original goes out.
     """
-    keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
-    inputs = replace(
-        inputs,
-        keys=keys,
-        strategies=inputs.strategies or [inputs.strategy] * len(keys),
-        times=inputs.times or [now] * len(keys),
-    )
+    if inputs.keys is None or not inputs.strategies or not inputs.times:
+        keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
+        inputs = replace(
+            inputs,
+            keys=keys,
+            strategies=inputs.strategies or [inputs.strategy] * len(keys),
+            times=inputs.times or [now] * len(keys),
+        )
     if model.own:
         policy = apply_model_settings(policy, model)
     if session.stopped is not None:

@@ -302,9 +302,9 @@ def _find_gap(turn: Turn) -> tuple[str, str]:
     """Return (the text between two messages, the form of the whole array where that text does not rebuild it)."""
     request, prefix_cache = turn.request, turn.prefix_cache
     start, end = request.spans["messages"]
-    gap = prefix_cache.separator if prefix_cache is not None and request.prefix_messages else None
+    gap = prefix_cache.separator if prefix_cache is not None and request.known_messages else None
     if gap is not None:
-        rest = request.messages[request.prefix_messages :]
+        rest = request.messages[len(request.known_messages) :]
         fits = request.body[request.prefix_bytes : end] == b"".join([gap + m.raw for m in rest]) + b"]"
     else:
         raws = [m.raw for m in request.messages]

@@ -169,11 +169,11 @@ class MessageCache:
         prefix_cache = build_prefix_cache(request)
         # Nothing is remembered of the text behind the messages: it is counted with each request.
         prefix_cache.value_count = max(1, whole - count_marks(body[len(prefix_cache.body_prefix) :])) if whole else 0
-        if known is not None and request.prefix_messages:
+        if known is not None and request.known_messages:
             prefix_cache.keys_tenant, prefix_cache.keys = known.keys_tenant, known.keys
             prefix_cache.separator = known.separator
         new = BodyPrefix(prefix_cache.body_prefix, _count_prefix_bytes(prefix_cache), prefix_cache)
-        self._replace(CHAT, old if request.prefix_messages else None, new)
+        self._replace(CHAT, old if request.known_messages else None, new)
         return request, prefix_cache
 
     def read_wire_on(self, wire_format: str, body: bytes, old: BodyPrefix[W] | None, read: WireReader[W]) -> W:

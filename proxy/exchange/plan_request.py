@@ -562,10 +562,11 @@ async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:
 
 def _apply_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> None:
     """Put the plan's edits in force: they are stored, or on their way."""
+    if not new:
+        return
     for stage, count in Counter(edit.stage for edit in new).items():
         services.metrics.edits_total.labels(stage=stage).inc(count)
-    if new:
-        turn.located.branch.state = turn.located.branch.state.with_edits(turn.prompt.plan)
+    turn.located.branch.state = turn.located.branch.state.with_edits(turn.prompt.plan)
 
 
 async def _adopt_stored_edits(services: Services, turn: Turn, new: Sequence[Edit]) -> Turn:

@@ -121,7 +121,7 @@ def splice_hidden_rounds(
         messages, names, hidden = _put_back(request.messages, keys, found, read)
     array = request.tools[:-1] + b"," + tools + b"]" if tools and request.tools is not None else request.tools
     is_spliced = request.is_spliced or bool(found)
-    made = replace(request, messages=messages, tools=array, prefix_messages=0, prefix_bytes=0, is_spliced=is_spliced)
+    made = replace(request, messages=messages, tools=array, known_messages=(), prefix_bytes=0, is_spliced=is_spliced)
     return SplicedRequest(made, names, len(found), hidden, tools if array is not request.tools else b"")
 
 

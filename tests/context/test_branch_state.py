@@ -22,6 +22,15 @@ def test_planning_and_sending_leave_the_session_as_it_was() -> None:
     assert (later.edits, later.sent_marks, later.sent_sizes, later.sent_at) == (PLAN.edits, (b"m",), (7,), 5.0)
 
 
+def test_an_answer_that_teaches_nothing_changes_nothing() -> None:
+    sent = BranchState().after_sending(PLAN, 5.0)
+    assert sent.after_answer(predicted=100, cached=None, state=None) is sent, "no count proves nothing"
+    hit = sent.after_answer(predicted=100, cached=90, state=None)
+    assert (hit.cache_hit_seen, hit.cache_miss_streak) == (True, 0)
+    assert hit.after_answer(predicted=100, cached=90, state=None) is hit
+    assert hit.after_answer(predicted=100, cached=0, state=None).cache_miss_streak == 1
+
+
 def test_how_much_was_lost_is_remembered_where_the_asking_was_settled() -> None:
     sent = BranchState(last_state_request=StateRequest(1)).after_sending(replace(PLAN, asks_for_state=True), 5.0)
     assert sent.last_state_request.lossy_edits == 1, "calls alone leave it open"

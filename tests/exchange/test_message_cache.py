@@ -72,7 +72,7 @@ def test_a_history_that_grows_is_known_by_its_beginning() -> None:
         request, prefix_cache = cache.get_request(body(count))
         assert len(request.messages) == count
         assert prefix_cache is not None
-        assert request.prefix_messages == (count - 1 if count > 30 else 0)
+        assert len(request.known_messages) == (count - 1 if count > 30 else 0)
     assert len(cache.find_prefix(body(95)) or ()) > len(body(88))
     assert cache.find_prefix(body(95, "another")) is None
     assert sum(len(alike) for alike in cache._prefixes.alike.values()) == 1, (
@@ -86,7 +86,7 @@ def test_messages_of_a_history_are_known_though_its_first_one_was_written_anew_a
     again = json.loads(body(30))
     again["messages"][0]["content"] = "Today is Monday."
     request = cache.get_request(json.dumps(again).encode())[0]
-    assert request.prefix_messages == 0
+    assert not request.known_messages
     assert request.messages[1:] == first.messages[1:], "the very same objects"
     raw = first.messages[7].raw
     del first, request

@@ -131,14 +131,14 @@ def read_request(
         longer = _read_rest(body, read, prefix, limits)
         if longer is not None:
             return _checked(
-                _request(body, *longer, len(prefix.messages), len(prefix.body_prefix), prefix.memo_values), limits
+                _request(body, *longer, prefix.messages, len(prefix.body_prefix), prefix.memo_values), limits
             )
     members = find_body_members(body, limits)
     if "messages" not in members:
         raise NotManaged("shape", "no messages")
     places = find_history(body, members["messages"], limits, "messages is no list, or an empty one")
     messages = tuple(read(body[start:end]) for start, end in places)
-    return _checked(_request(body, members, messages, 0, 0, {}), limits)
+    return _checked(_request(body, members, messages, (), 0, {}), limits)
 
 
 def _checked(request: Request, limits: SizeLimits | None) -> Request:
@@ -168,7 +168,7 @@ def _request(
     body: bytes,
     spans: dict[str, tuple[int, int]],
     messages: tuple[Message, ...],
-    shared: int,
+    shared: tuple[Message, ...],
     rest: int,
     notes: dict[Hashable, Any],
 ) -> Request:
@@ -198,7 +198,7 @@ def _request(
         or plain.get("add_generation_prompt") is False
         or (messages[-1].role == "assistant" and _PREFIX.search(messages[-1].raw) is not None),
         max_tokens=_limit(plain.get("max_completion_tokens")) or _limit(plain.get("max_tokens")),
-        prefix_messages=shared,
+        known_messages=shared,
         prefix_bytes=rest,
         memo_values=notes,
     )

@@ -57,7 +57,7 @@ def test_only_what_is_new_is_read() -> None:
     longer = body(TALK, {"model": "m"}, {"stream": True})
     found = read_request(longer, count, build_prefix_cache(first))
     assert [json.loads(raw) for raw in read] == TALK[3:]
-    assert found.prefix_messages == 3
+    assert len(found.known_messages) == 3
     assert found.messages[:3] == first.messages
     assert json.loads(longer[: found.prefix_bytes] + b"]}") == {"model": "m", "messages": TALK[:3]}
 
@@ -67,7 +67,7 @@ def test_another_history_is_read_whole() -> None:
     for other in (body(TALK[1:], {}, {}), body(TALK, {"model": "m"}, {})):
         found = read_request(other, read_message, prefix_cache)
         assert told(found) == told(read_request(other))
-        assert found.prefix_messages == 0
+        assert not found.known_messages
 
 
 START = b'{"model":"m","messages":[{"role":"user","content":"a"}'

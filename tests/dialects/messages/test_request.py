@@ -117,7 +117,7 @@ def test_a_history_that_grew_gives_a_chat_body_that_grew(history: list[dict[str,
     before, after = _read(system="You.", messages=history[:cut]), _read(system="You.", messages=history)
     front = build_prefix_cache(read_request(before.chat_body))
     assert after.chat_body.startswith(front.body_prefix)
-    assert read_request(after.chat_body, prefix=front).prefix_messages == len(front.messages)
+    assert read_request(after.chat_body, prefix=front).known_messages == front.messages
 
 
 @given(histories(), st.data())
