@@ -23,6 +23,7 @@ _PROBE = 64
 _JSON = (b"data: {", b"data:{")
 _CALLS = b'"tool_calls"'
 _END = b"data: [DONE]\n\n"
+_DONE = b"[DONE]"
 
 
 class Relay:
@@ -140,7 +141,7 @@ class Relay:
                     out.append(event.raw)
                 else:
                     changed = True
-            elif _is_done(event):
+            elif event.data.startswith(_DONE):
                 self._edits.flush_texts(out)
                 self._edits.end_round(out, complete=True)
                 self._close(events[position:])
@@ -255,7 +256,7 @@ class Relay:
         for position, event in enumerate(events):
             if event.data is None:
                 continue
-            if _is_done(event):
+            if event.data.startswith(_DONE):
                 ready = b"".join([one.raw for one in events[:position]])
                 self._close(events[position:])
                 if position == 0:
@@ -282,4 +283,4 @@ class Relay:
 
 
 def _is_done(event: SseEvent) -> bool:
-    return event.data is not None and event.data.startswith(b"[DONE]")
+    return event.data is not None and event.data.startswith(_DONE)
