@@ -64,16 +64,14 @@ class _SeriesByLabels(MetricWrapperBase):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._series: dict[tuple[tuple[str, object], ...], Self] = {}
+        self._series: dict[tuple[object, ...], Self] = {}
 
     def labels(self, *values: object, **labels: object) -> Self:
         """Return the series with these labels."""
-        if values:
-            return super().labels(*values, **labels)
-        place = tuple(labels.items())
+        place = values or tuple(labels.items())
         found = self._series.get(place)
         if found is None:
-            found = self._series[place] = super().labels(**labels)
+            found = self._series[place] = super().labels(*values, **labels)
         return found
 
 
@@ -308,8 +306,8 @@ class Metrics:
         seen.add(text)
         return text
 
-    def limit_usage_labels(self, model: str, policy: str, upstream: str) -> dict[str, str]:
-        """Return the labels of tokens and dollars. Each value is limited as by `limit_label`, and so is the number of
+    def limit_usage_labels(self, model: str, policy: str, upstream: str) -> tuple[str, str, str]:
+        """Return the values of `USAGE_LABELS`. Each value is limited as by `limit_label`, and so is the number of
         their combinations."""
         limit = self.limit_label
         series = (limit("model", model), limit("policy", policy), limit("upstream", upstream))
@@ -318,7 +316,7 @@ class Metrics:
                 series = (OTHER_LABEL, OTHER_LABEL, OTHER_LABEL)
             else:
                 self._usage_series.add(series)
-        return dict(zip(USAGE_LABELS, series, strict=True))
+        return series
 
     def render_text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

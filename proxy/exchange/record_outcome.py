@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -289,20 +288,20 @@ def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter
     if usage is None or meter is None:
         return
     labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)
-    metrics.context_tokens_total.labels(**labels, kind="before").inc(turn.prompt.plan.before)
-    metrics.context_tokens_total.labels(**labels, kind="sent").inc(turn.prompt.sent_tokens)
-    metrics.prompt_tokens_total.labels(**labels).inc(meter.prompt)
-    metrics.completion_tokens_total.labels(**labels).inc(usage.completion or 0)
+    metrics.context_tokens_total.labels(*labels, "before").inc(turn.prompt.plan.before)
+    metrics.context_tokens_total.labels(*labels, "sent").inc(turn.prompt.sent_tokens)
+    metrics.prompt_tokens_total.labels(*labels).inc(meter.prompt)
+    metrics.completion_tokens_total.labels(*labels).inc(usage.completion or 0)
     if usage.cached is not None:
-        metrics.cached_tokens_total.labels(**labels, kind="predicted").inc(meter.expected)
-        metrics.cached_tokens_total.labels(**labels, kind="reported").inc(usage.cached)
+        metrics.cached_tokens_total.labels(*labels, "predicted").inc(meter.expected)
+        metrics.cached_tokens_total.labels(*labels, "reported").inc(usage.cached)
     # The turn's model may have the prices of the cache's longer lifetime; bills tell both apart.
     owed = cost.compute_bill(services.models_by_name.get(turn.request.model, turn.model), meter)
     if owed is not None:
-        metrics.cost_dollars_total.labels(**labels, kind="paid").inc(owed.paid)
-        metrics.cost_dollars_total.labels(**labels, kind="without").inc(owed.without_proxy)
+        metrics.cost_dollars_total.labels(*labels, "paid").inc(owed.paid)
+        metrics.cost_dollars_total.labels(*labels, "without").inc(owed.without_proxy)
         if owed.planned is not None:
-            metrics.cost_dollars_total.labels(**labels, kind="planned").inc(owed.planned)
+            metrics.cost_dollars_total.labels(*labels, "planned").inc(owed.planned)
 
 
 async def wait_until_stored(services: Services, written: asyncio.Future[None]) -> bool:
@@ -391,18 +390,28 @@ RECOVERY: Final = "recovery"
 that it is stuck."""
 
 
-@contextmanager
-def _guard_events(services: Services) -> Iterator[None]:
-    try:
-        yield
-    except Exception:  # the answer goes out even if an event cannot be published
-        services.metrics.internal_errors_total.labels(where="events").inc()
-        log.exception("an event could not be told")
+class _GuardEvents:
+    """A block whose errors are counted and logged: the answer goes out even if an event cannot be published."""
+
+    __slots__ = ("_services",)
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._services.metrics.internal_errors_total.labels(where="events").inc()
+        log.error("an event could not be told", exc_info=error)
+        return True
 
 
 def publish_plan(services: Services, turn: Turn) -> None:
     """Publish the events of a plan, once its prompt has been sent upstream."""
-    with _guard_events(services):
+    with _GuardEvents(services):
         if not turn.dialect.returns_rows:  # a gateway withholds rows, so a missing row proves nothing
             _publish_client_change(services, turn)
         if turn.prompt.observed or turn.prompt.fallback is not None or turn.enriched.policy.mode != "rewrite":
@@ -441,7 +450,7 @@ def _publish_edits(services: Services, turn: Turn) -> None:
 def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: tuple[bytes, str] | None) -> None:
     """Publish the events of an answer. usage: that of the first round, None where the answer is not whole. state: the
     state block that the answer had, as (key, text)."""
-    with _guard_events(services):
+    with _GuardEvents(services):
         if turn.prompt.fallback is not None:
             _publish(services, turn, bus.FALLBACK, {"reason": turn.prompt.fallback})
         if state is not None:
@@ -454,7 +463,7 @@ def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: t
 
 def publish_fallback(services: Services, incoming: Incoming, reason: str) -> None:
     """Publish that a request without a known session went out as received."""
-    with _guard_events(services):
+    with _GuardEvents(services):
         tenant, session = locate.find_owner(
             incoming.headers, incoming.tenant, incoming.session, services.settings.identity
         )
@@ -465,27 +474,27 @@ def publish_decision(
     services: Services, tenant: str, session: str, action: str, *, branch: str = "", **data: object
 ) -> None:
     """Publish a decision of the operator."""
-    with _guard_events(services):
+    with _GuardEvents(services):
         made = {"action": action, "by": "operator", **data}
         services.event_bus.publish(bus.EDITED, tenant, _shorten_payload(made), session=session, branch=branch)
 
 
 def publish_state(services: Services, tenant: str, session: str, branch: str, text: str) -> None:
     """Publish a state that no answer had: a state that the operator wrote, or that was rebuilt for the operator."""
-    with _guard_events(services):
+    with _GuardEvents(services):
         data = {"by": "operator", "characters": len(text)}
         services.event_bus.publish(bus.STATE, tenant, data, session=session, branch=branch)
 
 
 def publish_memo_saved(services: Services, turn: Turn, name: str, *, merged: bool) -> None:
     """Publish a memo that the model saved. merged: it replaced a memo with nearly the same text."""
-    with _guard_events(services):
+    with _GuardEvents(services):
         _publish(services, turn, bus.MEMO, {"by": "model", "memo": name, "merged": merged})
 
 
 def publish_memo_changed(services: Services, tenant: str, name: str) -> None:
     """Publish that the operator changed a memo."""
-    with _guard_events(services):
+    with _GuardEvents(services):
         services.event_bus.publish(bus.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
 
 

@@ -17,6 +17,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -67,7 +68,7 @@ def find_session_name(
     """Return the session that the client names: by path, x-context-session, the headers that agents send, or a body
     field."""
     named = [path, headers.get("x-context-session")]
-    named += [headers.get(name.lower()) for name in settings.headers]
+    named += [headers[name] for name in _lower_names(settings.headers) if name in headers]
     if settings.generic_header:
         pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
         named += [value for name, value in headers.items() if pattern.search(name)]
@@ -79,6 +80,11 @@ def find_session_name(
         if value and (name := _clean_name(value)):
             return name
     return None
+
+
+@cache
+def _lower_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(str.lower, names))
 
 
 def _body_field(request: Request, path: str) -> str | None:

@@ -99,6 +99,7 @@ _NUMBERS: Final = {kind: number for number, kind in KINDS.items()}
 _PLACE: Final = 0
 
 _ERASING: Final = frozenset({RemovalStepRow, EraseMessageRow, EraseFormRow, EraseRoundRow})
+_MAY_ERASE: Final = _ERASING | {MemoRow, NoteRow}
 _IN_PLACE: Final = (BranchKindRow, WorkingBranchRow)
 """Row types whose effect depends on the rows before them in other tables."""
 
@@ -132,7 +133,7 @@ SELECT slot, 0, 0, zeroblob(CASE slot WHEN 0 THEN 0 ELSE {SLOT_BYTES} END) FROM 
 
 def is_erasing(rows: Sequence[Row]) -> bool:
     """True if the rows remove content, which must not be left in the slots either."""
-    return any(
+    return not _MAY_ERASE.isdisjoint(map(type, rows)) and any(
         type(row) in _ERASING
         or (isinstance(row, MemoRow) and row.deleted)
         or (isinstance(row, NoteRow) and not row.text)

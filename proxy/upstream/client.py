@@ -432,9 +432,9 @@ def classify_error(error: httpx2.TransportError) -> str:
 
 def _length(method: str, headers: Headers, body: bytes | AsyncIterator[bytes] | None) -> int | None:
     """Return the Content-Length to send; None for none."""
+    if isinstance(body, bytes) and (body or method in _BODY_METHODS):
+        return len(body)
     declared = find_header(headers, b"content-length")
-    if isinstance(body, bytes):
-        return len(body) if body or declared or method in _BODY_METHODS else None
-    if body is None:
+    if body is None or isinstance(body, bytes):
         return 0 if declared or method in _BODY_METHODS else None
     return int(declared) if declared.isascii() and declared.isdigit() else None

@@ -303,7 +303,7 @@ class ContextProxy:
         if route.kind == "gateway":
             with (
                 self._count_request("compress", send) as counted,
-                self.concurrency.hold_place(),
+                self.concurrency,
                 self.body_budget.share(whose) as share,
             ):
                 await serve_gateway(scope, receive, counted, self.services, path, session, share)
@@ -316,7 +316,7 @@ class ContextProxy:
             scope[DIALECT_KEY] = dialect
             with (
                 self._count_request("chat", send) as counted,
-                self.concurrency.hold_place(),
+                self.concurrency,
                 self.body_budget.share(whose) as share,
             ):
                 await serve_chat(scope, receive, counted, self.services, raw, session, share, dialect)
@@ -325,7 +325,7 @@ class ContextProxy:
         if question is not None:
             found = await find_stored_response(self.services, list(scope["headers"]), caller.one_tenant, question)
             if found is not None:
-                with self._count_request("stored", send) as counted, self.concurrency.hold_place():
+                with self._count_request("stored", send) as counted, self.concurrency:
                     await serve_stored_response(counted, self.services, found, question)
                 return
         talks = is_conversational(scope["method"], path)
@@ -334,7 +334,7 @@ class ContextProxy:
         client, metrics = self.services.client, self.services.metrics
         with (
             self._count_request("passthrough", naming_send) as counted,
-            self.concurrency.hold_place(),
+            self.concurrency,
             self.body_budget.share(whose) as share,
         ):
             await serve_passthrough(
@@ -343,7 +343,7 @@ class ContextProxy:
             )  # fmt: skip
 
     async def _tunnel(self, scope: Scope, send: Send, path: str, raw: str) -> None:
-        with self._count_request("passthrough", send) as counted, self.concurrency.hold_place():
+        with self._count_request("passthrough", send) as counted, self.concurrency:
             await relay_tunnel(
                 scope, counted, self.services.client, self.settings,
                 path=raw, rules=self._rules, on_allowed=lambda: self._count_unmanaged(path, None),

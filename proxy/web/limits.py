@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol, Self
 
 from proxy.errors import BadRequest, HeadersTooLarge, Unavailable
 from proxy.metrics import Metrics
@@ -80,7 +79,7 @@ def check_head(scope: Scope, limit: int) -> None:
 
 
 class ConcurrencyLimit:
-    """A limit of `most` concurrent requests. An excess request gets 503 with Retry-After immediately.
+    """A limit of `most` concurrent requests, each in a `with` block. An excess one gets 503 with Retry-After at once.
 
     More requests than the proxy can serve make all of them slow. A client that gets 503 with Retry-After tries again by
     itself. The proxy's own pages are not counted: an operator gets in when the proxy is full.
@@ -95,20 +94,17 @@ class ConcurrencyLimit:
         self._most = most
         self._metrics = metrics
 
-    @contextmanager
-    def hold_place(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Hold a place for the time of a request. Raises Unavailable if there is none."""
         if self.taken >= self._most:
             self._metrics.refused_requests_total.inc()
             raise Unavailable(f"{self._most} requests are being worked on", hint="Try again in a moment.")
         self.taken += 1
-        try:
-            yield
-        except asyncio.CancelledError:
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.taken -= 1
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
             self.broken_off += 1
-            raise
-        finally:
-            self.taken -= 1
 
 
 class BodyBudget:
@@ -130,14 +126,9 @@ class BodyBudget:
         self._coming: dict[BodyShare, float] = {}
         """Bodies that are being read, with the start time of each, the oldest first."""
 
-    @contextmanager
-    def share(self, tenant: str = "") -> Iterator[BodyShare]:
-        """Yield the share of one request, and free it at the end."""
-        share = BodyShare(self, tenant)
-        try:
-            yield share
-        finally:
-            self.release(share)
+    def share(self, tenant: str = "") -> BodyShare:
+        """Return the share of one request, which is free at the end of its `with` block."""
+        return BodyShare(self, tenant)
 
     def reserve(self, size: int, share: BodyShare) -> None:
         """Reserve `size` more bytes for a body. Raises Unavailable if there is no room. A body that is alone here is
@@ -198,6 +189,12 @@ class BodyShare:
         self._budget = budget
         self._reading: asyncio.Task[Any] | None = None
         self._gave_way = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.release(self)
 
     def reserve(self, size: int) -> None:
         """Reserve so many more bytes, which have arrived. Raises Unavailable."""

@@ -82,10 +82,10 @@ async def test_h4_a_long_url_counts_as_well() -> None:
 def test_one_more_than_there_is_room_for_is_sent_away_and_a_place_that_is_left_is_taken_again() -> None:
     metrics = Metrics()
     room = ConcurrencyLimit(2, metrics)
-    with room.hold_place():
-        with pytest.raises(ValueError, match="of its own"), room.hold_place():
+    with room:
+        with pytest.raises(ValueError, match="of its own"), room:
             raise ValueError("of its own")
-        with room.hold_place(), pytest.raises(Unavailable, match="2 requests"), room.hold_place():
+        with room, pytest.raises(Unavailable, match="2 requests"), room:
             pass
         assert room.taken == 1
     assert room.taken == 0

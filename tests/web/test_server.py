@@ -386,7 +386,7 @@ class held:  # noqa: N801  used as a function
     """The only place that there is is taken."""
 
     def __init__(self, proxy: Running) -> None:
-        self._place = proxy.app.concurrency.hold_place()
+        self._place = proxy.app.concurrency
 
     async def __aenter__(self) -> None:
         self._place.__enter__()
