@@ -48,7 +48,7 @@ def fetch(address: str, port: int, path: str, *lines: bytes) -> tuple[int, bytes
             raw = b""
             while part := there.recv(65536):
                 raw += part
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: the listener was closed before it accepted
         return 0, b""
     return int(raw.split()[1]), raw.partition(b"\r\n\r\n")[2]
 
