@@ -148,7 +148,7 @@ class AssembledAnswer:
             self.id = chunk.id
         if self.model is None and chunk.model:
             self.model = chunk.model
-        if (chunk.error is not UNSET or chunk.object == "error") and chunk.has_failed:
+        if chunk.has_failed:
             self.error = read_error_text(chunk)
         if chunk.usage is not UNSET and chunk.usage:
             self.usage = read_usage(chunk.usage) or self.usage
@@ -175,10 +175,8 @@ class AssembledAnswer:
 
     def _add_text(self, turn: _GrowingMessage, text: str) -> None:
         turn.has_text = True
-        if self._room.reserve_chars(len(text)):
+        if self._reserve_chars(len(text)):
             turn.text.write(text)
-        else:
-            self.is_capped = True
 
     def _add(self, choice: Choice, shown: str | None) -> None:
         turn = self._turns.get(choice.index)

@@ -23,7 +23,6 @@ _PROBE = 64
 _JSON = (b"data: {", b"data:{")
 _CALLS = b'"tool_calls"'
 _END = b"data: [DONE]\n\n"
-_DONE = b"[DONE]"
 
 
 class Relay:
@@ -141,7 +140,7 @@ class Relay:
                     out.append(event.raw)
                 else:
                     changed = True
-            elif event.data.startswith(_DONE):
+            elif _is_done(event):
                 self._edits.flush_texts(out)
                 self._edits.end_round(out, complete=True)
                 self._close(events[position:])
@@ -256,7 +255,7 @@ class Relay:
         for position, event in enumerate(events):
             if event.data is None:
                 continue
-            if event.data.startswith(_DONE):
+            if _is_done(event):
                 ready = b"".join([one.raw for one in events[:position]])
                 self._close(events[position:])
                 if position == 0:
@@ -283,4 +282,4 @@ class Relay:
 
 
 def _is_done(event: SseEvent) -> bool:
-    return event.data is not None and event.data.startswith(_DONE)
+    return event.data is not None and event.data.startswith(b"[DONE]")

@@ -110,12 +110,8 @@ class SseParser:
 
     def _cut_events(self, text: bytes, scan: int, events: list[SseEvent]) -> int:
         """Append the complete events of `text` and return the position of the rest."""
-        start, returns = 0, self._returns
-        while True:
-            # Without returns as `_find_event_end`, whose call would cost more than the search.
-            end = (self._find_event_end(text, scan) or 0) if returns else text.find(b"\n\n", scan) + 2
-            if end < 2:
-                return start
+        start = 0
+        while (end := self._find_event_end(text, scan)) is not None:
             raw = text[start:end]
             if len(raw) > self._limit:
                 self.overflowed = True
@@ -123,6 +119,7 @@ class SseParser:
             else:
                 events.append(_read(raw))
             start = scan = end
+        return start
 
     def _shed(self, old: int, events: list[SseEvent]) -> None:
         """Release comments and blank lines at the beginning at once: a keep-alive that is late has no use.
