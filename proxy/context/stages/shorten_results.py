@@ -25,6 +25,8 @@ StalenessRules = tuple[tuple[int, int], ...]
 
 _Result = tuple[int, ContentKind, ShellCommand]
 """(index, kind, command that the message is the result of)"""
+_ReferredLines = Mapping[bytes, Sequence[tuple[int, int]]]
+"""The lines of earlier results that references name, as `find_referred_lines`."""
 _Written = tuple[int, ShellCommand, ContentKind, str]
 """(index, command that the message is the result of, kind, stub)"""
 
@@ -119,6 +121,7 @@ class ShortenResults(Stage):
         again = refetch.find_refetches(view)
         results_by_step = self._count_step_results(view)
         estimates = view.memo_edited("stub estimates", _copy_estimates, self)
+        referred = find_referred_lines(view)
         for n, kind, command in view.memo_edited("shorten_results", partial(self._find_open, view), self):
             stub = estimates.get(n, _UNKNOWN)
             if stub is None:
@@ -130,7 +133,7 @@ class ShortenResults(Stage):
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
                 continue
             if stub is _UNKNOWN:  # only now: a result that is not stale yet may never be looked at
-                stub = estimates[n] = self._estimate(view, n, kind, command)
+                stub = estimates[n] = self._estimate(view, n, kind, command, referred)
                 if stub is None:
                     continue
             reason = f"stale: {age} steps old" if since is not None else f"taken along: {age} steps old"
@@ -165,10 +168,12 @@ class ShortenResults(Stage):
                 found.append((n, kind, command))
         return found
 
-    def _estimate(self, view: View, n: int, kind: ContentKind, command: ShellCommand) -> StubEstimate | None:
+    def _estimate(
+        self, view: View, n: int, kind: ContentKind, command: ShellCommand, referred: _ReferredLines
+    ) -> StubEstimate | None:
         """Estimate the stub of a result; None if it saves too little."""
         message, whole = view.messages[n], view.original_tokens[n]
-        left = estimate_stub_chars(message, command, content=kind) + _referred_chars(view, n, find_referred_lines(view))
+        left = estimate_stub_chars(message, command, content=kind) + _referred_chars(view, n, referred)
         after = left * whole // max(1, len(message.text)) + 12
         if after > view.tokens[n] - whole * self.save:
             return None
@@ -301,7 +306,7 @@ class _Batch:
         return self._made.write_stub(message, held, wanted, command, content=content, message_id=shown, state=state)
 
 
-def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int, int]]]) -> int:
+def _referred_chars(view: View, n: int, found: _ReferredLines) -> int:
     """Count the characters of messages[n] that have to stay, because a later result refers to them."""
     spans = found.get(public_id(view.keys[n]).encode()) if found else None
     if not spans:
