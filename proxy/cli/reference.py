@@ -163,7 +163,11 @@ LIMITS = (
         "closed after those before",
     ),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
-    LimitRow("messages remembered in memory", "`limits.message_cache_mb`", "least recently used out"),
+    LimitRow(
+        "messages remembered in memory",
+        "`limits.message_cache_mb`, and one larger conversation",
+        "least recently used out",
+    ),
     LimitRow("live branches in memory", "`limits.live_branches`, `limits.live_mb`", "read back from the store"),
     LimitRow("rows waiting to be written", "`limits.spool_mb`", "refused, counted, recorded as a gap"),
     LimitRow(

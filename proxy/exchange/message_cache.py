@@ -65,6 +65,7 @@ class BodyPrefixes:
     """The beginnings of bodies, by wire format and a sample of their bytes; least recently used out first."""
 
     def __init__(self, max_bytes: int) -> None:
+        """max_bytes: bytes of memory, estimated. The newest beginning stays, also if it alone takes more."""
         self.size = 0
         self.alike: OrderedDict[tuple[str, bytes], list[BodyPrefix[Any]]] = OrderedDict()
         """By wire format and sample, the beginnings with that sample."""
@@ -110,25 +111,31 @@ class BodyPrefixes:
 class MessageCache:
     """A bounded cache of messages by their raw bytes, and of bodies by how they begin; least recently used out first.
 
+    A body too large for the share of the beginnings has a place beside them, which holds the newest such body. Without
+    it a conversation of 7 MB is read anew with every request (100 ms and more), and with it among the others there
+    would be no room for them.
     A message of a large body stays as long as a beginning that contains it; a message of a small body stays by itself.
     Every message in the cache is found, even if the client rewrites its first message.
     """
 
     def __init__(self, max_bytes: int, limits: SizeLimits | None = None) -> None:
-        """max_bytes: bytes of memory, estimated. limits: size limits of a request; None: no limits."""
+        """max_bytes: bytes of memory without the one body larger than that, estimated. limits: size limits of a
+        request; None: no limits."""
         self.max_bytes = max_bytes
         self.limits = limits
         self._live_messages: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
         self._messages: OrderedDict[bytes, Message] = OrderedDict()
         self._messages_size = 0
-        self._prefixes = BodyPrefixes(int(max_bytes * PREFIX_SHARE))
+        self._max_shared = int(max_bytes * PREFIX_SHARE)
+        self._prefixes = BodyPrefixes(self._max_shared)
+        self._too_large = BodyPrefixes(0)
         # Large bodies are read in worker threads. Looking needs no lock, changing does, or the sizes drift.
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
         """Bytes of memory taken, estimated."""
-        return self._messages_size + self._prefixes.size
+        return self._messages_size + self._prefixes.size + self._too_large.size
 
     def get_message(self, raw: bytes) -> Message:
         """Return the message in these bytes. Raises NotManaged as `read_message` does."""
@@ -189,12 +196,15 @@ class MessageCache:
         with self._lock:
             if old is not None:
                 self._prefixes.drop(wire_format, old)
-            if new.size <= self.max_bytes:  # one conversation must not hold more than the limit of all
-                self._prefixes.add(wire_format, new)
+                self._too_large.drop(wire_format, old)
+            place = self._prefixes if new.size <= self._max_shared else self._too_large
+            place.add(wire_format, new)
 
     def find_prefix(self, body: bytes, wire_format: str = CHAT) -> BodyPrefix[Any] | None:
         """The part of the body that was read before, as its beginning; None if there is none, or it is short."""
-        return self._prefixes.find(wire_format, body) if len(body) >= (SMALL_WIRE if wire_format else SMALL) else None
+        if len(body) < (SMALL_WIRE if wire_format else SMALL):
+            return None
+        return self._prefixes.find(wire_format, body) or self._too_large.find(wire_format, body)
 
 
 def _count_message_bytes(raw: bytes) -> int:

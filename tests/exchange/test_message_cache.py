@@ -114,6 +114,21 @@ def test_histories_that_part_late_are_all_read_right() -> None:
     assert all(len(alike) <= ALIKE for alike in cache._prefixes.alike.values())
 
 
+def test_a_history_larger_than_the_limit_is_known_too_and_leaves_the_others_their_room() -> None:
+    cache = MessageCache(1 << 20)
+    cache.get_request(body(30, "small"))
+    for count in (2000, 2001, 2002):
+        request, _ = cache.get_request(body(count, "large", 1000))
+        assert len(request.known_messages) == (count - 1 if count > 2000 else 0)
+    assert cache.find_prefix(body(31, "small")), "it was not pushed out"
+    before = cache.size
+    cache.get_request(body(2000, "a second", 1000))
+    assert cache.size < 1.1 * before, "only the newest of them is kept"
+    assert not cache.find_prefix(body(2003, "large", 1000))
+    assert cache.find_prefix(body(2001, "a second", 1000))
+    assert cache._too_large.size == sum(one.size for alike in cache._too_large.alike.values() for one in alike)
+
+
 def test_a_request_of_another_wire_format_is_read_on_from_its_beginning() -> None:
     cache = MessageCache(1 << 24)
     known: list[int] = []
