@@ -41,7 +41,9 @@ class Spoil(Stage):
         if "recurse" in text:
             raise RecursionError
         for _ in range(3 * ("work" in text)):
-            time.sleep(0.001)
+            until = time.thread_time() + 0.001
+            while time.thread_time() < until:
+                pass
             checkpoint()
         if "break" in text:
             yield Proposal(1, "text", "spoil", "no reason", 1, text="", since=0)
@@ -111,7 +113,7 @@ async def test_what_takes_too_long_to_plan_takes_no_worker_from_the_next_request
         assert proxy.count("plans_stopped_total") == 2
 
 
-async def test_the_plan_of_a_preview_pauses_and_that_of_a_request_does_not(
+async def test_the_plan_of_a_preview_pauses_from_its_beginning_and_that_of_a_request_when_it_has_taken_long(
     spoilt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -120,15 +122,20 @@ async def test_the_plan_of_a_preview_pauses_and_that_of_a_request_does_not(
         pauses.append(seconds)
 
     monkeypatch.setattr(plan_request, "sleep", pause)
-    model = Scripted("Now work.")
+    monkeypatch.setattr(plan_request, "UNDIVIDED_S", 100.0)  # what a slow machine does not take either
+    model = Scripted("Now work.", "Done.")
     async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), messages=[{"role": "user", "content": "a" * 300_000}])
         await agent.say("Now work")
         assert pauses == []
         monkeypatch.setattr("proxy.operator.preview.NEXT_MESSAGE_TEXT", "Now work")
         await proxy.get("/api/sessions/a/stats")
-    assert len(pauses) >= 3
-    assert min(pauses) > plan_request.PREVIEW_SLICE_S / 3
+        of_preview = len(pauses)
+        monkeypatch.setattr(plan_request, "UNDIVIDED_S", 0.0)
+        await agent.say("Now work" + "b" * 300_000)
+    assert of_preview >= 3
+    assert len(pauses) >= of_preview + 3
+    assert min(pauses) > plan_request.SLICE_S / 3
 
 
 async def test_a_plan_that_breaks_a_rule_is_thrown_away(spoilt: str) -> None:
