@@ -165,7 +165,7 @@ LIMITS = (
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
     LimitRow(
         "messages remembered in memory",
-        "`limits.message_cache_mb`, and one larger conversation",
+        "`limits.message_cache_mb`, and one conversation of up to 1.25 times that",
         "least recently used out",
     ),
     LimitRow("live branches in memory", "`limits.live_branches`, `limits.live_mb`", "read back from the store"),

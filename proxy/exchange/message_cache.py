@@ -32,6 +32,9 @@ WIRE_OVERHEAD = 400
 
 PREFIX_SHARE = 0.75
 """Share of the limit for the beginnings of large bodies, with the messages in them."""
+LARGEST = 1.25
+"""Limit on the one beginning that is kept beside the others, as a share of their limit. By default that is a body of
+8 MB, two million tokens. A body of 16 MB took 129 MB of memory for as long as the process lived."""
 SMALL = 8 * 1024
 """Bytes of a body under which reading it whole costs less than looking for its beginning."""
 SMALL_WIRE = 512
@@ -113,7 +116,7 @@ class MessageCache:
 
     A body too large for the share of the beginnings has a place beside them, which holds the newest such body. Without
     it a conversation of 7 MB is read anew with every request (100 ms and more), and with it among the others there
-    would be no room for them.
+    would be no room for them. A body over LARGEST is not kept.
     A message of a large body stays as long as a beginning that contains it; a message of a small body stays by itself.
     Every message in the cache is found, even if the client rewrites its first message.
     """
@@ -128,14 +131,15 @@ class MessageCache:
         self._messages_size = 0
         self._max_shared = int(max_bytes * PREFIX_SHARE)
         self._prefixes = BodyPrefixes(self._max_shared)
-        self._too_large = BodyPrefixes(0)
+        self._max_beside = int(max_bytes * LARGEST)
+        self._beside = BodyPrefixes(0)
         # Large bodies are read in worker threads. Looking needs no lock, changing does, or the sizes drift.
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
         """Bytes of memory taken, estimated."""
-        return self._messages_size + self._prefixes.size + self._too_large.size
+        return self._messages_size + self._prefixes.size + self._beside.size
 
     def get_message(self, raw: bytes) -> Message:
         """Return the message in these bytes. Raises NotManaged as `read_message` does."""
@@ -196,15 +200,17 @@ class MessageCache:
         with self._lock:
             if old is not None:
                 self._prefixes.drop(wire_format, old)
-                self._too_large.drop(wire_format, old)
-            place = self._prefixes if new.size <= self._max_shared else self._too_large
-            place.add(wire_format, new)
+                self._beside.drop(wire_format, old)
+            if new.size <= self._max_shared:
+                self._prefixes.add(wire_format, new)
+            elif new.size <= self._max_beside:
+                self._beside.add(wire_format, new)
 
     def find_prefix(self, body: bytes, wire_format: str = CHAT) -> BodyPrefix[Any] | None:
         """The part of the body that was read before, as its beginning; None if there is none, or it is short."""
         if len(body) < (SMALL_WIRE if wire_format else SMALL):
             return None
-        return self._prefixes.find(wire_format, body) or self._too_large.find(wire_format, body)
+        return self._prefixes.find(wire_format, body) or self._beside.find(wire_format, body)
 
 
 def _count_message_bytes(raw: bytes) -> int:

@@ -147,7 +147,8 @@ class LimitSettings(SettingsSection):
     spool_mb: Count = 64
     """Memory for rows that wait to be stored, in MiB."""
     message_cache_mb: Count = 32
-    """Memory for messages already read, in MiB. One conversation larger than that is kept beside, the newest."""
+    """Memory for messages already read, in MiB. The newest conversation that is
+    larger, up to 1.25 times as large, is kept in addition."""
     live_branches: Count = 1000
     """Number of branches whose state is kept in memory. The state of another branch is read back from the store."""
     live_mb: Count = 40

@@ -114,19 +114,28 @@ def test_histories_that_part_late_are_all_read_right() -> None:
     assert all(len(alike) <= ALIKE for alike in cache._prefixes.alike.values())
 
 
+def test_a_history_that_no_model_could_read_is_not_kept() -> None:
+    cache = MessageCache(1 << 20)
+    cache.get_request(body(30, "small"))
+    before = cache.size
+    cache.get_request(body(250, "vast", 1000))
+    assert cache.size == before
+    assert not cache.find_prefix(body(251, "vast", 1000))
+
+
 def test_a_history_larger_than_the_limit_is_known_too_and_leaves_the_others_their_room() -> None:
     cache = MessageCache(1 << 20)
     cache.get_request(body(30, "small"))
-    for count in (2000, 2001, 2002):
+    for count in (150, 151, 152):
         request, _ = cache.get_request(body(count, "large", 1000))
-        assert len(request.known_messages) == (count - 1 if count > 2000 else 0)
+        assert len(request.known_messages) == (count - 1 if count > 150 else 0)
     assert cache.find_prefix(body(31, "small")), "it was not pushed out"
     before = cache.size
-    cache.get_request(body(2000, "a second", 1000))
+    cache.get_request(body(150, "a second", 1000))
     assert cache.size < 1.1 * before, "only the newest of them is kept"
-    assert not cache.find_prefix(body(2003, "large", 1000))
-    assert cache.find_prefix(body(2001, "a second", 1000))
-    assert cache._too_large.size == sum(one.size for alike in cache._too_large.alike.values() for one in alike)
+    assert not cache.find_prefix(body(153, "large", 1000))
+    assert cache.find_prefix(body(151, "a second", 1000))
+    assert cache._beside.size == sum(one.size for alike in cache._beside.alike.values() for one in alike)
 
 
 def test_a_request_of_another_wire_format_is_read_on_from_its_beginning() -> None:
