@@ -14,7 +14,7 @@ import pytest
 from tests.web.dashboard.screen import Screen, Stage, looking, stage
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 pytestmark = pytest.mark.slow
 
@@ -361,6 +361,31 @@ def test_a_lost_connection_is_told_and_mends_itself(browser: Browser, there: Sta
 
 def rows(count: int) -> str:
     return f".sessions tbody:has(tr:nth-child({count})):not(:has(tr:nth-child({count + 1})))"
+
+
+@pytest.mark.parametrize("status", [0, 503])
+@pytest.mark.parametrize("part", ["prompt", "stats", "points"])
+def test_what_failed_once_is_asked_for_again(browser: Browser, there: Stage, part: str, status: int) -> None:
+    with looking(browser, there) as screen:
+
+        def fail_once(route: Route) -> None:
+            if failed:
+                route.continue_()
+                return
+            failed.append(route.request.url)
+            if status:
+                route.fulfill(status=status, json={"error": {"message": "The store is busy."}})
+            else:
+                route.abort()
+
+        failed: list[str] = []
+        screen.page.route(f"**/api/sessions/talk/{part}?*", fail_once)
+        screen.go("#/s/acme/talk/prompts", ".pair")
+        screen.page.wait_for_selector(".time-line .chart", timeout=60_000)
+        screen.page.wait_for_selector(".cards .figure", timeout=60_000)
+        assert len(failed) == 1
+        assert screen.page.locator(".panel:has-text('That did not work')").count() == 0
+        screen.complaints.clear()  # the browser reports the answer that failed
 
 
 def test_search_and_filters_and_pages(browser: Browser, there: Stage) -> None:

@@ -19,15 +19,20 @@ let ending = new AbortController();
 
 /** The context of a view. root: its element; signal: its end; may: true if the key may change something. */
 function context(root) {
+  const mine = ending.signal;
   return {
     root,
-    signal: ending.signal,
+    signal: mine,
     may: Boolean(me && me.may_change),
     tenants: Boolean(me && me.tenant === "*"),
     fail(problem) {
-      if (problem.name === "AbortError" || ending.signal.aborted) return;
+      if (problem.name === "AbortError" || mine.aborted) return;
       if (problem.status === 401) askForKey(problem);
-      else if (problem.status !== 0 || !root.childElementCount) swap(root, trouble(problem));
+      else if (problem.status !== 0 || !root.childElementCount) {
+        swap(root, trouble(problem));
+        // A store that is busy answers again: nobody should have to load the page for that.
+        if (!(problem.status >= 400 && problem.status < 500)) setTimeout(() => mine.aborted || show(), 5000);
+      }
     },
   };
 }
