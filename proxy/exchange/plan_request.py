@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from time import monotonic, sleep, thread_time
 
 from proxy.chat import chain
 from proxy.chat.message import PrefixCache, Request, cancellation_check
@@ -42,6 +40,7 @@ from proxy.exchange.fallback import FallbackReason, count_fallback
 from proxy.exchange.gateway_rows import add_unseen_context, choose_row_policy
 from proxy.exchange.holdout import CONTROL_POLICY, find_arm
 from proxy.exchange.lookups import inherit_state
+from proxy.exchange.plan_timer import PlanTimer
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
 from proxy.exchange.services import LARGE, Headers, Incoming, Services
 from proxy.exchange.turn import UNPLANNED, Enriched, Prompt, Turn
@@ -60,11 +59,6 @@ UNREAD = 384 * 1024
 went out last time and the new ones. An old edit is only repeated, which takes a microsecond a message."""
 NEW = 64 * 1024
 """Bytes that no plan has read yet, from which planning goes to a worker thread: dense text takes 0.2 ms a KB."""
-UNDIVIDED_S = 0.02
-"""Seconds of processor time after which a plan begins to pause, a third as long as it works. A history of 2 MB so holds
-the event loop for 6 ms instead of 50. A new one of 218 KB takes less: pauses under load cost it 10 %."""
-SLICE_S = 0.0005
-"""Seconds of processor time between two pauses of a plan."""
 MANY = 1000
 """New messages from which a body is read in a worker thread, however short they are."""
 NEW_MESSAGES = 200
@@ -475,36 +469,24 @@ async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_prev
     """Make the plan in a worker thread. Raises NotManaged if it takes too long: then the thread stops at its next
     checkpoint, since others wait for it. Facts that it has found until then are remembered with the messages.
     is_preview: a person looks at the plan, so it pauses from its beginning, and may take twice the time."""
-    allowed = services.settings.limits.plan_ms / 1000 * (2 if is_preview else 1)
-    stop = threading.Event()
-    until = monotonic() + allowed
-    pause_at = 0.0  # of the thread's processor time
-
-    def check() -> None:
-        nonlocal pause_at
-        if stop.is_set() or monotonic() > until:
-            raise NotManaged("timeout", "planning took longer than limits.plan_ms")
-        if (worked := thread_time()) > pause_at:
-            # The event loop needs the interpreter lock for each socket that is ready, and waits for it each time.
-            sleep((worked - pause_at + SLICE_S) / 3)
-            pause_at = worked + SLICE_S
+    timer = PlanTimer(services.settings.limits.plan_ms / 1000 * (2 if is_preview else 1), pauses_at_once=is_preview)
 
     def work() -> Plan:
-        nonlocal pause_at
-        pause_at = thread_time() + (SLICE_S if is_preview else UNDIVIDED_S)
+        timer.start()
         try:
-            with cancellation_check(check):
+            with cancellation_check(timer.check):
                 return plan()
         except NotManaged:
             services.metrics.plans_stopped_total.inc()
             raise
 
+    loop = asyncio.get_running_loop()
     try:
-        return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(services.workers, work), allowed)
+        return await asyncio.wait_for(loop.run_in_executor(services.workers, work), timer.allowed_s)
     except TimeoutError as problem:
         raise NotManaged("timeout", "planning took longer than limits.plan_ms") from problem
     finally:
-        stop.set()  # the client may have left, too
+        timer.stop()  # the client may have left, too
 
 
 def _takes_long(turn: Turn) -> bool:

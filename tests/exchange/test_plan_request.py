@@ -15,7 +15,7 @@ from proxy.chat.message import checkpoint
 from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import Stage, When
-from proxy.exchange import plan_request
+from proxy.exchange import plan_timer
 from tests.awkward import Awkward, put_in
 from tests.faulty import faulty
 from tests.running import Agent, running
@@ -102,7 +102,8 @@ def hostile(lines: int) -> list[dict[str, Any]]:
 @pytest.mark.timed
 async def test_what_takes_too_long_to_plan_takes_no_worker_from_the_next_requests() -> None:
     model = Scripted("Well.", "Well.", "Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    tree: dict[str, Any] = {"policy": "thrifty", "limits": {"plan_ms": 1000}}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
         attackers = [Agent(proxy, (b"x-context-session: a%d" % n,), messages=hostile(60_000)) for n in range(2)]
         for found in await asyncio.gather(*(agent.say() for agent in attackers)):
             assert found.header("x-context-fallback") == "timeout"
@@ -121,8 +122,8 @@ async def test_the_plan_of_a_preview_pauses_from_its_beginning_and_that_of_a_req
     def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(plan_request, "sleep", pause)
-    monkeypatch.setattr(plan_request, "UNDIVIDED_S", 100.0)  # what a slow machine does not take either
+    monkeypatch.setattr(plan_timer, "sleep", pause)
+    monkeypatch.setattr(plan_timer, "UNDIVIDED_S", 100.0)  # what a slow machine does not take either
     model = Scripted("Now work.", "Done.")
     async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), messages=[{"role": "user", "content": "a" * 300_000}])
@@ -131,11 +132,11 @@ async def test_the_plan_of_a_preview_pauses_from_its_beginning_and_that_of_a_req
         monkeypatch.setattr("proxy.operator.preview.NEXT_MESSAGE_TEXT", "Now work")
         await proxy.get("/api/sessions/a/stats")
         of_preview = len(pauses)
-        monkeypatch.setattr(plan_request, "UNDIVIDED_S", 0.0)
+        monkeypatch.setattr(plan_timer, "UNDIVIDED_S", 0.0)
         await agent.say("Now work" + "b" * 300_000)
     assert of_preview >= 3
     assert len(pauses) >= of_preview + 3
-    assert min(pauses) > plan_request.SLICE_S / 3
+    assert min(pauses) > plan_timer.SLICE_S / 3
 
 
 async def test_a_plan_that_breaks_a_rule_is_thrown_away(spoilt: str) -> None:
