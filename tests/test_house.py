@@ -30,12 +30,11 @@ def test_the_project_keeps(project: House, rule: Callable[[House], list[str]]) -
 
 
 async def test_a_warm_request_enters_few_files(tmp_path: Path) -> None:
-    for attempt in range(3):  # on a busy machine a wake-up comes late, and brings a dozen switches with it
-        entered = await follow_warm_request(tmp_path / f"store{attempt}.sqlite3")
-        broken = rules.a_request_enters_few_files(entered)
-        if not broken:
-            break
-    assert broken == []
+    entered = await follow_warm_request(tmp_path / "first.sqlite3")
+    for again in ("second", "third"):  # on a busy machine a wake-up comes late, and brings a dozen switches with it
+        if rules.a_request_enters_few_files(entered):
+            entered = await follow_warm_request(tmp_path / f"{again}.sqlite3")
+    assert rules.a_request_enters_few_files(entered) == []
     assert {"web/app.py", "exchange/handler.py", "context/pipeline.py", "store/sqlite.py"} < entered.calls.keys()
 
 
