@@ -31,10 +31,8 @@ export function showSession(view, place, rest) {
   tabs.scrollLeft = tabs.querySelector("[aria-current]").offsetLeft - tabs.offsetLeft - 40;
   session.fail = view.fail;
 
-  let stamp = null; // what is drawn
-  let turn = 0;
+  let stamp = null;
   const load = async () => {
-    const mine = turn;
     const query = session.branch ? { branch: session.branch, limit: 1 } : { limit: 1 };
     const newest = await ask("GET", at(place, "/exchanges", query), undefined, view.signal);
     const now = JSON.stringify([newest.items, session.branch]);
@@ -43,16 +41,19 @@ export function showSession(view, place, rest) {
       ask("GET", at(place), undefined, view.signal),
       newest.items.length ? ask("GET", at(place, "/stats", { branch: session.branch }), undefined, view.signal) : null,
     ]);
+    stamp = now;
     swap(head, heading(session, record, stats));
     document.title = `${record.session} · context-proxy`;
     cards.removeAttribute("aria-busy");
     swap(cards, stats ? figures(stats) : h("p", { class: "soft" }, "Nothing was said in this session yet."));
     if (session.changed && stats) await session.changed(stats, record);
-    // Only now: what failed is drawn with the next turn, and so is what was asked for meanwhile.
-    if (mine === turn) stamp = now;
   };
-  const again = every(3, view.signal, () => load().catch(view.fail));
-  session.refresh = () => { stamp = null; turn += 1; again(); };
+  const failed = (problem) => {
+    stamp = null; // what failed is asked for again
+    view.fail(problem);
+  };
+  const again = every(3, view.signal, () => load().catch(failed));
+  session.refresh = () => { stamp = null; again(); };
   tab[2](session);
 }
 
