@@ -33,7 +33,7 @@ WIRE_OVERHEAD = 400
 PREFIX_SHARE = 0.75
 """Share of the limit for the beginnings of large bodies, with the messages in them."""
 LARGEST = 1.25
-"""Limit on the one beginning that is kept beside the others, as a share of their limit. By default that is a body of
+"""Limit on the one beginning that is kept beside the others, as a multiple of `max_bytes`. By default that is a body of
 8 MB, two million tokens. A body of 16 MB took 129 MB of memory for as long as the process lived."""
 SMALL = 8 * 1024
 """Bytes of a body under which reading it whole costs less than looking for its beginning."""
