@@ -86,8 +86,8 @@ async def test_what_is_stored_is_not_asked_again(tmp_path: Path) -> None:
 
 
 async def test_an_answer_on_its_way_to_the_disk_is_given_at_once(tmp_path: Path) -> None:
-    store = Awkward()
-    async with three(tmp_path, "Read it.", before=put_in(store)) as there:
+    store, soon = Awkward(), {"commit_wait_ms": 100}  # of each request, while the store is held
+    async with three(tmp_path, "Read it.", before=put_in(store), limits=soon) as there:
         agent = Agent(there.proxy, (SESSION,))
         store.hold = True
         await agent.say(LONG)
