@@ -225,7 +225,7 @@ class ActivityRecord:
         return [FileChange("placed", "*")] if provenance.rewrites_files(command) else []
 
     def _apply(self, changes: Iterable[FileChange], *, stands: bool) -> None:
-        for kind, path in changes:
+        for kind, path, _ in changes:
             if kind == "cleaned":
                 self.files_created.clear()
                 continue

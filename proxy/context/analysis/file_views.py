@@ -98,10 +98,15 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
         if source is None or not source.path or source.action not in ("shows", "writes"):
             return "current"
         later = [at for path, at in written.items() if at > n and refetch.is_same_file(path, source.path)]
-        moved = [(at, one.kind) for at, one in changes if at > n and moved_files.matches_path(one.path, source.path)]
-        if not later and not moved:
-            return "current"
-        return "gone" if moved and moved[-1][1] == "gone" and moved[-1][0] >= max(later, default=0) else "changed"
+        later += [
+            at
+            for at, one in changes
+            if at > n and one.kind != "gone" and moved_files.matches_path(one.path, source.path)
+        ]
+        removed = max((at for at, one in changes if moved_files.removes_path(one, source.path)), default=0)
+        if removed > n and removed >= max(later, default=0):
+            return "gone"
+        return "changed" if later else "current"
 
     return find_state
 

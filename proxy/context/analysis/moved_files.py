@@ -1,7 +1,8 @@
 """Files that calls have removed, moved or restored, and files that a patch in a call names.
 
 A removed file must not be reported as created, and a restored file is no longer edited. If a command does not name the
-file, no file is reported: a missing entry misleads no reader."""
+file, no file is reported: a missing entry misleads no reader. An agent that is told of a removed file may write it
+anew. So a file is called removed only if the command is known to have run, and to have meant that file."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import normalize_path, resolve_path
-from proxy.context.analysis.shell_commands import PATH_ARGUMENTS, ShellCommand
+from proxy.context.analysis.shell_commands import DECIDING, PATH_ARGUMENTS, ShellCommand
 
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
 _MOVES = frozenset(("move", "rename", "mv"))
@@ -22,7 +23,10 @@ parts of a file."""
 _SOURCES = (
     "source", "source_path", "sourcePath", "src", "old_path", "oldPath", "from", "from_path", *PATH_ARGUMENTS,
 )  # fmt: skip
-_JOINED = re.compile(r" (?:&&|\|\||\|&?) ")
+_OPERATOR = re.compile(r" (&&|\|\||\|&?) ")
+_NOT_DONE = frozenset(("-n", "--dry-run", "--no-clobber", "-i", "--interactive"))
+"""Options with which nothing, or not everything, is removed or moved: the command only reports or asks."""
+_EXPANDED = re.compile(r"[$`'\"]")
 _PATCH = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.+)|^\*\*\* (Move) to: (.+)", re.MULTILINE)
 _BEGIN = "*** Begin Patch"
 
@@ -35,6 +39,8 @@ class FileChange(NamedTuple):
     cleaned (new files are removed)."""
     path: str
     """`*` for any files."""
+    certain: bool = True
+    """False if a test or `||` in the command decides whether this part of it ran."""
 
 
 def read_patch_changes(arguments: str) -> list[FileChange]:
@@ -60,47 +66,72 @@ def read_tool_changes(words: set[str], arguments: Mapping[str, Any]) -> list[Fil
     return [FileChange("gone", path) for path in _list_arguments(arguments, _SOURCES)[:1]]
 
 
-def read_shell_changes(core: str) -> list[FileChange]:
-    """Return the files that a shell command removes, moves or restores; core: see `Command.core`."""
+def read_shell_changes(core: str, directory: str = "") -> list[FileChange]:
+    """Return the files that a shell command removes, moves or restores, as seen from the directory in which the shell
+    was. core: see `Command.core`. directory: where the command begins, empty if unknown."""
     found: list[FileChange] = []
-    for part in _JOINED.split(core):
-        words = part.split()
-        git = words[:1] == ["git"]
-        if git:
-            words = words[1:]
-        named = [word for word in words[1:] if not word.startswith("-")]
-        match words[:1]:
-            case ["rm" | "unlink"] if "--cached" not in words:
-                found += [FileChange("gone", path) for path in named]
-            case ["mv"]:
-                found += [FileChange("gone", path) for path in named[:-1]] + [FileChange("placed", named[-1])] * (
-                    len(named) > 1
-                )
-            case ["cp"] if named[1:]:
-                found.append(FileChange("placed", named[-1]))
-            case ["patch"]:
-                found.append(FileChange("placed", "*"))
-            case ["restore"] if git and ("--staged" not in words or {"--worktree", "-W"} & set(words)):
-                found += [FileChange("undone", path) for path in named]
-            case ["checkout"] if git and "-b" not in words and ("--" in words or all(map(_is_path, named))):
-                found += [FileChange("undone", path) for path in named]
-            case ["checkout" | "switch" | "pull" | "merge" | "rebase" | "cherry-pick" | "revert" | "apply" | "am"] if (
-                git
-                and not (
-                    {"-b", "-c"} & set(words) and len(named) == 1  # a new branch has the same files
-                )
-            ):
-                found.append(FileChange("placed", "*"))
-            case ["clean" | "stash" | "reset"] if git:
-                found += _read_resets(words, named)
+    pieces = _OPERATOR.split(core)
+    certain = True
+    for n in range(0, len(pieces), 2):
+        words = pieces[n].split()
+        if words[:1] == ["cd"]:
+            directory = resolve_path(directory, words[-1]) if len(words) > 1 else ""
+            continue
+        operator = pieces[n - 1] if n else ""
+        found += [
+            FileChange(kind, _resolve(directory, path), certain and operator != "||")
+            for kind, path, _ in _read_simple_command(words)
+        ]
+        certain = certain and words[0] not in DECIDING if words else certain
     return found
+
+
+def _resolve(directory: str, path: str) -> str:
+    """Return the path as seen from the directory in which the command began."""
+    return path if not directory or path in ("*", ".", "./") else resolve_path(directory, path)
+
+
+def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
+    """Return the files that a command without operators removes, moves or restores."""
+    git = words[:1] == ["git"]
+    if git:
+        words = words[1:]
+    named = [word for word in words[1:] if not word.startswith("-")]
+    match words[:1]:
+        case ["rm" | "unlink" | "mv"] if _NOT_DONE & set(words) or any(map(_EXPANDED.search, words)):
+            return []
+        case ["rm" | "unlink"] if "--cached" not in words:
+            return [FileChange("gone", path) for path in named]
+        case ["mv"]:
+            moved = [FileChange("gone", path) for path in named[:-1]]
+            return moved + [FileChange("placed", named[-1])] * (len(named) > 1)
+        case ["cp"] if named[1:]:
+            return [FileChange("placed", named[-1])]
+        case ["patch"]:
+            return [FileChange("placed", "*")]
+        case ["restore"] if git and ("--staged" not in words or {"--worktree", "-W"} & set(words)):
+            return [FileChange("undone", path) for path in named]
+        case ["checkout"] if git and "-b" not in words and ("--" in words or all(map(_is_path, named))):
+            return [FileChange("undone", path) for path in named]
+        case ["checkout" | "switch" | "pull" | "merge" | "rebase" | "cherry-pick" | "revert" | "apply" | "am"] if (
+            git
+            and not (
+                {"-b", "-c"} & set(words) and len(named) == 1  # a new branch has the same files
+            )
+        ):
+            return [FileChange("placed", "*")]
+        case ["clean" | "stash" | "reset"] if git:
+            return _read_resets(words, named)
+    return []
 
 
 def _read_resets(words: Sequence[str], named: Sequence[str]) -> list[FileChange]:
     """Return the changes of a git command that takes back or brings back all changes of a working tree."""
     options = {word for word in words if word.startswith("-")}
     if words[0] == "clean":
-        return [FileChange("cleaned", "*")] if any("f" in option for option in options) else []
+        removes = any(re.match("-[a-z]*f|--force", option) for option in options)
+        reports = any(re.match("-[a-z]*n|--dry-run", option) for option in options)
+        return [FileChange("cleaned", "*")] if removes and not reports else []
     if words[0] == "reset":
         return [FileChange("undone", "*")] if "--hard" in options else []
     if named[:1] and named[0] in ("pop", "apply"):
@@ -117,24 +148,39 @@ def read_changes(call: Call, command: ShellCommand) -> list[FileChange]:
         return changes
     if command.kind == "call":
         return read_tool_changes(identifiers.split_tool_name(call.name), identifiers.parse_arguments(call.arguments))
-    return read_shell_changes(command.core)
+    return read_shell_changes(command.core, read_directory(identifiers.parse_arguments(call.arguments)))
+
+
+def removes_path(change: FileChange, path: str) -> bool:
+    """True if a change has certainly removed this file: its path is that path, or a folder in which it lies.
+
+    If only one of the paths is absolute, it is not known whether they mean the same file.
+    """
+    if change.kind != "gone" or not change.certain:
+        return False
+    one, other = normalize_path(change.path), normalize_path(path)
+    pattern = "[^/]*".join(map(re.escape, one.split("*")))
+    return bool(one) and re.fullmatch(f"{pattern}(?:/.*)?", other, re.DOTALL) is not None
 
 
 def matches_path(changed_path: str, path: str) -> bool:
     """True if the path of a change may mean this file.
 
-    The path has the same name with more or fewer folders in front, or it is a folder of the file.
+    The path has the same name with more or fewer folders in front, or it is a folder of the file. Both may be seen from
+    other directories.
     """
     if changed_path in ("*", ".", "./"):
         return True
     one, other = normalize_path(changed_path), normalize_path(path)
     if "*" in one:
         return re.search("(?:^|/)" + ".*".join(map(re.escape, one.split("*"))) + "$", other) is not None
-    return (
-        f"/{other}/".endswith(f"/{one.lstrip('/')}/")
-        or f"/{one}/".endswith(f"/{other.lstrip('/')}/")
-        or (f"/{one.strip('/')}/" in f"/{other}")
-    )
+    if f"/{other}/".endswith(f"/{one.lstrip('/')}/") or f"/{one}/".endswith(f"/{other.lstrip('/')}/"):
+        return True
+    if one.startswith("/") == other.startswith("/"):
+        return other.startswith(f"{one}/")
+    if other.startswith("/"):
+        return f"/{one}/" in other
+    return any(f"{one}/".endswith(f"/{other[:at]}") for at, char in enumerate(other, 1) if char == "/")
 
 
 def read_directory(arguments: Mapping[str, Any]) -> str:

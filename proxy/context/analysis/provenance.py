@@ -105,22 +105,26 @@ def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
         failed = outcome.read_outcome(messages[n], command).verdict == "failed"
         if command.kind == "call" and failed:
             continue
-        kinds = set() if failed else _find_change_kinds(later, command, subject.path)
+        kinds, is_maybe = (set[str](), False) if failed else _find_change_kinds(later, command, subject.path)
         if kinds or (_FAILED.search(messages[n].text[:200]) is None and _changes(later, subject)):
             edits += 1
             gone = kinds == {"gone"}
         else:
-            doubtful += command.kind == "run" and not _keeps_files(command)
+            doubtful += is_maybe or (command.kind == "run" and not _keeps_files(command))
     is_file = bool(source.path) and source.action in ("shows", "writes")
     return Provenance(call, steps, edits, is_file, gone, doubtful)
 
 
-def _find_change_kinds(later: Call, command: ShellCommand, path: str) -> set[str]:
-    """Return the kinds of changes of the file by a patch, a move or a deletion in the call."""
+def _find_change_kinds(later: Call, command: ShellCommand, path: str) -> tuple[set[str], bool]:
+    """Return the kinds of changes of the file by a patch, a move or a deletion in the call.
+
+    The second value is true if the call may have changed or removed the file, though it is not certain."""
     if not path:
-        return set()
-    changes = moved_files.read_changes(later, command)
-    return {one.kind for one in changes if one.path not in ("*", ".") and moved_files.matches_path(one.path, path)}
+        return set(), False
+    changes = [one for one in moved_files.read_changes(later, command) if one.path not in ("*", ".")]
+    may = [one for one in changes if moved_files.matches_path(one.path, path)]
+    sure = {one.kind for one in may if one.kind != "gone" or moved_files.removes_path(one, path)}
+    return sure, len(may) > 0
 
 
 def rewrites_files(command: ShellCommand) -> bool:

@@ -76,6 +76,9 @@ _SEARCHES = frozenset((
     "pgrep", "git-look",
 ))  # fmt: skip
 """Commands whose exit code 1 means that nothing was found or that two things differ."""
+DECIDING = _SEARCHES - {"git-look"} | {"true", "false"}
+"""Commands that are run for their exit code: it decides whether the next part of a chain runs."""
+_REMOVING = frozenset(("rm", "mv", "unlink", "git"))
 _PREFIXES = frozenset((
     "sudo", "time", "nohup", "xargs", "then", "do", "else", "elif", "if", "while", "until", "command", "exec",
     "builtin", "nice", "stdbuf",
@@ -247,15 +250,17 @@ def _ends_in_search(parts: Sequence[_Part]) -> bool:
 def _strip_display_parts(parts: Sequence[_Part]) -> str:
     """Return the run with its directory and inputs, without most parts that only show.
 
-    A part that only shows stays in three cases. A run reads its output, it passes on a text of the command, or it
-    affects a later command.
+    A part that only shows stays in four cases. A run reads its output, it passes on a text of the command, it affects a
+    later command, or it decides whether files are removed.
     """
+    removes = any(part.first in _REMOVING for part in parts)
     found: list[str] = []
     feeds = False  # the loop goes backwards: a run follows the part in the same pipeline
     for n in range(len(parts) - 1, -1, -1):
         part = parts[n]
         feeds = not part.shows or (feeds and parts[n + 1].operator in _PIPES)
-        if feeds or (found and (part.first in _SETTING or _DOCUMENT in part.words)):
+        decides = removes and part.first in DECIDING and bool(found) and parts[n + 1].operator in ("&&", "||")
+        if feeds or decides or (found and (part.first in _SETTING or _DOCUMENT in part.words)):
             joined = part.operator if part.operator in ("||", *_PIPES) else "&&"
             found += [part.words, joined]
     return _shorten_text(" ".join(found[:-1][::-1]))

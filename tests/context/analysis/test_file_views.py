@@ -117,6 +117,17 @@ PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-old\n+new\n*** End Pat
         ("bash", {"command": "git stash"}, "Saved working directory", "current"),
         ("bash", {"command": "rm src/a.py"}, "", "gone"),
         ("bash", {"command": "git mv src/a.py src/b.py"}, "", "gone"),
+        ("bash", {"command": "rm -rf src/"}, "", "gone"),
+        ("bash", {"command": "rm -rf ./src/*"}, "", "gone"),
+        ("bash", {"command": "rm -f lib/src/a.py"}, "", "current"),
+        ("bash", {"command": "rm -rf a.py"}, "", "current"),
+        ("bash", {"command": "cd /tmp/copy && rm -rf src"}, "", "current"),
+        ("bash", {"command": "rm -f /tmp/copy/src/a.py"}, "", "current"),
+        ("bash", {"command": "test -f src/b.py && mv src/a.py src/c.py; ls src/a.py"}, "src/a.py", "current"),
+        ("bash", {"command": "[ -f src/b.py ] && git rm src/a.py; true"}, "", "current"),
+        ("bash", {"command": "true || rm src/a.py"}, "", "current"),
+        ("bash", {"command": "git rm -n src/a.py"}, "rm 'src/a.py'", "current"),
+        ("bash", {"command": "git mv --dry-run src/a.py src/b.py"}, "", "current"),
         ("delete_file", {"path": "src/a.py"}, "Deleted src/a.py", "gone"),
         ("delete_file", {"path": "src/c.py"}, "Deleted src/c.py", "current"),
     ],
@@ -126,6 +137,16 @@ def test_a_patch_a_shell_command_or_a_deletion_changes_a_view(
 ) -> None:
     values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY)), *step(name, arguments, text)]
     assert make_state_test(look(values))(2) == state
+
+
+def test_a_folder_of_the_same_name_elsewhere_is_not_the_file_s() -> None:
+    for path in ("tools/build/main.py", "/r/build/main.py"):
+        values = [
+            user("go"),
+            *step("read_file", {"path": path}, "\n".join(BODY)),
+            *step("bash", {"command": "rm -rf build"}, ""),
+        ]
+        assert make_state_test(look(values))(2) == "current"
 
 
 def test_a_file_that_was_deleted_and_restored_is_there_again() -> None:

@@ -11,7 +11,17 @@ from proxy.context.analysis import identifiers, moved_files, shell_commands
     ("command", "told"),
     [
         ("rm -f a.py b.py", ["gone a.py", "gone b.py"]),
-        ("cd src && mv a.py b.py", ["gone a.py", "placed b.py"]),
+        ("cd src && mv a.py b.py", ["gone src/a.py", "placed src/b.py"]),
+        ("cd /r; cd lib && rm a.py ../b.py", ["gone /r/lib/a.py", "gone /r/b.py"]),
+        ("test -f b.py && mv a.py c.py; ls", ["gone a.py?", "placed c.py?"]),
+        ("[ -f b.py ] && rm a.py", ["gone a.py?"]),
+        ("grep -q x b.py && rm a.py", ["gone a.py?"]),
+        ("make || rm a.py", ["gone a.py?"]),
+        ("make; rm a.py", ["gone a.py"]),
+        ("git rm --dry-run a.py && git mv -n a.py b.py && mv -n a.py c.py && rm -i a.py", []),
+        ("rm -f $DIR/a.py", []),
+        ("git clean -nfd", []),
+        ("git clean -fd", ["cleaned *"]),
         ("cp a.py b.py", ["placed b.py"]),
         ("patch -p1 < a.diff", ["placed *"]),
         ("git rm --cached a.py", []),
@@ -34,7 +44,8 @@ from proxy.context.analysis import identifiers, moved_files, shell_commands
 )
 def test_a_shell_command_is_followed(command: str, told: list[str]) -> None:
     assert [
-        f"{one.kind} {one.path}" for one in moved_files.read_shell_changes(shell_commands.parse_command(command).core)
+        f"{one.kind} {one.path}{'' if one.certain else '?'}"
+        for one in moved_files.read_shell_changes(shell_commands.parse_command(command).core)
     ] == told
 
 
@@ -67,6 +78,9 @@ def test_a_tool_that_deletes_a_file_is_told_from_one_that_deletes_lines_of_it(to
         ("ba.py", "src/a.py", False),
         ("lib/a.py", "src/a.py", False),
         ("*.md", "src/a.py", False),
+        ("/srv/src", "src/a.py", True),
+        ("src", "lib/src/a.py", False),
+        ("/tmp/lib", "src/a.py", False),
     ],
 )
 def test_a_file_is_known_by_less_of_its_path(named: str, path: str, *, means: bool) -> None:
@@ -86,3 +100,27 @@ def test_a_shell_goes_where_a_command_only_leads_it() -> None:
     assert moved_files.follow_cd("cd /x", "a") == "/x"
     assert moved_files.follow_cd("cd a && make", "b") == "b"
     assert moved_files.follow_cd("cd $HOME", "b") == "b"
+
+
+@pytest.mark.parametrize(
+    ("removed", "path", "gone"),
+    [
+        ("a.py", "a.py", True),
+        ("./src", "src/a.py", True),
+        ("src/*", "src/lib/a.py", True),
+        ("*", "a.py", True),
+        ("/r/src/a.py", "/r/src/a.py", True),
+        ("a.py", "src/a.py", False),
+        ("src/a.py", "a.py", False),
+        ("src/a.py", "/r/src/a.py", False),
+        ("/r/src/a.py", "src/a.py", False),
+        ("src", "lib/src/a.py", False),
+        ("src", "srcs/a.py", False),
+        ("src/*.py", "src/lib/b/a.txt", False),
+        ("", "a.py", False),
+        (".", "a.py", False),
+    ],
+)
+def test_a_file_is_removed_by_its_own_path_or_a_folder_of_it(removed: str, path: str, *, gone: bool) -> None:
+    assert moved_files.removes_path(moved_files.FileChange("gone", removed), path) == gone
+    assert not moved_files.removes_path(moved_files.FileChange("gone", removed, certain=False), path)
