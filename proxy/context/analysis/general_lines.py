@@ -10,7 +10,7 @@ GENERAL_FAILURES: tuple[tuple[str, int], ...] = (
     (r"(?:[\w.]+\.)?\w*(?:Error|Exception|Exit|Interrupt)(?: \[\w+\])?(?::|$)", 0),
     (r"[\w.]+\.(?:exceptions?|errors?)\.\w+: ", 0),
     (r"(?:fatal )?[Ee]rror(?:\[\w+\])?: ", 0),
-    (r"(?:FAIL|FAILED|ERROR|FATAL|CRITICAL):? +\S", 0),
+    (r"(?:FAIL|FAILED|ERROR|FATAL|CRITICAL):? +(?!(?:0|none)$)\S", 0),
     (r"\W*(?:panic|fatal): ", 0),
     (r".*\bpanicked at\b", 1),
     (r".*: (?:fatal )?error:? ", 0),
@@ -26,7 +26,7 @@ GENERAL_FAILURES: tuple[tuple[str, int], ...] = (
 ERROR_LINES = (
     r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)(?: \[\w+\])?(?::(?! *[-+]?[\d.]+%?$)|$)"
     r"|[\w.]+\.(?:exceptions?|errors?)\.\w+: |(?:fatal )?[Ee]rror(?:\[\w+\])?: (?![-+]?[\d.]+%?$)"
-    r"|(?:FAIL|FAILED|ERROR|FATAL):? +\S|\W*(?:panic|fatal): |<tool_use_error>"
+    r"|(?:FAIL|FAILED|ERROR|FATAL):? +(?!(?:0|none)$)\S|\W*(?:panic|fatal): |<tool_use_error>"
     r"|.*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied|\bNo module named )"
     r"|.*: (?:fatal )?error: |\S+: +can(?:not|'t) |\S+\.\w+:\d+:\d+: \S"
     r"|Traceback \(most recent call last\):"
@@ -73,6 +73,11 @@ HARMLESS_LINES = (
     r"|go: (?:downloading|finding|extracting|added|upgraded)|\S*ld: warning|[\u2715\u2716\u2717\u2718\u00d7] ?0\b"
 )
 """Lines that look like the first line on a failure but are none: numbered lists, times, warnings, downloads."""
+
+BROKEN_END = (
+    r".*\b(?:failed with (?:exit|status|code|error)|below (?:the )?(?:\w+ )?(?:minimum|threshold))\b|\*\* \(\w+\) "
+)
+"""A line below a success with which something else has failed: the success is not that of the whole run."""
 
 FAILURE_COUNT = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
 """A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure."""

@@ -73,6 +73,17 @@ _COUNTER = re.compile(
 _OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
 _SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
 _DRY = ("dry_run", "dryRun", "preview")
+_CLIENTS = re.compile(
+    r"(?:^|[;&|(]\s*)(?:sudo )?(?:curl|psql|mysql|mariadb|sqlite3|duckdb|clickhouse-client|kubectl|oc|docker|podman|ssh"
+    r"|gcloud|aws|az)\s"
+)
+_CLIENT_FAILED = re.compile(
+    r"curl: \(\d+\) |\w+: error: |An error occurred \(\w+\) when calling |ERROR: \(gcloud\.|Error from server \("
+    r"|ERROR:  \S|ERROR \d+ \(\w+\)|error: the server doesn't have |(?:Parse e|E)rror: (?:near |no such |in prepare)"
+    r"|Error response from daemon: |Cannot connect to the Docker daemon |The connection to the server \S+ was refused"
+    r"|Unable to connect to the server: |ssh: |Permission denied \(publickey|kex_exchange_identification: "
+)
+"""The first or last line of a client of a server or a database that could not do what it was asked for."""
 _BRIEF = 300
 """Characters of a call's result above which the result is content and no message."""
 
@@ -94,6 +105,8 @@ class ResultLines(NamedTuple):
     """The lines are those of the outputs in such an object."""
     is_object: bool = False
     """The result is a JSON object."""
+    is_wrapper: bool = False
+    """The object has the output of a command beside its code, or the client itself says how the call ended."""
     zero_counts: tuple[str, ...] = ()
     """Fields that count changes, if all counts are 0."""
     dry_run: bool = False
@@ -168,7 +181,7 @@ def _unwrapped(text: str, *, is_error: bool = False, lines: Sequence[str] | None
             value = None
         if isinstance(value, dict):
             found = _of_object(value, text)
-            return found._replace(failed=True) if is_error else found
+            return found._replace(failed=True, is_wrapper=True) if is_error else found
     return ResultLines(text.splitlines() if lines is None else lines, failed=True if is_error else None)
 
 
@@ -194,7 +207,10 @@ def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:
         if isinstance(value.get(name), bool) and failed is None:
             failed = not value[name]
     nothing = _nothing_done(value)
-    plain = ResultLines(text.splitlines(), code, failed, False, True, nothing, any(value.get(name) for name in _DRY))
+    plain = ResultLines(
+        text.splitlines(), code, failed, is_object=True, is_wrapper=has_output,
+        zero_counts=nothing, dry_run=any(value.get(name) for name in _DRY),
+    )  # fmt: skip
     if text.count("\n") > 3:
         return plain  # the object itself is printed over several lines
     found: list[str] = []
@@ -233,9 +249,12 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     first = next((n for n, line in enumerate(rows) if has_content(strip_line(line))), None)
     if command.kind == "call":
         return _read_call_outcome(given, first, edits=command.edits_file)
-    code, shown = _find_exit_code(given)
+    is_look = command.kind == "look"
+    if is_look and given.is_object and not given.is_wrapper:
+        given = given._replace(code=None, failed=None)  # it is what the command shows, of another run
+    code, shown = _find_exit_code(given, is_shown=is_look)
     tail = outcome_lines.find_last_lines(rows, MAX_LAST_LINES if command.kind == "run" else 1)
-    if command.kind == "look":
+    if is_look:
         return _read_look_outcome(given, command, code, shown, tail, first)
     found = outcome_lines.find_outcome_lines(rows, set(shown))
     final = found.final
@@ -357,15 +376,16 @@ def _reports_error(rows: Sequence[str], found: OutcomeLines, command: ShellComma
             logged = False
         if logged or patterns.harmless.match(begins):
             continue
-        if patterns.error.match(begins) or patterns.detail.match(begins):
+        if patterns.error.match(begins) or patterns.detail.match(begins) or patterns.broken_end.match(begins):
             return True
     return False
 
 
-def _find_exit_code(given: ResultLines) -> tuple[int | None, list[int]]:
-    """Return the exit code and the lines that show it. A code other than 0 has priority over 0."""
+def _find_exit_code(given: ResultLines, *, is_shown: bool) -> tuple[int | None, list[int]]:
+    """Return the exit code and the lines that show it. A code other than 0 has priority over 0. is_shown: see
+    `find_exit_codes`."""
     rows = given.lines
-    found = output_wrappers.find_exit_codes(rows)
+    found = output_wrappers.find_exit_codes(rows, is_shown=is_shown)
     if given.code is not None and (given.code or not found):
         return given.code, [n for _, n in found] or ([0] if given.inside else _shown_in(rows))
     if not found:
@@ -425,6 +445,8 @@ def _read_look_outcome(
     filled = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
     starts = [strip_line(rows[n]) for n in filled]
     only_errors = bool(filled) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
+    if _CLIENTS.search(command.text):
+        only_errors = only_errors or any(map(_CLIENT_FAILED.match, (*starts[:1], *starts[-1:])))
     failures = tuple(filled[:2]) if only_errors or ((code or given.failed) and filled) else ()
     verdict: Verdict = "unknown"
     has_failed = code not in (None, 0, 1) or ((code == 1 or given.failed) and not command.is_search)

@@ -40,6 +40,8 @@ _CODE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """A line that contains only the exit code."""
+_FIELD = re.compile(r"\W*(?:exit[ _-]?(?:code|status)|return[ _-]?code|rc)\W{0,3}[:=]\s*-?\d{1,10},?\s*", re.IGNORECASE)
+"""Such a line in a form that shown data has too, for example a log or the state of a job."""
 _LABEL = re.compile(
     r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
     r"|(?:Wall time|Chunk ID|Original token count|Total output lines)\b.*"
@@ -113,15 +115,27 @@ def find_first_line(text: str) -> str:
     return (next((row for row in rows if row.strip()), "") if found is None else found).strip()
 
 
-def find_exit_codes(rows: Sequence[str]) -> list[tuple[int, int]]:
-    """Return (exit code, line) of each line at the ends of a result that contains only an exit code."""
+def find_exit_codes(rows: Sequence[str], *, is_shown: bool = False) -> list[tuple[int, int]]:
+    """Return (exit code, line) of each line at the ends of a result that contains only an exit code.
+
+    is_shown: the command only shows data, which may have the code of another run. Then a plain `exit code: 1` counts
+    only where it begins the result or stands beside a label of the wrapper.
+    """
     found: list[tuple[int, int]] = []
     for n in _find_edges(rows):
         line = rows[n].strip()
         match = _CODE.fullmatch(_remove_colours(line)) if len(line) < SHORT_LINE_CHARS else None
-        if match is not None:
+        if match is not None and not (is_shown and _FIELD.fullmatch(line) and not _stands_in_wrapper(rows, n)):
             found.append((next(int(group) for group in match.groups() if group is not None), n))
     return found
+
+
+def _stands_in_wrapper(rows: Sequence[str], n: int) -> bool:
+    """True if a line begins a result, or if one of the lines around it is a label."""
+    around = [row.strip() for row in rows[max(0, n - 1) : n + 2]]
+    return not any(row.strip() for row in rows[:n]) or any(
+        _LABEL.fullmatch(row) and not _CODE.fullmatch(row) for row in around if row
+    )
 
 
 def find_state(rows: Sequence[str], ends: Sequence[int]) -> CommandState:

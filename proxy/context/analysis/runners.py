@@ -177,7 +177,7 @@ RUNNERS = (
         "pest, phpstan, composer, php",
         failed=(
             r"\[ERROR\] Found [1-9]", r"Your requirements could not be resolved", r"Errors parsing \S",
-            r"(?:PHP )?(?:Parse|Fatal) error: ",
+            r"(?:PHP )?(?:Parse|Fatal) error: ", r"Code coverage below (?:the )?(?:expected )?minimum",
         ),
         printed=(r"(?:PHP )?(?:Parse|Fatal) error: ",),
         passed=(
@@ -191,7 +191,8 @@ RUNNERS = (
         "ruby",
         failed=(
             r"\S*(?:rake|rails) aborted!", r"\S+:\d+:in ['`].*\([A-Z][\w:]+\)$", r"version solving has failed",
-            r"Could not find (?:compatible versions|gem )",
+            r"Could not find (?:compatible versions|gem )", r"SimpleCov failed with exit [1-9]",
+            r"(?:Line|Branch|Method) coverage .*\bbelow the expected minimum",
             r"[1-9]\d* files? inspected, [1-9]\d* offenses?\b(?!.*\bcorrected)",
         ),
         printed=(r"\S+:\d+:in ['`].*\([A-Z][\w:]+\)$",),
@@ -256,14 +257,14 @@ RUNNERS = (
     Runner(
         "make, ninja",
         failed=(
-            r"\S*make(?:\.exe)?(?:\[\d+\])?: \*\*\*", r"ninja: (?:build stopped|error)", r"FAILED: \S",
+            r"\S*make(?:\.exe)?(?:\[\d+\])?: \*\*\*", r"ninja: (?:build stopped|error)", r"FAILED: (?!\d+$|none$)\S",
             r"ERROR: Build did NOT complete", r"\S*make: .*\bError \d+(?! \(ignored\))(?!\d)",
             r"error: Recipe `", r"(?:Unexpected Pass|Fail|Timeout): +[1-9]\d*$",
         ),
         whole=((r"Timeout: +0$", r"Ok: +[1-9]"),),
         last=(r"\S*make(?:\[\d+\])?: (?:Nothing to be done for|.* is up to date)", r"ninja: no work to do",
               r"(?:scons: )?done building targets\."),
-        detail=((r"\S*make(?:\[\d+\])?: \*\*\*", 0), (r"FAILED: \S", 1),
+        detail=((r"\S*make(?:\[\d+\])?: \*\*\*", 0), (r"FAILED: (?!\d+$|none$)\S", 1),
                 (r"\d+/\d+ \S.* (?:FAIL|TIMEOUT|ERROR) +[\d.]+s\b", 0)),
     ),
     Runner(
@@ -341,7 +342,7 @@ RUNNERS = (
             r"\[  FAILED  \] ", r"\*\* (?:TEST|BUILD) FAILED \*\*", r"\d\d:\d\d \+\d+(?: ~\d+)? -[1-9]",
             r"Summary \[.*\b[1-9]\d* (?:failed|timed out)\b", r"Failed tests:$", r".*\bTests unsuccessful$",
             r"Result: (?:FAIL|NOTESTS)$", r"Tests: succeeded \d+, failed [1-9]",
-            r"\((?:\S+ / )?(?:Compile|Test|\w+Test) / \w+\) ", r"(?:one|two|three|four|five|\d+) errors? found$",
+            r"\((?:\S+ / )?(?:Compile|Test|\w+Test) / \w+\) ", r"(?:one|two|three|four|five|[1-9]\d*) errors? found$",
         ),
         passed=(
             r"\[  PASSED  \] [1-9]\d* tests?\.$", r"\*\* (?:TEST|BUILD) SUCCEEDED \*\*",
@@ -516,22 +517,19 @@ reports each project in a line of its own, of which `tail` may show the last one
 
 OUTCOME_WORDS = (
     "fail", "error", "err!", "err_", "elifecycle", "***", "panic", "fault", "abort", "core dumped", "killed",
-    "terminated",
     "not ok", "issue", "problem", "reformat", "stopped", "exit", "incomplete", "not met", "interrupt", "not found",
     "rejected", "conflict", "fatal", "undefined", "non-zero", "cannot", "unhandled", "pass", "ok", "succe", "finished",
     "done", "found 0", "files have been", "built", "nothing to be", "up to date", "no work", "added ", "changed ",
     "removed ", "audited", "already formatted", "unchanged", "matched files", "code ", "lifecycle script",
-    "cannot find",
-    "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
+    "cannot find", "session starts", "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
     "unknown revision", "parsing", "cancelled", "no tests", "exceeded", "fixes applied", "fixed ", "summary", "-1:",
     "notests", "uncaught", "could not", "oh no", "truncated", "omitted", "elided", "clipped", "snipped", " lines",
     "total: ", "running", "ran ", " pass", "ok: ", "do_boot", "unbound", "syntax", "unexpected",
-    "=== run", "session starts",
     "status", "timed out", "file or dir", "offense", "solving", "detected", "resolved", "exception in thread", "lua",
     "sanitizer", "fullyqualified", "recognized", "scenario", "installed", "konflikt", "conflit", "\u51b2\u7a81",
     "fehler", "erreur", "errore", "\u9519\u8bef", "targets", "diagnostic", "too many warnings", "something went wrong",
-    ".go:", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
-    "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
+    ".go:", "below", "terminated", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
+    "=== run", "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
 )  # fmt: skip
 """Words in lower case. Each line that reports an outcome holds at least one of them."""
 
@@ -564,6 +562,7 @@ class RunnerPatterns:
     starting_command: re.Pattern[str]
     repeating_command: re.Pattern[str]
     console_line: re.Pattern[str]
+    broken_end: re.Pattern[str]
 
 
 @lru_cache(maxsize=8)
@@ -593,6 +592,7 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
         starting_command=re.compile(STARTING_COMMANDS),
         repeating_command=re.compile(REPEATING_COMMANDS),
         console_line=re.compile(general_lines.CONSOLE_LINE),
+        broken_end=re.compile(general_lines.BROKEN_END),
     )
 
 

@@ -61,16 +61,27 @@ _GIT_SHOWING = frozenset((
     "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list",
 ))  # fmt: skip
 _OTHER_SHOWING = {
-    "docker": ("logs", "compose logs"),
+    "docker": ("logs", "compose logs", "inspect", "ps", "images", "history"),
     "docker-compose": ("logs",),
     "podman": ("logs", "compose logs"),
-    "kubectl": ("logs", "describe"),
+    "kubectl": ("logs", "describe", "get", "events", "top"),
+    "oc": ("logs", "describe", "get"),
     "gh": ("run view", "run list", "pr view", "pr checks", "pr diff", "issue view"),
     "glab": ("ci trace", "ci view", "mr view"),
     "systemctl": ("status", "cat", "show"),
     "heroku": ("logs",),
 }
 """Commands whose first words after the options only show. The logs that they show are those of other runs."""
+_CLOUDS = frozenset(
+    ("gcloud", "aws", "az", "doctl", "fly", "flyctl", "vercel", "netlify", "railway", "nomad", "argocd")
+)
+_CLOUD_SHOWING = re.compile(r"(?:describe|get|list|ls|show|logs?|inspect|status|history)(?:-[\w-]+)?")
+"""A word among the first ones of a cloud's client with which it only shows what is there."""
+_DATABASES = frozenset(("psql", "mysql", "mariadb", "sqlite3", "duckdb", "clickhouse-client"))
+_QUERY = re.compile(r"(?:select|show|explain|describe|pragma)_", re.IGNORECASE)
+"""The beginning of a quoted query that only reads, as `_quoted` leaves it."""
+_SENDS = re.compile(r"-\w*[XdFTOo]|--(?:request|data|json|form|upload|output|remote-name)")
+"""Options with which `curl` sends or writes something."""
 _SEARCHES = frozenset((
     "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "diff", "cmp", "test", "[", "[[", "which", "type",
     "pgrep", "git-look",
@@ -328,9 +339,17 @@ def _shows(first: str, words: list[str]) -> bool:
     if first == "git":
         named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
         return bool(named) and named[0] in _GIT_SHOWING
+    given = [word for word in words[1:] if not word.startswith("-")]
     if first in _OTHER_SHOWING:
-        given = [word for word in words[1:] if not word.startswith("-")]
         return any(given[: len(shown.split())] == shown.split() for shown in _OTHER_SHOWING[first])
+    if first in _CLOUDS:
+        return any(map(_CLOUD_SHOWING.fullmatch, given[:3]))
+    if first in _DATABASES:
+        return any(map(_QUERY.match, given))
+    if first == "curl":
+        return not any(map(_SENDS.match, words))
+    if first == "ssh" and given[1:]:
+        return _shows(given[1].rpartition("/")[2], given[1:])
     return first.lower() in _SHOWING and not (
         first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words)
     )

@@ -28,7 +28,7 @@ _REFERENCE = re.compile(
 )
 _POINTER = re.compile(
     r"^\[(\d+ lines[^:\n]*): as (lines (\d+)-(\d+))(?: \([\d-]+\))? of ((result|call) ([a-z2-7]{10})[^\n]*?),"
-    r" \d+ steps? before this: [^\n]*\]$",
+    r" (?:\d+ steps? before this|in this step): [^\n]*\]$",
     re.MULTILINE,
 )
 """A whole reference. Groups: (the lines that it replaces, the lines that it names, their first, their last, the result
@@ -378,12 +378,13 @@ def _reference(view: View, n: int, lines: NumberedLines, start: int, end: int, t
         if target.call is None and numbers and numbers[first] != first + 1:
             there = f" ({numbers[first]}-{numbers[last - 1]})"
     kind, call = ("result", _call_of(view, target.at)) if target.call is None else ("call", target.call)
-    ago = view.request_counts[n] - view.request_counts[target.at] + (target.call is not None)
+    ago = view.request_counts[n] - view.request_counts[target.at]
+    when = "in this step" if not ago else "1 step before this" if ago == 1 else f"{ago} steps before this"
     name = public_id(view.keys[target.at])
     what = f", {target.name}" if target.name else ""
     return (
         f"[{end - start} lines{own}: as lines {first + 1}-{last}{there} of {kind} {name}{what},"
-        f" {ago} step{'' if ago == 1 else 's'} before this: {_render_call(call)}]"
+        f" {when}: {_render_call(call)}]"
     )
 
 

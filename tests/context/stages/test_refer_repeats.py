@@ -118,6 +118,23 @@ def test_a_listing_keeps_every_tenth_number_and_all_its_lines() -> None:
     assert proposals(look(reading("\n".join(ROWS)))) == {}
 
 
+def test_a_file_read_beside_its_write_was_written_in_this_step() -> None:
+    written = json.dumps({"path": "/a/b.py", "content": "\n".join(ROWS) + "\n"})
+    read = json.dumps({"path": "/a/b.py"})
+    values = [
+        user("a"),
+        {**assistant(None), "tool_calls": [call("1", "write", written), call("2", "read", read)]},
+        result("1", "Written."),
+        result("2", "\n".join(FILE) + "\n"),
+    ]
+    view = look(values)
+    (found,) = proposals(view).values()
+    name = public_id(view.keys[1])
+    assert (found.text or "").startswith(
+        f"[80 lines (1-80): as lines 1-80 of call {name}, content, in this step: write "
+    )
+
+
 def test_a_table_with_a_column_of_numbers_keeps_them() -> None:
     table = "\n".join(f"{n}\t{row}" for n, row in enumerate(ROWS, 1))
     assert proposals(look(running(table))) == {}, "a shell that prints numbers set to the left"
@@ -148,7 +165,7 @@ def test_a_file_read_after_it_was_written_refers_to_the_call() -> None:
     view = look(values)
     (found,) = proposals(view).values()
     assert (found.text or "").startswith(
-        f"[80 lines (1-80): as lines 1-80 of call {public_id(view.keys[1])}, content, 2 steps before this: write "
+        f"[80 lines (1-80): as lines 1-80 of call {public_id(view.keys[1])}, content, 1 step before this: write "
     )
     assert (found.text or "").endswith("]\n")
     plain = [*values[:-1], result("1", "\n".join(ROWS))]
