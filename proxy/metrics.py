@@ -198,6 +198,9 @@ class Metrics:
         self.store_log_bytes = self._gauge("store_log_bytes", "Size of SQLite's write-ahead log.")
 
     def _add_client_metrics(self) -> None:
+        self.ignored_headers_total = self._counter(
+            "ignored_headers_total", ("header",), "Request headers x-context-* with a value that is not understood."
+        )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self.refused_requests_total = self._counter(
             "refused_requests_total", (), "Requests told to come back because `limits.requests` were under way."

@@ -109,6 +109,17 @@ class AdminClient:
             return f"/api/sessions/{quote(write_address(name), safe='~')}"
         return f"/api/sessions/{quote(self.find_newest_session(), safe='~')}"
 
+    def check_tenant(self) -> None:
+        """Raise Refused if a tenant is named that has no session."""
+        if self.tenant and self.tenant not in self.list_tenants():
+            raise RemoteRefused(
+                404, f"no tenant {self.tenant!r} has a session.", "Without --tenant, `sessions list` names them."
+            )
+
+    def list_tenants(self) -> list[str]:
+        """Return the names of the tenants that the key sees."""
+        return [one["tenant"] for one in replace(self, tenant="").list_items("/api/tenants")]
+
     def find_newest_session(self) -> str:
         """Return the address of the session used last. Raises Refused if there is no session yet."""
         newest = self.request("GET", "/api/sessions", limit=1)["items"]
@@ -210,6 +221,8 @@ def _reason(error: BaseException) -> str:
 
 SHORT_HASH: Final = 8
 """Digits of a tenant's hash that a table shows. The option --tenant takes them too."""
+LEAST_HASH: Final = 6
+"""Digits from which --tenant is completed. A shorter one is taken as a name."""
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 Url = Annotated[str, typer.Option("--url", envvar="CONTEXT_PROXY_URL", help="Where the proxy is.")]
@@ -217,7 +230,8 @@ Key = Annotated[
     str, typer.Option("--key", envvar="CONTEXT_PROXY_KEY", help="A key of the plane admin, or read to look only.")
 ]
 Tenant = Annotated[
-    str, typer.Option("--tenant", help="Whose, where the key sees every tenant: its name, or the beginning of a hash.")
+    str,
+    typer.Option("--tenant", help="Whose, where the key sees every tenant: its name, or 6 digits or more of a hash."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON document.")]
 
@@ -312,13 +326,19 @@ def shorten_tenant(tenant: str) -> str:
 
 
 def _complete_tenant(client: AdminClient) -> AdminClient:
-    """Return the client with the whole name of its tenant, if the given name is the beginning of one hash alone."""
+    """Return the client with the whole name of its tenant, if the given name is the beginning of one hash alone.
+
+    Raises Refused if it is the beginning of several."""
     given = client.tenant.removesuffix("…")
-    if not re.fullmatch(r"[0-9a-f]{6,31}", given):
+    if not re.fullmatch(rf"[0-9a-f]{{{LEAST_HASH},31}}", given):
         return client
-    names = [one["tenant"] for one in replace(client, tenant="").list_items("/api/tenants")]
+    names = client.list_tenants()
     meant = [name for name in names if name.startswith(given)]
-    return replace(client, tenant=meant[0]) if given not in names and len(meant) == 1 else client
+    if given in names or not meant:
+        return client
+    if len(meant) > 1:
+        raise RemoteRefused(409, f"{len(meant)} tenants begin with {given}.", "Give more digits of the one you mean.")
+    return replace(client, tenant=meant[0])
 
 
 def make_group(about: str) -> typer.Typer:

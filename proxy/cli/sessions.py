@@ -81,6 +81,8 @@ def search(
 
 def _list(command: RemoteCommand, limit: int, **query: object) -> None:
     found = list(command.client.list_items("/api/sessions", limit, **query))
+    if not found:
+        command.client.check_tenant()
     several = len({row["tenant"] for row in found}) > 1
     command.show(
         found, lambda rows: print_table(rows, (TENANT_COLUMN, *COLUMNS) if several else COLUMNS, empty="no session")

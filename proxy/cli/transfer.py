@@ -49,6 +49,7 @@ def export(
 ) -> None:
     """Write conversations as JSONL, one per line, in the format that `import` and `replay` read; or a table of
     exchanges."""
+    command.client.check_tenant()  # an empty file would be taken for a backup
     if parquet is not None or csv is not None:
         _export_table(command, session, parquet, csv, since, until, read_settings(config, db=db))
         return

@@ -12,6 +12,7 @@ from typing import Final, get_args
 
 from proxy.context.analysis.call_batches import ReflectionMode
 from proxy.context.analysis.iteration import Urgency
+from proxy.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,11 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
     return tuple(found)
 
 
-def log_once(warnings: Iterable[str], logged: set[str]) -> None:
-    """Log the warnings that were not logged before. logged: those that were; the new ones are added to it."""
+def report(warnings: Iterable[str], logged: set[str], metrics: Metrics) -> None:
+    """Count the warnings, and log those that were not logged before. logged: those that were; the new ones are added
+    to it."""
     for text in warnings:
+        metrics.ignored_headers_total.labels(header=text.partition(":")[0]).inc()
         if text not in logged and len(logged) < MOST:
             logged.add(text)
             log.warning("a request header is not understood: %s", text)

@@ -59,8 +59,6 @@ def find_policy(
 ) -> Policy:
     """The policy that the request names, else that of its route or its upstream, else the one of the settings."""
     wanted = headers.get("x-context-policy", "")
-    if wanted and wanted not in services.policies:
-        services.metrics.internal_errors_total.labels(where="unknown_policy").inc()
     own = services.settings.compress.policy if dialect.returns_rows else ""
     return services.policies.get(wanted) or services.policies[own or target.policy or services.settings.policy]
 

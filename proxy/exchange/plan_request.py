@@ -116,7 +116,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     asked = read_options(headers)
     warnings = header_warnings.find_warnings(asked, services.policies) if asked else ()
     if warnings:
-        header_warnings.log_once(warnings, services.logged_warnings)
+        header_warnings.report(warnings, services.logged_warnings, services.metrics)
     turn = Turn(
         id=locate.make_id(),
         tenant=tenant,

@@ -54,7 +54,7 @@ async def set_state(
     services: Services, tenant: str, session: str, text: str, *, branch: str | None = None
 ) -> StateDetails:
     """Put a state in the place of the model's own. Raises Unprocessable for a state longer than `state.max_chars`: it
-    is not cut."""
+    is not cut; Conflict if every message is dropped."""
     text, most = text.strip(), services.settings.state.max_chars
     if not text or len(text) > most:
         raise Unprocessable(f"a state has between 1 and {most} characters")
@@ -79,10 +79,17 @@ async def store_state(services: Services, selected: SelectedBranch, text: str) -
 
 
 def _anchor(selected: SelectedBranch) -> bytes:
-    """Return the key of the newest message that is not dropped: a state written now is about everything up to it."""
-    pairs = zip(reversed(selected.keys), reversed(selected.request.messages), strict=True)
+    """Return the key of the newest message that is not dropped: a state written now is about everything up to it.
+
+    Raises Conflict if all are dropped: the next prompt would not have the state."""
     dropped = selected.operator_decisions.dropped
-    return next((k for k, m in pairs if not m.is_system and k not in dropped), selected.keys[-1])
+    said = [k for k, m in zip(selected.keys, selected.request.messages, strict=True) if not m.is_system]
+    if said and all(k in dropped for k in said):
+        raise Conflict(
+            "every message of the branch is dropped, and a state stands with a message that is not",
+            hint="Restore a group first, or set the state after the next request.",
+        )
+    return next((k for k in reversed(said) if k not in dropped), selected.keys[-1])
 
 
 async def read_scratchpad(services: Services, tenant: str, session: str) -> ScratchpadDetails:

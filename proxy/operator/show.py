@@ -359,7 +359,7 @@ def _why(edit: Edit | None, chain_key: bytes, row: EditRow | None, status: Promp
         tokens_after=edit.after,
         exchange=stored.exchange if stored is not None else "",
         since=stored.created_at if stored is not None else None,
-        find="" if status == "removed" else f'recall(id="{public_id(chain_key)}")',
+        find="" if status == "removed" or edit.action == "append" else f'recall(id="{public_id(chain_key)}")',
     )
 
 

@@ -90,7 +90,9 @@ def _version(path: Path, there: sqlite3.Connection, hint: str) -> int:
         version = int(there.execute("PRAGMA user_version").fetchone()[0])
         mark = there.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        raise StoreRefused(f"the database {path} cannot be read: {error}.", hint=hint) from error
+        raise StoreRefused(
+            f"the database {path} cannot be read: {error}.", hint="Put a backup in its place, or name another file."
+        ) from error
     if mark != APPLICATION_ID:
         raise StoreRefused(f"{path} is a database of another program.", hint=hint)
     return version

@@ -65,7 +65,11 @@ def test_the_beginning_of_a_hash_names_its_tenant(tmp_path: Path) -> None:
             for given in (row["tenant"], shorten_tenant(row["tenant"]), row["tenant"][:8]):
                 found = json.loads(run(["sessions", "list", "--tenant", given, "--json"]).stdout)
                 assert [one["session"] for one in found] == [row["session"]], given
-        assert json.loads(run(["sessions", "list", "--tenant", "00000000", "--json"]).stdout) == []
+        for command in (["sessions", "list"], ["export", "--out", str(tmp_path / "all.jsonl")]):
+            for nobody in ("00000000", "nosuch"):
+                ran = run([*command, "--tenant", nobody])
+                assert (ran.exit_code, f"no tenant '{nobody}' has a session" in ran.stderr) == (1, True), ran.output
+        assert not (tmp_path / "all.jsonl").exists(), "an empty file would be taken for a backup"
 
 
 def test_a_question_that_nobody_answers_names_the_option(shop: Shop) -> None:

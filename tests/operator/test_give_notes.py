@@ -35,6 +35,18 @@ async def test_a_state_of_an_undone_group_is_none_of_the_conversation() -> None:
         assert not any("Goal: after" in text for text in said)
 
 
+async def test_a_state_that_no_prompt_would_have_is_refused() -> None:
+    async with talking("thrifty") as talk:
+        for _ in range(20):
+            try:
+                await edit_messages.undo(talk.parts, talk.tenant, "s")
+            except Conflict:
+                break
+        with pytest.raises(Conflict, match="every message"):
+            await give_notes.set_state(talk.parts, talk.tenant, "s", "Goal: nobody reads it")
+        assert (await give_notes.read_state(talk.parts, talk.tenant, "s")).text is None
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_note_stands_in_the_prompt_until_it_is_withdrawn(policy: str) -> None:
     async with talking(policy) as talk:
