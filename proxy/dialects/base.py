@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -85,6 +85,9 @@ class Breakpoints:
 
 
 NO_BREAKPOINTS = Breakpoints()
+
+UNSIGNED: Final = b'"skip_thought_signature_validator"'
+"""Google's signature for calls that its model has not made."""
 
 
 @dataclass(frozen=True, slots=True)

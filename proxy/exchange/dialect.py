@@ -173,6 +173,8 @@ COMPLETIONS = Dialect(
     trace_prompt=completions_rules.trace_prompt,
     trace_answer=completions_rules.trace_answer,
     strip_bound=completions_rules.strip_bound,
+    repair_answers=completions_rules.sign_calls,
+    withheld_mark=completions_rules.SIGNATURE,
 )
 
 

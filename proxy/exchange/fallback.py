@@ -18,6 +18,7 @@ from proxy.chat.json_spans import find_model
 from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.exchange import record_outcome, splice_rounds
+from proxy.exchange.dialect import DIALECTS, repair_cut_answers
 from proxy.exchange.services import LARGE, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 
@@ -100,7 +101,11 @@ def use_original(services: Services, turn: Turn, reason: FallbackReason) -> Turn
 
 
 async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:
-    """Send the client's bytes upstream and upstream's bytes back, with the reason in a header. Nothing is stored."""
+    """Send the client's bytes upstream and upstream's bytes back, with the reason in a header. Nothing is stored.
+
+    Bytes that are refused with a 400 go out once more in a repaired form, if an answer in them was cut by the proxy.
+    The client has a hidden round's reasoning without its call, and cannot know.
+    """
     count_fallback(services, reason)
     incoming.log_fields["fallback"] = reason
     record_outcome.publish_fallback(services, incoming, reason)
@@ -109,6 +114,11 @@ async def forward_original(services: Services, incoming: Incoming, out: Response
     reply = await services.client.send(
         target, incoming.method, incoming.path, incoming.query, headers, body, identity=False
     )
+    if reply.status == 400 and (repaired := await _repair_cut_answers(services, incoming)) != incoming.body:
+        await reply.close()
+        reply = await services.client.send(
+            target, incoming.method, incoming.path, incoming.query, incoming.headers, repaired, identity=False
+        )
     try:
         await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])
         async for data in reply.iter_bytes():
@@ -119,6 +129,15 @@ async def forward_original(services: Services, incoming: Incoming, out: Response
         await out.abort()
     finally:
         await reply.close()
+
+
+async def _repair_cut_answers(services: Services, incoming: Incoming) -> bytes:
+    dialect = DIALECTS[incoming.dialect]
+    if len(incoming.body) < LARGE:
+        return repair_cut_answers(dialect, incoming.body)
+    return await asyncio.get_running_loop().run_in_executor(
+        services.workers, repair_cut_answers, dialect, incoming.body
+    )
 
 
 def record_truncated(services: Services, upstream: str, code: str) -> None:

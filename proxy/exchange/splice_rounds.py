@@ -134,8 +134,10 @@ def strip_tools(turn: Turn) -> Turn:
 
 def repair_original(turn: Turn, body: bytes) -> bytes:
     """A body of this turn in which the client's answers can be sent again, although parts were withheld from it."""
-    if turn.wire is None or not turn.wire.is_cut or turn.enriched.policy.mode != "rewrite":
+    if turn.enriched.policy.mode != "rewrite" or (turn.wire is not None and not turn.wire.is_cut):
         return body
+    if turn.wire is None and not turn.prompt.fallback and body is turn.prompt.outgoing:
+        return body  # of a plan, with the hidden rounds in it
     mark = turn.dialect.withheld_mark
     rounds = turn.located.branch.live_session.hidden_rounds.values() if mark else ()
     if mark and not any(mark in raw for found in rounds for one in found for raw in one.replaces):

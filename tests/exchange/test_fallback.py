@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from proxy.exchange.fallback import REASON_TEXTS, FallbackReason
-from tests.faulty import faulty
+from tests.faulty import Connection, Request, faulty
 from tests.running import running
-from tests.scripted import Scripted
+from tests.scripted import Scripted, reply
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -43,3 +44,95 @@ def test_a_word_that_is_no_reason_is_an_error_of_ours() -> None:
 def test_each_reason_is_explained_in_the_order_of_the_reasons() -> None:
     assert list(REASON_TEXTS) == list(FallbackReason)
     assert all(text.endswith(".") for text in REASON_TEXTS.values())
+
+
+def think(n: int, name: str, arguments: str) -> dict[str, Any]:
+    """A response of reasoning and a call that was made after it."""
+    reasoning = {"type": "reasoning", "id": f"rs_{n}", "summary": [], "encrypted_content": f"gAAA{n}" * 9}
+    call = {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": name, "arguments": arguments}
+    return {"id": f"resp_{n}", "object": "response", "status": "completed", "output": [reasoning, call]}
+
+
+class Strict:
+    """An upstream that calls the proxy's `recall` first, and refuses what the providers refuse."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+
+    async def __call__(self, request: Request, there: Connection) -> None:
+        body = json.loads(request.body)
+        made, problem = self.respond(body) if "input" in body else self.complete(body)
+        self.statuses.append(400 if problem else 200)
+        answer = {"error": {"message": problem}} if problem else made
+        status = b"400 Bad Request" if problem else b"200 OK"
+        await reply(there, status, json.dumps(answer).encode(), b"content-type: application/json")
+
+    def respond(self, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        items = body["input"]
+        for one, following in pairwise([*items, {}]):
+            if one.get("type") == "reasoning" and following.get("type") != "function_call":
+                return {}, f"Item '{one['id']}' of type 'reasoning' was provided without its required following item."
+        n = len(self.statuses) + 1
+        is_first = not any(one.get("type") == "function_call_output" for one in items)
+        return think(n, "recall" if is_first else "read_file", '{"id": "x"}'), ""
+
+    def complete(self, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        called = [one["tool_calls"] for one in body["messages"] if one.get("tool_calls")]
+        if any("extra_content" not in calls[0] for calls in called):
+            return {}, "Function call is missing a thought_signature"
+        signed = {"extra_content": {"google": {"thought_signature": "SIG"}}}
+        named: tuple[tuple[str, str, dict[str, Any]], ...] = (
+            ("call_own", "recall", signed),
+            ("call_read", "read_file", {}),
+        )
+        calls = [
+            {"id": at, "type": "function", "function": {"name": name, "arguments": '{"id": "x"}'}, **more}
+            for at, name, more in named
+        ]
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+        return {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}, ""
+
+
+SCHEMA = {"type": "object", "properties": {}}
+RECALLS: dict[str, Any] = {"tools": {"enabled": ["recall"], "offer": "first_request"}}
+
+
+async def test_a_history_with_a_hidden_round_is_accepted_where_it_goes_on_as_received() -> None:
+    upstream = Strict()
+    body: dict[str, Any] = {"model": "gpt-5", "store": False, "include": ["reasoning.encrypted_content"]}
+    body["tools"] = [{"type": "function", "name": "read_file", "parameters": SCHEMA}]
+    items: list[dict[str, Any]] = [{"role": "user", "content": "Read a.py."}]
+    async with faulty(upstream) as there, running(there.port, policy="thrifty", **RECALLS) as proxy:
+        first = await proxy.post({**body, "input": items}, path="/v1/responses")
+        output = json.loads(first.body)["output"]
+        assert [one["type"] for one in output] == ["reasoning", "reasoning", "function_call"]
+        items += [*output, {"type": "function_call_output", "call_id": output[-1]["call_id"], "output": "text"}]
+        found = await proxy.post({**body, "input": items}, b"x-context-off: 1", path="/v1/responses")
+        assert (found.status, found.header("x-context-fallback")) == (200, "off")
+    assert upstream.statuses == [200, 200, 400, 200], "as received, then repaired"
+
+
+async def test_a_call_whose_signature_stood_on_a_hidden_call_is_accepted_where_it_goes_on_as_received() -> None:
+    upstream = Strict()
+    body: dict[str, Any] = {"model": "gemini-3-pro"}
+    body["tools"] = [{"type": "function", "function": {"name": "read_file", "parameters": SCHEMA}}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Read a.py."}]
+    async with faulty(upstream) as there, running(there.port, policy="thrifty", **RECALLS) as proxy:
+        first = await proxy.post({**body, "messages": messages})
+        message = json.loads(first.body)["choices"][0]["message"]
+        assert [one["id"] for one in message["tool_calls"]] == ["call_read"]
+        messages += [message, {"role": "tool", "tool_call_id": "call_read", "content": "text"}]
+        found = await proxy.post({**body, "messages": messages}, b"x-context-off: 1")
+        assert (found.status, found.header("x-context-fallback")) == (200, "off")
+    assert upstream.statuses == [200, 400, 200]
+
+
+async def test_another_400_is_passed_on_after_one_request() -> None:
+    upstream = Strict()
+    call = {"id": "x", "function": {"name": "f", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    messages = [{"role": "user", "content": "a"}, called, {"role": "tool", "tool_call_id": "x", "content": "b"}]
+    body = {"model": "gpt-5", "messages": messages}
+    async with faulty(upstream) as there, running(there.port) as proxy:
+        assert (await proxy.post(body, b"x-context-off: 1")).status == 400
+    assert upstream.statuses == [400]

@@ -15,7 +15,7 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.base import Binding, BindingTrace, ChainHash
+from proxy.dialects.base import UNSIGNED, Binding, BindingTrace, ChainHash
 
 MEMBERS: Final = ("thinking_blocks", "reasoning_details")
 """Members of an answer that hold its bound reasoning."""
@@ -25,6 +25,11 @@ _NOT_COMPARED: Final = frozenset(
 )
 _MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
 _THINKING: Final = ("thinking", "reasoning")
+
+
+SIGNATURE: Final = b"thought_signature"
+"""Google's member of a call's `extra_content` in chat completions. A Gemini model wants it on the first call of each
+answer since the newest prompt."""
 
 
 def read_tokens(message: Mapping[str, Any]) -> list[str]:
@@ -180,3 +185,25 @@ def _check_open_loop(body: bytes, messages: list[bytes], changed: list[bytes | N
         at -= 1
     if 0 <= at < len(messages) - 1 and changed[at] is not None and not read_tokens(spans.read_any(messages[at])):
         raise ValueError(f"messages.{at}: thinking is expected in front of calls whose results are the last messages")
+
+
+def sign_calls(body: bytes) -> bytes:
+    """The body with Google's signature for unsigned calls on the first call of each answer since the newest prompt that
+    lacks one. The signature stood on a call of the proxy's tools, which the client never got.
+
+    Bodies for other models stay as they are. Raises ValueError, KeyError or RecursionError if it cannot be read.
+    """
+    if SIGNATURE not in body and b"gemini" not in (json_spans.find_model(body) or b""):
+        return body
+    made = b',"extra_content":{"google":{"%b":%b}}' % (SIGNATURE, UNSIGNED)
+    unsigned: list[spans.Replacement] = []
+    for start, end in spans.read_elements(body, spans.read_members(body)["messages"]):
+        members = spans.read_members(body, (start, end))
+        role = spans.read_any(body[slice(*members["role"])])
+        if role == "user":
+            unsigned = []
+        elif role == "assistant" and (calls := members.get("tool_calls")) is not None and body[calls[0]] == ord("["):
+            for first in spans.read_elements(body, calls)[:1]:
+                if "extra_content" not in spans.read_members(body, first):
+                    unsigned.append((first[1] - 1, first[1] - 1, made))
+    return spans.apply_replacements(body, unsigned)

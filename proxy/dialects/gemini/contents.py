@@ -25,6 +25,7 @@ import msgspec
 
 from proxy.chat import chain, json_spans
 from proxy.dialects import spans
+from proxy.dialects.base import UNSIGNED
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.part_edits import make_text_part
 from proxy.errors import NotManaged
@@ -33,8 +34,6 @@ WIRE: Final = "wire"
 """Member of a canonical assistant message: the parts of its answer."""
 MADE_ID: Final = "gemini_"
 """Beginning of the ids that are made here. They never go upstream."""
-UNSIGNED: Final = b'"skip_thought_signature_validator"'
-"""Google's signature for calls that its model has not made."""
 
 _PLAIN: Final = ({"text"}, {"functionCall"})
 _CALL_MEMBERS: Final = {"name", "args", "id"}

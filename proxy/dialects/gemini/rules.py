@@ -21,7 +21,8 @@ from itertools import groupby
 from typing import Any
 
 from proxy.dialects import spans
-from proxy.dialects.gemini.contents import UNSIGNED, get_field
+from proxy.dialects.base import UNSIGNED
+from proxy.dialects.gemini.contents import get_field
 
 Parts = Sequence[dict[str, Any]]
 

@@ -192,11 +192,15 @@ def _judge_thinking(messages: Sequence[dict[str, Any]], contents: Sequence[Block
 
 
 def _judge_open_loop(thinking: Any, messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
-    if not isinstance(thinking, dict) or thinking.get("type") != "enabled" or len(messages) < 2:
+    last = len(messages) - 1
+    while last > 0 and messages[last].get("role") == "system":  # it may stand behind the results of an open loop
+        last -= 1
+    if not isinstance(thinking, dict) or thinking.get("type") != "enabled" or last < 1:
         return
-    is_open = any(block.get("type") == "tool_result" for block in contents[-1])
-    if is_open and _is_answer(messages[-2]) and contents[-2] and contents[-2][0].get("type") not in _THINKING:
-        yield f"M13 messages.{len(messages) - 2}.content.0: expected thinking"
+    is_open = any(block.get("type") == "tool_result" for block in contents[last])
+    before = contents[last - 1]
+    if is_open and _is_answer(messages[last - 1]) and before and before[0].get("type") not in _THINKING:
+        yield f"M13 messages.{last - 1}.content.0: expected thinking"
 
 
 def _judge_marks(value: dict[str, Any], contents: Sequence[Blocks]) -> Iterator[str]:

@@ -191,13 +191,18 @@ def _check_pairs(items: Sequence[Item]) -> list[str]:
 
 def _check_reasoning(items: Sequence[Item], partners: Mapping[str, str]) -> list[str]:
     found = []
-    here = _find_partners(items)
+    here, earlier = _find_partners(items), set[str]()
     for n, item in enumerate(items):
         kind, own = wire.find_type(item), item.get("id")
         if kind == "reasoning":
+            earlier.add(_name_reasoning(item))
             if _is_orphan(items, n):
                 found.append(f"R6 input.{n}: {_name_reasoning(item)} without the item that followed it")
         elif isinstance(own, str) and own in partners and here.get(own) != partners[own]:
+            # The client has the rounds of an answer as one. Where a hidden round was put back, an item of the next
+            # round is no longer right behind the reasoning of the one before, and was not made after it.
+            if partners[own] in earlier:
+                continue
             found.append(f"R7 input.{n}: {own} without its reasoning {partners[own]}")
     return found
 

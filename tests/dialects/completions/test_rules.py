@@ -10,7 +10,14 @@ import pytest
 
 from proxy.dialects import spans
 from proxy.dialects.base import Binding, find_broken
-from proxy.dialects.completions.rules import compute_bindings, is_thinking, read_tokens, strip_bound, trace_prompt
+from proxy.dialects.completions.rules import (
+    compute_bindings,
+    is_thinking,
+    read_tokens,
+    sign_calls,
+    strip_bound,
+    trace_prompt,
+)
 
 Json = dict[str, Any]
 
@@ -147,3 +154,23 @@ def test_what_is_no_message_has_no_tokens() -> None:
     assert read_tokens({"thinking_blocks": "x", "reasoning_details": [None, {"signature": 1}, {"data": ""}]}) == []
     assert compute_bindings(b'{"messages":[1,{"role":"user","content":[1]}],"tools":null}') == {}
     assert compute_bindings(b"[]") == {}
+
+
+SIGNED = {"google": {"thought_signature": "SIG"}}
+
+
+def _called(name: str, **more: Any) -> dict[str, Any]:
+    function = {"name": name, "arguments": "{}"}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": name, "function": function, **more}]}
+
+
+def test_a_gemini_call_without_its_signature_gets_the_one_for_unsigned_calls() -> None:
+    old, open_ = _called("old"), _called("open")
+    messages = [{"role": "user", "content": "a"}, old, {"role": "user", "content": "b"}, open_]
+    messages += [_called("signed", extra_content=SIGNED)]
+    raw = json.dumps({"model": "gemini-3-pro", "messages": messages}).encode()
+    open_["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    assert json.loads(sign_calls(raw)) == {"model": "gemini-3-pro", "messages": messages}, "since the newest prompt"
+    assert sign_calls(sign_calls(raw)) == sign_calls(raw)
+    plain = json.dumps({"model": "gpt-5", "messages": messages[:2]}).encode()
+    assert sign_calls(plain) is plain

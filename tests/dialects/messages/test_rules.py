@@ -259,6 +259,9 @@ def test_an_open_tool_loop_keeps_its_thinking_where_the_provider_wants_it() -> N
     with pytest.raises(ValueError, match="M13"):
         strip_bound(raw, ["s2"])
     assert b"s1" not in strip_bound(raw, ["s1"])
+    body["messages"].append({"role": "system", "content": "The user has switched to plan mode."})
+    with pytest.raises(ValueError, match="M13"):
+        strip_bound(json.dumps(body).encode(), ["s2"])
 
 
 @pytest.mark.parametrize("content", ["[]", '""', "[ ]"])

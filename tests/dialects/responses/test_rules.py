@@ -83,6 +83,20 @@ def test_an_item_needs_the_reasoning_it_was_made_after() -> None:
     assert rules_broken(dump(bare), partners) == set()
 
 
+def test_an_item_of_a_round_behind_a_hidden_one_was_not_made_after_its_reasoning() -> None:
+    """The client has two rounds as one answer; in the prompt, the calls of the proxy's tools are back between them."""
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "e1"}
+    mine, theirs = call(2), call(1)
+    client = [user(), reasoning, theirs, output()]
+    woven = [user(), reasoning, mine, output(2), theirs, output()]
+    assert rules.find_partners(dump(client)) == {theirs["id"]: "rs_1"}
+    assert rules.find_new_violations(dump(woven), dump(client)) == []
+    without = [item for item in woven if item is not reasoning]
+    assert {line[:2] for line in rules.find_new_violations(dump(without), dump(client))} == {"R7"}
+    late = [user(), mine, output(2), theirs, output(), reasoning, call(3), output(3)]
+    assert {line[:2] for line in rules.find_new_violations(dump(late), dump(client))} == {"R7"}
+
+
 def test_only_what_a_plan_adds_counts() -> None:
     broken = [output(9), *GOOD]
     assert rules.find_new_violations(dump(broken), dump(broken)) == []
