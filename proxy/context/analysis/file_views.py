@@ -85,9 +85,12 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
     sources = refetch.find_sources(view)
     written: dict[str, int] = {}
     changes: list[tuple[int, FileChange]] = []
+    has_wandered = False
     for n, call in refetch.pair_results(view.messages):
-        source = sources[n]
-        named = [one for one in _list_changes(call) if one.path not in ("*", ".", "./")]
+        source, command = sources[n], shell_commands.parse_call(call)
+        changed = moved_files.read_changes(call, command, has_wandered=has_wandered)
+        has_wandered = has_wandered or moved_files.changes_directory(command)
+        named = [one for one in changed if one.path not in ("*", ".", "./")]
         if (named or (source.action == "writes" and source.path)) and not has_failed(view, n, call):
             changes += [(n, one) for one in named]
             if source.action == "writes" and source.path and not named:
@@ -109,10 +112,6 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
         return "changed" if later else "current"
 
     return find_state
-
-
-def _list_changes(call: Call) -> list[FileChange]:
-    return moved_files.read_changes(call, shell_commands.parse_call(call))
 
 
 def has_failed(view: View, n: int, call: Call) -> bool:

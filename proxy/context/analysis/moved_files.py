@@ -26,6 +26,9 @@ _SOURCES = (
 _OPERATOR = re.compile(r" (&&|\|\||\|&?) ")
 _NOT_DONE = frozenset(("-n", "--dry-run", "--no-clobber", "-i", "--interactive"))
 """Options with which nothing, or not everything, is removed or moved: the command only reports or asks."""
+_ELSEWHERE = "~"
+"""A directory that the command does not name."""
+_WANDERS = re.compile(r"(?:^|[;&|(]\s*)(?:cd|pushd|popd)\b")
 _EXPANDED = re.compile(r"[$`'\"]")
 _PATCH = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.+)|^\*\*\* (Move) to: (.+)", re.MULTILINE)
 _BEGIN = "*** Begin Patch"
@@ -74,8 +77,8 @@ def read_shell_changes(core: str, directory: str = "") -> list[FileChange]:
     certain = True
     for n in range(0, len(pieces), 2):
         words = pieces[n].split()
-        if words[:1] == ["cd"]:
-            directory = resolve_path(directory, words[-1]) if len(words) > 1 else ""
+        if words[:1] in (["cd"], ["pushd"], ["popd"]):
+            directory = resolve_path(directory, words[-1]) if len(words) > 1 else _ELSEWHERE
             continue
         operator = pieces[n - 1] if n else ""
         found += [
@@ -142,13 +145,27 @@ def _read_resets(words: Sequence[str], named: Sequence[str]) -> list[FileChange]
     return [FileChange("undone", "*"), *([FileChange("cleaned", "*")] if with_new else [])]
 
 
-def read_changes(call: Call, command: ShellCommand) -> list[FileChange]:
-    """Return the files that a call removes, moves, restores, or patches by name."""
+def read_changes(call: Call, command: ShellCommand, *, has_wandered: bool = False) -> list[FileChange]:
+    """Return the files that a call removes, moves, restores, or patches by name.
+
+    has_wandered: an earlier command went to another directory (`changes_directory`), so that it is not certain which
+    file a relative path of a shell means.
+    """
     if changes := read_patch_changes(call.arguments):
         return changes
     if command.kind == "call":
         return read_tool_changes(identifiers.split_tool_name(call.name), identifiers.parse_arguments(call.arguments))
-    return read_shell_changes(command.core, read_directory(identifiers.parse_arguments(call.arguments)))
+    found = read_shell_changes(command.core, read_directory(identifiers.parse_arguments(call.arguments)))
+    return (
+        [one._replace(certain=one.path.startswith("/")) if one.certain else one for one in found]
+        if has_wandered
+        else found
+    )
+
+
+def changes_directory(command: ShellCommand) -> bool:
+    """True if a command goes to another directory: some shells stay there, so that later paths begin there."""
+    return command.kind != "call" and _WANDERS.search(command.text) is not None
 
 
 def removes_path(change: FileChange, path: str) -> bool:
@@ -160,6 +177,8 @@ def removes_path(change: FileChange, path: str) -> bool:
         return False
     one, other = normalize_path(change.path), normalize_path(path)
     pattern = "[^/]*".join(map(re.escape, one.split("*")))
+    if "/[^/]*" in f"/{pattern}":  # what a shell puts in the place of a star begins with no dot
+        pattern = re.sub(r"(^|/)\[\^/\]\*", r"\1(?!\\.)[^/]*", pattern)
     return bool(one) and re.fullmatch(f"{pattern}(?:/.*)?", other, re.DOTALL) is not None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import identifiers, lexicon, moved_files, outcome, refetch, runners, shell_commands
+from proxy.context.analysis.moved_files import FileChange
 from proxy.context.analysis.refetch import ResultSource
 from proxy.context.analysis.shell_commands import ShellCommand
 
@@ -100,12 +101,16 @@ def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
     subject = _subject(messages[index], call, source)
     edits = doubtful = 0
     gone = False
+    earlier = (shell_commands.parse_call(one) for _, one in refetch.pair_results(messages[: index + 1]))
+    has_wandered = any(map(moved_files.changes_directory, earlier))
     for n, later in refetch.pair_results(messages, index + 1):
         command = shell_commands.parse_call(later)
+        changes = moved_files.read_changes(later, command, has_wandered=has_wandered) if subject.path else []
+        has_wandered = has_wandered or moved_files.changes_directory(command)
         failed = outcome.read_outcome(messages[n], command).verdict == "failed"
         if command.kind == "call" and failed:
             continue
-        kinds, is_maybe = (set[str](), False) if failed else _find_change_kinds(later, command, subject.path)
+        kinds, is_maybe = (set[str](), False) if failed else _find_change_kinds(changes, subject.path)
         if kinds or (_FAILED.search(messages[n].text[:200]) is None and _changes(later, subject)):
             edits += 1
             gone = kinds == {"gone"}
@@ -115,14 +120,11 @@ def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
     return Provenance(call, steps, edits, is_file, gone, doubtful)
 
 
-def _find_change_kinds(later: Call, command: ShellCommand, path: str) -> tuple[set[str], bool]:
-    """Return the kinds of changes of the file by a patch, a move or a deletion in the call.
+def _find_change_kinds(changes: Sequence[FileChange], path: str) -> tuple[set[str], bool]:
+    """Return the kinds of a call's changes that are those of this file.
 
     The second value is true if the call may have changed or removed the file, though it is not certain."""
-    if not path:
-        return set(), False
-    changes = [one for one in moved_files.read_changes(later, command) if one.path not in ("*", ".")]
-    may = [one for one in changes if moved_files.matches_path(one.path, path)]
+    may = [one for one in changes if one.path not in ("*", ".") and moved_files.matches_path(one.path, path)]
     sure = {one.kind for one in may if one.kind != "gone" or moved_files.removes_path(one, path)}
     return sure, len(may) > 0
 

@@ -149,6 +149,21 @@ def test_a_folder_of_the_same_name_elsewhere_is_not_the_file_s() -> None:
         assert make_state_test(look(values))(2) == "current"
 
 
+@pytest.mark.parametrize(
+    ("earlier", "removal", "state"),
+    [
+        ("cd lib", "rm src/a.py", "current"),
+        ("make && cd lib && make", "rm src/a.py", "current"),
+        ("ls lib", "rm src/a.py", "gone"),
+        ("echo abcd", "rm src/a.py", "gone"),
+    ],
+)
+def test_a_shell_that_went_elsewhere_may_have_removed_another_file(earlier: str, removal: str, state: str) -> None:
+    values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
+    values += [*step("bash", {"command": earlier}, ""), *step("bash", {"command": removal}, "")]
+    assert make_state_test(look(values))(2) == state
+
+
 def test_a_file_that_was_deleted_and_restored_is_there_again() -> None:
     values = [user("go"), *step("read_file", {"path": "src/a.py"}, "\n".join(BODY))]
     for command in ("rm src/a.py", "git checkout src/a.py"):
