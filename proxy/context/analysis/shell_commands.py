@@ -78,6 +78,8 @@ _CLOUDS = frozenset(
 _CLOUD_SHOWING = re.compile(r"(?:describe|get|list|ls|show|logs?|inspect|status|history)(?:-[\w-]+)?")
 """A word among the first ones of a cloud's client with which it only shows what is there."""
 _DATABASES = frozenset(("psql", "mysql", "mariadb", "sqlite3", "duckdb", "clickhouse-client"))
+_ASKING = frozenset(("curl", "ssh", *_OTHER_SHOWING, *_CLOUDS, *_DATABASES))
+"""Commands that only show, and ask another program or machine for it."""
 _QUERY = re.compile(r"(?:select|show|explain|describe|pragma)_", re.IGNORECASE)
 """The beginning of a quoted query that only reads, as `_quoted` leaves it."""
 _SENDS = re.compile(r"-\w*[XdFTOo]|--(?:request|data|json|form|upload|output|remote-name)")
@@ -232,6 +234,8 @@ def parse_command(text: str) -> ShellCommand:
         part = parts[after]
         after += 1
         if part.shows:
+            if part.first in _ASKING and after < len(parts) and parts[after].operator in _PIPES:
+                proves = proves and pipefail  # what it asks may be away, and the run has nothing to read then
             continue
         while after < len(parts) and parts[after].operator in _PIPES:
             proves = proves and pipefail
