@@ -28,11 +28,11 @@ class SchemaStatus:
     missing: tuple[Migration, ...]
 
 
-def read_schema_status(path: Path, hint: str = "Say which with --db.") -> SchemaStatus:
+def read_schema_status(path: Path, hint: str = "") -> SchemaStatus:
     """The schema state of a SQLite file, read without changing the file. hint: what a person does about a file that is
-    no readable store. Raises StoreRefused if it is none."""
-    with closing(_opened(path, "ro", hint)) as there:
-        version = _version(path, there, hint)
+    no readable store; empty: what its owner does. Raises StoreRefused if it is none."""
+    with closing(_opened(path, "ro", hint or "Say which with --db.")) as there:
+        version = _version(path, there, hint or "Put a backup in its place, or name another file with --db.")
     missing = tuple(migration for migration in MIGRATIONS if migration.number > version)
     return SchemaStatus(version, MIGRATIONS[-1].number, missing)
 
@@ -90,9 +90,7 @@ def _version(path: Path, there: sqlite3.Connection, hint: str) -> int:
         version = int(there.execute("PRAGMA user_version").fetchone()[0])
         mark = there.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        raise StoreRefused(
-            f"the database {path} cannot be read: {error}.", hint="Put a backup in its place, or name another file."
-        ) from error
+        raise StoreRefused(f"the database {path} cannot be read: {error}.", hint=hint) from error
     if mark != APPLICATION_ID:
         raise StoreRefused(f"{path} is a database of another program.", hint=hint)
     return version
