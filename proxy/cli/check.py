@@ -23,8 +23,7 @@ def check(
     policy: PolicyName = None,
 ) -> None:
     """Read the configuration and print the settings in force. If it is wrong, print line and key (exit code 2)."""
-    # It reads the sources of the settings: `serve` and other commands that take these flags need none of it.
-    from proxy.cli.settings_toml import render_settings  # noqa: PLC0415
+    from proxy.cli.settings_toml import render_settings  # noqa: PLC0415  other commands with these flags need none of it
 
     settings = read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     typer.echo("# The configuration can be used. In force is:\n")

@@ -63,7 +63,7 @@ class ParquetWriter:
     def __init__(self, file: BinaryIO) -> None:
         try:
             import pyarrow as pa  # noqa: PLC0415  an extra
-            from pyarrow import parquet  # noqa: PLC0415
+            from pyarrow import parquet  # noqa: PLC0415  an extra
         except ImportError as error:
             raise ConfigError(
                 "parquet", "(not installed)", 'the package: pip install "agent-context-proxy[parquet]"'

@@ -102,8 +102,7 @@ def _add_command(app: typer.Typer, one: CommandModule) -> None:
 
 
 def _add_actions(app: typer.Typer) -> None:
-    # They import the models of all operator actions, for a third of a second.
-    from proxy.cli import operator_actions, sessions  # noqa: PLC0415
+    from proxy.cli import operator_actions, sessions  # noqa: PLC0415  models of all actions, a third of a second
 
     groups = {**operator_actions.GROUPS, "sessions": sessions.app, "messages": sessions.messages_app}
     app.command(rich_help_panel=STEER)(operator_actions.build)

@@ -50,7 +50,7 @@ def mcp(
 def create_server(client: AdminClient, session: str, project: str) -> Server[dict[str, Any]]:
     """Return a server whose tools are those of the proxy. session: its name, or `-`."""
     import mcp_types as types  # noqa: PLC0415  optional: only this command needs it
-    from mcp.server.lowlevel import Server  # noqa: PLC0415
+    from mcp.server.lowlevel import Server  # noqa: PLC0415  the same
 
     async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         found = await asyncio.to_thread(client.request, "GET", "/api/tools")

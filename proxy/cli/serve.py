@@ -64,8 +64,7 @@ def serve(
     if not sample:
         _serve(*read_with_keys(config, db=db, **flags))
         return
-    # The scripts of the demo, for this option alone.
-    from proxy.cli.sample import check_empty, fill_store  # noqa: PLC0415
+    from proxy.cli.sample import check_empty, fill_store  # noqa: PLC0415  the demo's scripts, for this option alone
 
     with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
         file = db or str(Path(folder) / "sample.sqlite3")
@@ -80,8 +79,8 @@ def read_with_keys(config: Path | None, **flags: object) -> tuple[Settings, dict
     settings = read_settings(config, **flags)
     if not settings.keys_dir or settings.keys:
         return settings, {}
-    # The C library's crypt and the reader of the settings' sources: for a container's first start alone.
-    from proxy.cli.key import write_plane_keys  # noqa: PLC0415
+    # The C library's crypt and the reader of the settings' sources.
+    from proxy.cli.key import write_plane_keys  # noqa: PLC0415  for a container's first start alone
 
     try:
         Path(settings.keys_dir).mkdir(mode=0o700, exist_ok=True)

@@ -43,7 +43,7 @@ class FileChange(NamedTuple):
     path: str
     """`*` for any files."""
     certain: bool = True
-    """False if a test or `||` in the command decides whether this part of it ran."""
+    """False if a test or `||` in the command decides whether this part of it ran, or if its directory is not known."""
 
 
 def read_patch_changes(arguments: str) -> list[FileChange]:
@@ -176,10 +176,13 @@ def removes_path(change: FileChange, path: str) -> bool:
     if change.kind != "gone" or not change.certain:
         return False
     one, other = normalize_path(change.path), normalize_path(path)
-    pattern = "[^/]*".join(map(re.escape, one.split("*")))
-    if "/[^/]*" in f"/{pattern}":  # what a shell puts in the place of a star begins with no dot
-        pattern = re.sub(r"(^|/)\[\^/\]\*", r"\1(?!\\.)[^/]*", pattern)
+    pattern = "/".join(map(_compile_part, one.split("/")))
     return bool(one) and re.fullmatch(f"{pattern}(?:/.*)?", other, re.DOTALL) is not None
+
+
+def _compile_part(part: str) -> str:
+    """Return the pattern of a part of a path. What a shell puts in the place of a star begins with no dot."""
+    return ("(?!\\.)" if part.startswith("*") else "") + "[^/]*".join(map(re.escape, part.split("*")))
 
 
 def matches_path(changed_path: str, path: str) -> bool:
