@@ -73,10 +73,6 @@ _COUNTER = re.compile(
 _OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
 _SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
 _DRY = ("dry_run", "dryRun", "preview")
-_CLIENTS = re.compile(
-    r"(?:^|[;&|(]\s*)(?:sudo )?(?:curl|psql|mysql|mariadb|sqlite3|duckdb|clickhouse-client|kubectl|oc|docker|podman|ssh"
-    r"|gcloud|aws|az)\s"
-)
 _CLIENT_FAILED = re.compile(
     r"curl: \(\d+\) |\w+: error: |An error occurred \(\w+\) when calling |ERROR: \(gcloud\.|Error from server \("
     r"|ERROR:  \S|ERROR \d+ \(\w+\)|error: the server doesn't have |(?:Parse e|E)rror: (?:near |no such |in prepare)"
@@ -445,7 +441,7 @@ def _read_look_outcome(
     filled = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
     starts = [strip_line(rows[n]) for n in filled]
     only_errors = bool(filled) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
-    if _CLIENTS.search(command.text):
+    if command.asks_another:
         only_errors = only_errors or any(map(_CLIENT_FAILED.match, (*starts[:1], *starts[-1:])))
     failures = tuple(filled[:2]) if only_errors or ((code or given.failed) and filled) else ()
     verdict: Verdict = "unknown"

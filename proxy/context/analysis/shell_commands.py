@@ -79,7 +79,7 @@ _CLOUD_SHOWING = re.compile(r"(?:describe|get|list|ls|show|logs?|inspect|status|
 """A word among the first ones of a cloud's client with which it only shows what is there."""
 _DATABASES = frozenset(("psql", "mysql", "mariadb", "sqlite3", "duckdb", "clickhouse-client"))
 _ASKING = frozenset(("curl", "ssh", *_OTHER_SHOWING, *_CLOUDS, *_DATABASES))
-"""Commands that only show, and ask another program or machine for it."""
+"""Clients of another program or machine."""
 _QUERY = re.compile(r"(?:select|show|explain|describe|pragma)_", re.IGNORECASE)
 """The beginning of a quoted query that only reads, as `_quoted` leaves it."""
 _SENDS = re.compile(r"-\w*[XdFTOo]|--(?:request|data|json|form|upload|output|remote-name)")
@@ -156,6 +156,8 @@ class ShellCommand:
     """The call changes a file, so that the beginning of its result is not text of a file."""
     is_single: bool = True
     """The command runs one program."""
+    asks_another: bool = False
+    """The command shows what another program or machine answers. An error of the client is known by its form."""
     core: str = ""
     """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
     directory, other assignments, or another text as input."""
@@ -227,7 +229,13 @@ def parse_command(text: str) -> ShellCommand:
     parts = list(_parts(bare))
     runs = [part for part in parts if not part.shows]
     if not runs:
-        return ShellCommand(shown, "look", exit_code_proves=bool(parts), is_search=_ends_in_search(parts))
+        return ShellCommand(
+            shown,
+            "look",
+            exit_code_proves=bool(parts),
+            is_search=_ends_in_search(parts),
+            asks_another=any(part.first in _ASKING for part in parts),
+        )
     proves, cut = strict or simple, False
     after = 0
     while after < len(parts):

@@ -148,6 +148,22 @@ def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
     assert not shell_commands.parse_command("x" * (MAX_PARSED_CHARS + 1)).exit_code_proves
 
 
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("docker logs api", True),
+        ("cd /r && sudo curl -s http://localhost/health | jq .", True),
+        ("gh run view 7 --log", True),
+        ("ssh host tail -n 9 a.log", True),
+        ("cat curl.txt", False),
+        ("grep -rn docker .", False),
+    ],
+)
+def test_a_command_that_shows_the_answer_of_another_program(text: str, asks: bool) -> None:
+    found = shell_commands.parse_command(text)
+    assert (found.kind, found.asks_another) == ("look", asks)
+
+
 @given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))
 def test_any_text_is_read(text: str) -> None:
     assert shell_commands.parse_command(text).kind in ("run", "look")
