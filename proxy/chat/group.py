@@ -1,8 +1,9 @@
-"""Steps and groups: messages that can only be kept or removed together; and user messages that are really tool output.
+"""Steps and groups: messages that can only be kept or removed together; and user messages in which no user speaks.
 
-A step is an assistant message with the results of its calls. Every strict upstream refuses half a step (WIRE.md 1.7, W1
-to W3). A group is a user prompt with all that it caused (FEATURES.md A1, after std::slop's `group_id`). Call ids are
-reused within recorded runs. So results are paired by position, never by looking an id up in the whole history.
+A step is an assistant message with the results of its calls, and with what a client adds to them. Every strict upstream
+refuses half a step (WIRE.md 1.7, W1 to W3). A group is a user prompt with all that it caused (FEATURES.md A1, after
+std::slop's `group_id`). Call ids are reused within recorded runs. So results are paired by position, never by looking
+an id up in the whole history.
 """
 
 from __future__ import annotations
@@ -43,13 +44,22 @@ _MAY_OBSERVE = re.compile(
     re.IGNORECASE,
 )
 """Pattern of the beginning of an outcome in words that people use too."""
+_ADDED = re.compile(
+    r"\s*<(?P<tag>system[-_]reminder|environment_(?:details|context)|ide_\w{1,40}|new-diagnostics|[\w-]{1,40}-hook)\b[^<>]*>"
+)
+"""Pattern of the beginning of a text that a client adds by itself."""
+_SPEAKS = re.compile(r"\buser (?:has )?(?:just )?sent\b", re.IGNORECASE)
+"""Pattern of such a text with a message of the user in it (Claude Code, OpenCode)."""
+_SPEAKS_WITHIN = 300
+"""Characters at the beginning of such a text in which it says so."""
 MAX_SEARCHED_CHARS = 20_000
 """Characters of an answer, from its end, that are searched for an action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """messages[start:end]: one message, or an assistant message with calls and the results after it."""
+    """messages[start:end]: one message, or an assistant message with calls and the results after it. What a client adds
+    to the results belongs to the step (see `is_beside_results`)."""
 
     start: int
     end: int
@@ -75,7 +85,7 @@ def split_steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list
     while at < len(messages):
         end = at + 1
         if messages[at].calls:
-            while end < len(messages) and messages[end].is_result:
+            while end < len(messages) and (messages[end].is_result or (end > at + 1 and _is_added(messages[end]))):
                 end += 1
         found.append(Step(at, end))
         at = end
@@ -116,7 +126,7 @@ def split_groups(
 
     Messages before the first user message (system prompt, a greeting) belong to the first group. A user message that is
     really tool output opens no group, for agents without tool calls (see `is_observation`, which gets `observation`).
-    known: the groups of a prefix of these messages.
+    Nor does one that only goes with results (`is_beside_results`). known: the groups of a prefix of these messages.
     """
     if not messages:
         return []
@@ -146,7 +156,53 @@ def split_groups(
 
 
 def _is_prompt(messages: Sequence[Message], n: int, observation: re.Pattern[str] | None) -> bool:
-    return messages[n].role == "user" and not is_observation(messages, n, observation)
+    return (
+        messages[n].role == "user"
+        and not is_beside_results(messages, n)
+        and not is_observation(messages, n, observation)
+    )
+
+
+def find_last_user(messages: Sequence[Message], is_result: Sequence[bool] | None = None) -> int:
+    """The index of the last message in which a user speaks, -1 if there is none. is_result: the messages that are tool
+    output, which then do not count."""
+    for n in range(len(messages) - 1, -1, -1):
+        if messages[n].role == "user" and not (is_result and is_result[n]) and not is_beside_results(messages, n):
+            return n
+    return -1
+
+
+def is_beside_results(messages: Sequence[Message], n: int) -> bool:
+    """True if messages[n] is a user message that only goes with the tool results before it.
+
+    A client puts two things beside results. One is a picture or a document, where a result can have none. The other is
+    a text that it adds by itself, such as a `<system-reminder>`. A reminder that holds a message of the user does not
+    count.
+    """
+    if not _is_added(messages[n]):
+        return False
+    for at in range(n - 1, -1, -1):
+        before = messages[at]
+        if before.is_result:
+            return True
+        if not (before.is_system or _is_added(before)):
+            return False
+    return False
+
+
+def _is_added(message: Message) -> bool:
+    return message.role == "user" and message.derive(_has_only_added_content)
+
+
+def _has_only_added_content(message: Message) -> bool:
+    text, end = message.text, 0
+    while (found := _ADDED.match(text, end)) is not None:
+        closing = f"</{found['tag']}>"
+        closed = text.find(closing, found.end())
+        if closed < 0 or _SPEAKS.search(text, found.end(), min(closed, found.end() + _SPEAKS_WITHIN)):
+            return False
+        end = closed + len(closing)
+    return bool(end or message.media_count) and not text[end:].strip()
 
 
 def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str] | None = None) -> bool:

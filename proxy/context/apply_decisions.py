@@ -140,7 +140,7 @@ def _find_removed_edits(
     that may not follow each other would otherwise meet.
     """
     messages = request.messages
-    last_user = max((n for n, m in enumerate(messages) if m.role == "user"), default=-1)
+    last_user = group.find_last_user(messages)
     edits: dict[bytes, Edit] = {}
     reason = ""
     for step in reversed(group.split_steps(messages)):

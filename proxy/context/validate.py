@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from proxy.chat.group import find_last_user
 from proxy.chat.message import Message
 from proxy.context.models import Model
 from proxy.errors import RuleBroken
@@ -132,7 +133,8 @@ def _check_kept(plan: Sequence[OutgoingMessage], original: Sequence[Message]) ->
     """Check that system messages, the last user message and the last message stay, and begin as the client sent
     them."""
     kept = {id(out.message): out for out in plan if out.message is not None}
-    last_user = next((m for m in reversed(original) if m.role == "user"), None)
+    at = find_last_user(original)
+    last_user = original[at] if at >= 0 else None
     for message in original:
         if message.is_system or message is last_user or message is original[-1]:
             check_message_kept(message, kept.get(id(message)), is_prompt=message is last_user)

@@ -247,7 +247,7 @@ def _extend_history(
         if message.role == "assistant":
             count += 1
             answers.append(n)
-        elif message.role == "user":
+        elif message.role == "user" and not group.is_beside_results(messages, n):
             prompt = n
         if message.has_cache_mark:
             marked.append(n)

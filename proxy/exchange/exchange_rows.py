@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from proxy.chat import chain, json_spans
-from proxy.chat.group import list_group_ids
+from proxy.chat.group import is_beside_results, list_group_ids
 from proxy.chat.message import Message
 from proxy.context.plan import Edit
 from proxy.dialects.completions.request import erase_content, read_message
@@ -329,6 +329,10 @@ def _add_form(turn: Turn, form: bytes, body: bytes) -> str:
     return form.hex()
 
 
+def _begins_turn(messages: Sequence[Message]) -> bool:
+    return messages[-1].role == "user" and not is_beside_results(messages, len(messages) - 1)
+
+
 def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
     plan, branch = turn.prompt.plan, turn.located.branch
     start, end = turn.request.spans["messages"]
@@ -362,7 +366,7 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
                 max(0, plan.limit or 0),
                 {kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
                 turn.enriched.arm,
-                bool(turn.enriched.arm) and turn.request.messages[-1].role == "user",
+                bool(turn.enriched.arm) and _begins_turn(turn.request.messages),
             )
         ),
         policy=turn.enriched.policy.name,

@@ -144,7 +144,7 @@ def _make_row(
     messages, keys, branch = turn.request.messages, turn.keys, turn.located.branch
     node = branch.live_session.nodes.get(keys[step.start])
     came = node.seen_at if node is not None else 0.0
-    prompt = max((n for n in range(step.start) if messages[n].role == "user"), default=-1)
+    prompt = group.find_last_user(messages[: step.start])
     number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
     record = reflection.build_report(
         number,

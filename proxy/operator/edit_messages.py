@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from proxy.chat.chain import public_id
-from proxy.chat.group import split_steps
+from proxy.chat.group import find_last_user, split_steps
 from proxy.context.models import Model
 from proxy.context.operator_edits import NAME
 from proxy.errors import Conflict, NotFound, Unprocessable
@@ -157,7 +157,7 @@ async def _take_out(
 
 def _raise_conflict(selected: SelectedBranch, index: int) -> None:
     name, messages = public_id(selected.keys[index]), selected.request.messages
-    last_user = max((n for n, m in enumerate(messages) if m.role == "user"), default=-1)
+    last_user = find_last_user(messages)
     if index >= last_user:
         raise Conflict(
             f"message {name} belongs to the prompt that is being answered, whose user message is never touched",

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat import chain
-from proxy.chat.group import Step, is_observation, split_groups, split_steps
+from proxy.chat.group import Step, find_last_user, is_beside_results, is_observation, split_groups, split_steps
 from tests.conversations import Json, assistant, messages, result, system, user
 
-TALKS = st.lists(st.sampled_from("suoacr"), max_size=12)
+TALKS = st.lists(st.sampled_from("suoacrb"), max_size=12)
+REMINDER = "<system-reminder>\nKeep the list of tasks.\n</system-reminder>\n"
+PICTURE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
 
 SAMPLES = {
     "smolagents": ("Thought: I look.\nCode:\n```py\nprint(1)\n```<end_code>", "Observation:\nExecution logs:\n1"),
@@ -120,6 +122,7 @@ KINDS = st.sampled_from(
         assistant(None, "1"),
         assistant("c", "1", "2"),
         result("1", "x"),
+        user(REMINDER),
     ]
 )
 
@@ -147,6 +150,7 @@ def test_a_front_that_is_known_is_gone_on_from(roles: list[str], front: int, obs
         "a": assistant("t"),
         "c": assistant(None, "1"),
         "r": result("1", "x"),
+        "b": user(REMINDER),
     }
     talk = messages(*(makers[role] for role in roles))
     keys = chain.compute_keys("t", talk)
@@ -202,3 +206,66 @@ def test_a_message_of_blanks_is_read_in_linear_time(text: str) -> None:
     """With a pattern that gives blanks back it would take hours, with the interpreter locked."""
     assert not is_observation(messages(user(text), assistant(text), user(text)), 2)
     assert not is_observation(messages(user("a"), assistant(text), user("Observation: a")), 2)
+
+
+BESIDE = {
+    "a reminder": REMINDER,
+    "two reminders": [{"type": "text", "text": REMINDER}, {"type": "text", "text": REMINDER}],
+    "a picture": PICTURE,
+    "a reminder with a picture": [{"type": "text", "text": REMINDER}, *PICTURE],
+    "the state of the editor": "<ide_opened_file>The user opened a.py.</ide_opened_file>",
+    "Cline's details": '<environment_details id="1">\n# Time\n12:00\n</environment_details>',
+}
+
+
+@pytest.mark.parametrize("content", BESIDE.values(), ids=BESIDE)
+def test_what_a_client_adds_to_results_belongs_to_their_step(content: object) -> None:
+    talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
+    assert cut(*talk) == [(0, 1), (1, 4), (4, 6)]
+    assert parted(*talk) == [(0, 1, 6)]
+    assert is_beside_results(messages(*talk), 3)
+    assert find_last_user(messages(*talk)) == 0
+
+
+SPOKEN = {
+    "words": "Stop, look at b.py.",
+    "words behind a reminder": REMINDER + "Stop, look at b.py.",
+    "words with a picture": [{"type": "text", "text": "Like this."}, *PICTURE],
+    "a reminder that is not closed": "<system-reminder>\nKeep the list of tasks.",
+    "a message in a reminder": "<system-reminder>\nThe user sent a new message while you were working:\nStop.\n"
+    "</system-reminder>",
+    "a tag of the user": "<task>Look at b.py.</task>",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("content", SPOKEN.values(), ids=SPOKEN)
+def test_what_a_user_says_behind_results_opens_a_group(content: object) -> None:
+    talk = (user("a"), assistant(None, "1"), result("1", "x"), user(content), assistant(None, "2"), result("2", "y"))
+    assert cut(*talk) == [(0, 1), (1, 3), (3, 4), (4, 6)]
+    assert parted(*talk) == [(0, 1, 3), (3, 4, 6)]
+    assert find_last_user(messages(*talk)) == 3
+
+
+@pytest.mark.parametrize("content", [REMINDER, PICTURE])
+def test_without_results_before_it_a_reminder_or_a_picture_is_a_prompt(content: object) -> None:
+    assert parted(user("a"), assistant("b"), user(content), assistant("c")) == [(0, 1, 2), (2, 3, 4)]
+    assert parted(user(content), assistant("b")) == [(0, 1, 2)]
+    assert find_last_user(messages(user("a"), assistant("b"), user(content))) == 2
+
+
+def test_a_system_message_does_not_part_a_reminder_from_its_results() -> None:
+    talk = (user("a"), assistant(None, "1"), result("1", "x"), system(), user(REMINDER), assistant("b"))
+    assert parted(*talk) == [(0, 1, 6)]
+    assert cut(*talk) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)]
+
+
+def test_the_last_user_among_tool_output() -> None:
+    talk = messages(user("a"), assistant("b"), user("OBS"))
+    assert (find_last_user(talk), find_last_user(talk, [False, False, True])) == (2, 0)
+    assert find_last_user(messages(assistant("b"))) == -1
+
+
+@pytest.mark.parametrize("text", ["<system-reminder>" * 20_000, "<system-reminder></system-reminder>" * 10_000])
+def test_many_reminders_are_read_in_linear_time(text: str) -> None:
+    assert not is_beside_results(messages(user(text)), 0)

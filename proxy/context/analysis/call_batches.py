@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from proxy.chat.chain import public_id
-from proxy.chat.group import Step
+from proxy.chat.group import Step, find_last_user
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import bm25, outcome, output_wrappers, shell_commands
 from proxy.context.plan import Ask, View
@@ -86,6 +86,8 @@ def find_answered_calls(messages: Sequence[Message], step: Step) -> list[Answere
     for n in range(step.start + 1, step.end):
         if not calls:
             break
+        if not messages[n].is_result:
+            continue
         name = messages[n].call_id
         at = next((i for i, call in enumerate(calls) if call.id == name), 0)
         found.append(AnsweredCall(calls.pop(at), step.start, n))
@@ -156,10 +158,8 @@ def find_goal(state: str | None, messages: Sequence[Message], is_result: Sequenc
     for row in (state or "").splitlines():
         if row.strip().lower().startswith("goal:"):
             return row.partition(":")[2].strip()
-    for n in range(len(messages) - 1, -1, -1):
-        if messages[n].role == "user" and not (is_result and is_result[n]):
-            return messages[n].text
-    return ""
+    at = find_last_user(messages, is_result)
+    return messages[at].text if at >= 0 else ""
 
 
 def rank_calls(

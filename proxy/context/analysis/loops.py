@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from proxy.chat.chain import canonicalize_arguments
+from proxy.chat.group import is_beside_results
 from proxy.chat.message import Call, Message
 from proxy.context.analysis import outcome, output_wrappers, shell_commands
 from proxy.context.analysis.lexicon import GENERAL_THEME, LoopSettings
@@ -244,7 +245,7 @@ class _LoopDetector:
             if facts.theme is not None:
                 self._read_thought(message)
             self.read_assistant(facts, acts)
-        elif message.role == "user":
+        elif message.role == "user" and not is_beside_results(messages, n):
             self.read_prompt()
 
     def list_loops(self) -> list[Loop]:

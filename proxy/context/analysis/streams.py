@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from proxy.chat.group import is_beside_results
 from proxy.chat.message import Call, Message
 from proxy.context.plan import View
 
@@ -25,7 +26,7 @@ class Streams:
     call_positions: dict[int, int]
     """The position of the assistant message that a result answers, by the position of the result."""
     end_positions: dict[int, int]
-    """The position after the last result, by the position of the assistant message."""
+    """The position after the last result and what goes with it, by the position of the assistant message."""
 
     def find_step_positions(self, result: int) -> range:
         """Return the positions that stay with a result: its call, the reasoning on the call, and the other results of
@@ -50,6 +51,8 @@ def find_streams(view: View) -> Streams:
             question = n
             if message.text or message.reasoning:
                 thoughts.append(n)
+        elif question is not None and is_beside_results(view.messages, n):
+            ends[question] = n + 1
         elif not message.is_system:
             question = None
     return Streams(tuple(results), tuple(thoughts), source, ends)

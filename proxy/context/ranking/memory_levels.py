@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-from proxy.chat.group import Step
+from proxy.chat.group import Step, find_last_user
 from proxy.chat.message import Message
 from proxy.context.analysis import bm25
 from proxy.context.pins import is_pinned
@@ -274,10 +274,8 @@ def _names(view: View, step: Step) -> tuple[int, ...]:
 
 def find_task(view: View) -> Message | None:
     """The current task: the last user message that is no tool output."""
-    for n in range(len(view.messages) - 1, -1, -1):
-        if view.messages[n].role == "user" and not view.is_result[n]:
-            return view.messages[n]
-    return None
+    at = find_last_user(view.messages, view.is_result)
+    return view.messages[at] if at >= 0 else None
 
 
 def _relevance(view: View, layout: StepLayout) -> list[float]:

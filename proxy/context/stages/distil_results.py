@@ -56,7 +56,7 @@ class DistilResults(ReflectionSettings, Stage):
             if step.end - step.start == 1 or step.end > first or step.end > last:
                 continue
             if at_tail:
-                since_all = max(since.get(n, last) for n in range(step.start + 1, step.end))
+                since_all = max(since.get(n, last) for n in range(step.start + 1, step.end) if view.is_result[n])
                 for n in range(step.start, step.end):
                     yield Proposal(n, "gone", NAME, "told in a line at the tail", 0, since=since_all)
                 continue

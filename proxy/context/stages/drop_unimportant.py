@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.chat.chain import public_id
+from proxy.chat.group import find_last_user
 from proxy.context.pins import find_task_prompt, is_pinned
 from proxy.context.plan import Edit, Note, Proposal, View
 from proxy.context.ranking.importance import ImportanceWeights, score_messages
@@ -67,16 +68,13 @@ def _find_protected(view: View) -> frozenset[int]:
 
 
 def _list_protected(view: View) -> Iterator[int]:
-    last_user = -1
     for n, message in enumerate(view.messages):
         if message.is_system or is_pinned(view, n):
             yield n
         elif message.has_cache_mark:
             yield from find_kept_with_mark(view, n)
-        if message.role == "user":
-            last_user = n
     yield from find_task_prompt(view)
-    yield last_user
+    yield find_last_user(view.messages)
     yield len(view.messages) - 1
 
 

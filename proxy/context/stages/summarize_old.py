@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from proxy.chat.group import find_last_user
 from proxy.context.pins import find_task_prompt, is_pinned
 from proxy.context.plan import Ask, Proposal, View
 from proxy.context.ranking.removable_units import find_required, find_units
@@ -171,7 +172,7 @@ def _find_old_messages(view: View, keep: int) -> _Old | None:
     if bearer is None:
         return None
     stay = {*prompts, len(view.messages) - 1}
-    stay.add(max(n for n, m in enumerate(view.messages) if m.role == "user"))
+    stay.add(find_last_user(view.messages))
     for n, message in enumerate(view.messages):
         if n >= first or message.is_system or is_pinned(view, n):
             stay.add(n)
