@@ -40,7 +40,7 @@ from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
-from proxy.exchange.tool_loop import ToolLoop, keep_alive, relay_stream
+from proxy.exchange.tool_loop import ToolLoop, begins_stream, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block as grammar
 from proxy.notes.state_block import NoteBlock
@@ -52,6 +52,8 @@ from proxy.upstream.client import Reply, Target
 
 log = logging.getLogger(__name__)
 
+MAX_ERROR_CHARS = 300
+"""Characters of the provider's own error that the note of an exchange keeps."""
 TOO_LONG_STATUSES = (400, 413, 422)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
@@ -162,7 +164,7 @@ async def _send_and_relay(
     )
     rounds = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
-        if not (reply.content_type.startswith("text/event-stream") and not reply.encoding and reply.status == 200):
+        if not (reply.is_stream and reply.is_readable):
             await _relay_body(services, turn, reply, out, waited * 1000, rounds)
         elif rounds is None:
             await _relay_stream(services, turn, reply, out, waited * 1000)
@@ -359,6 +361,11 @@ async def _relay_stream(
     blocks = relay.blocks
     if turn.prompt.plan.asks_for_state and grammar.HEADING not in kept:  # the block is shown to the client then
         blocks = [block.body for block in grammar.find_blocks(answer.text)]
+    if broken is None and answer.error is not None:
+        note = f"upstream error: {answer.error[:MAX_ERROR_CHARS]}"
+        _record_unfinished(services, turn, "partial", reply.status, note, answer, blocks)
+        await out.end(relay.terminal)  # the client has the provider's own error
+        return
     if broken is not None or answer.is_truncated:
         code = broken.code if broken is not None else "upstream_broken"
         _record_unfinished(services, turn, "partial", reply.status, code, answer, blocks)
@@ -428,7 +435,11 @@ async def _relay_body(
     except AnswerTooLong:
         await _relay_unread(services, turn, reply, out)
         return
-    readable = reply.status == 200 and not reply.encoding
+    if reply.is_readable and turn.request.stream and begins_stream(body):
+        reply.give_again(body)  # a stream under another media type
+        await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
+        return
+    readable = reply.is_readable
     kept = record_outcome.find_withheld_headings(services, turn) if readable else ()
     visible, found = turn.dialect.remove_blocks(body, kept) if kept else (body, [])
     if tool_loop is not None and readable:

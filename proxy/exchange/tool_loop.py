@@ -46,6 +46,10 @@ KEEPALIVE_S = 10.0
 READ_SHARE = 0.5
 """Share of the client's announced read timeout that rounds may take where nothing is streamed."""
 
+REST_S = 0.1
+"""Seconds for which the rest of a stream is read behind the end of its answer. The end of the answer waits for it."""
+_EVENT_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""Beginnings of a stream of events. No JSON begins like one of them."""
 REPEATS = 3
 """Number of times that the same call is made in one answer before no more calls are run."""
 REPEATED_CALL = (
@@ -285,8 +289,10 @@ class ToolLoop:
         body = chains.drop_refused(self._services, came, body)
         headers = ask_provider.add_beta(self.turn, came.headers, body)
         reply = await self._services.client.send(self._target, came.method, came.path, came.query, headers, body)
-        streams = reply.content_type.startswith("text/event-stream")
-        if reply.status == 200 and not reply.encoding and streams == self.turn.request.stream:
+        if reply.is_readable and reply.is_stream == self.turn.request.stream:
+            return reply
+        limit = self._services.settings.limits.body_mb << 20
+        if reply.is_readable and self.turn.request.stream and begins_stream(await reply.peek_body(limit)):
             return reply
         await reply.close()
         raise UpstreamBroken(f"the upstream ended the answer with status {reply.status}")
@@ -313,7 +319,9 @@ def _fingerprint(call: HiddenCall) -> tuple[str, str]:
 
 
 def _has_output(relay: AnswerRelay) -> bool:
-    """True if the client has got any part of the answer that it would get twice from another one."""
+    """True if the client has got any part of the answer that it would get twice from another one, or an error."""
+    if relay.answer.error is not None:
+        return True
     raw = relay.answer.build_message()
     if raw is None:
         return False
@@ -322,7 +330,10 @@ def _has_output(relay: AnswerRelay) -> bool:
 
 
 async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) -> UpstreamError | None:
-    """AnswerRelay one stream to the client, up to its end. Return the error that broke it, or None."""
+    """Relay one stream to the client, up to its end. Return the error that broke it, or None.
+
+    A fault behind the end of the answer breaks nothing: the client has nothing more to get.
+    """
     broken: UpstreamError | None = None
     try:
         try:
@@ -330,6 +341,9 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
                 visible = relay.feed(data)
                 if visible:
                     await out.write(visible)
+                if relay.has_ended:
+                    await _read_rest(reply, relay)
+                    break
         except (UpstreamBroken, UpstreamTimeout) as problem:
             broken = problem
         rest = relay.end()
@@ -337,7 +351,21 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
             await out.write(rest)
     finally:
         await reply.close()
-    return broken
+    return None if relay.terminal and relay.answer.is_done else broken
+
+
+def begins_stream(body: bytes) -> bool:
+    """True if these bytes are a stream of events, whatever their media type says."""
+    return body.lstrip().startswith(_EVENT_STARTS)
+
+
+async def _read_rest(reply: Reply, relay: AnswerRelay) -> None:
+    """Read what follows the end of an answer, for `REST_S` at most. Mostly this is the end of the body, after which the
+    connection can be used again."""
+    with suppress(TimeoutError, UpstreamBroken, UpstreamTimeout):
+        async with asyncio.timeout(REST_S):
+            async for data in reply.iter_bytes():
+                relay.feed(data)
 
 
 class _KeepaliveWriter:

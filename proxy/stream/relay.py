@@ -111,6 +111,11 @@ class Relay:
         return self._edits.goes_on
 
     @property
+    def has_ended(self) -> bool:
+        """True once the end of the round has come: nothing of the answer follows it."""
+        return self._closed
+
+    @property
     def round_usage(self) -> Usage | None:
         """The usage of this round alone."""
         return self._edits.round_usage

@@ -105,6 +105,11 @@ class ResponsesRelay:
         return self._rewriter.round_answer.id
 
     @property
+    def has_ended(self) -> bool:
+        """True once the end of the round has come: nothing of the answer follows it."""
+        return self._closed
+
+    @property
     def round_usage(self) -> Usage | None:
         """The usage of this round alone."""
         return self._rewriter.round_usage

@@ -113,6 +113,11 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
         return self._shown_before + self._shown
 
     @property
+    def has_ended(self) -> bool:
+        """True once the end of the round has come: nothing of the answer follows it."""
+        return self._closed
+
+    @property
     def round_usage(self) -> Usage | None:
         """The usage of this round alone."""
         return (self._round or self.answer).usage

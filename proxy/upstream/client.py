@@ -85,11 +85,12 @@ class Reply:
         if status in BODILESS_STATUSES:
             self.headers = remove_headers(self.headers, b"content-length")
         self.content_type = ""
+        """In lower case: media types are case-insensitive (RFC 9110, 8.3.1)."""
         self.encoding = ""
         """The compression of the bytes ("gzip", "gzip, br"); "" if they are not compressed."""
         for name, value in reversed(self.headers):  # the first of each counts
             if name == b"content-type":
-                self.content_type = value.decode("latin-1").strip()
+                self.content_type = value.decode("latin-1").strip().lower()
             elif name == b"content-encoding":
                 self.encoding = value.decode("latin-1").strip().lower().replace("identity", "")
         self._target = target
@@ -104,6 +105,16 @@ class Reply:
             self._redactor = Redactor(list_key_encodings(target.key))
             if self.encoding and status not in BODILESS_STATUSES:
                 self._withhold()
+
+    @property
+    def is_readable(self) -> bool:
+        """True for a success whose bytes are not compressed."""
+        return self.status in SUCCESS_STATUSES and not self.encoding
+
+    @property
+    def is_stream(self) -> bool:
+        """True for a stream of events."""
+        return self.content_type.startswith("text/event-stream")
 
     def _withhold(self) -> None:
         """Replace a body that is compressed against the proxy's request: it cannot be searched for the key."""
@@ -135,8 +146,12 @@ class Reply:
         """Return the whole body, which `iter_bytes` and `read_body` give out again. Raises AnswerTooLong over `limit`
         bytes."""
         body = await self.read_body(limit)
-        self._held = [body] if body else []
+        self.give_again(body)
         return body
+
+    def give_again(self, body: bytes) -> None:
+        """Let `iter_bytes` and `read_body` give out a body that was read whole."""
+        self._held = [body] if body else []
 
     async def close(self) -> None:
         """Return the connection, or close it if the body was not read to its end. Never raises an error, never

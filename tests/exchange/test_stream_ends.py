@@ -1,0 +1,119 @@
+"""The end of a streamed answer: what an upstream does behind it, its own errors, and streams under odd media types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.faulty import STREAM, Connection, Request, faulty
+from tests.running import running
+
+Rest = Callable[[Connection], Awaitable[None]]
+
+CHUNKS = (
+    b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":"Well."}}]}\n\n',
+    b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
+)
+DONE = b"data: [DONE]\n\n"
+ERROR = b'data: {"error":{"message":"CUDA out of memory","type":"server_error","code":500}}\n\n'
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hello."}], "stream": True}
+
+
+async def waits(there: Connection) -> None:
+    await there.left()
+
+
+async def resets(there: Connection) -> None:
+    await there.reset()
+
+
+async def breaks_the_framing(there: Connection) -> None:
+    await there.send(b"zz\r\n")
+
+
+async def pings(there: Connection) -> None:
+    for _ in range(400):
+        await there.chunk(b": ping\n\n")
+
+
+@pytest.mark.parametrize("rest", [waits, resets, breaks_the_framing, pings])
+async def test_an_answer_has_ended_with_its_last_event_whatever_the_upstream_does_then(rest: Rest) -> None:
+    async def script(request: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for chunk in (*CHUNKS, DONE):
+            await there.chunk(chunk)
+        await rest(there)
+
+    async with faulty(script) as upstream, running(upstream.port) as proxy:
+        found = await proxy.post(ASKED)
+        assert found.body.replace(b": ping\n\n", b"").startswith(b"".join(CHUNKS) + DONE)
+        assert b"error" not in found.body
+        assert await proxy.outcome() == ("complete", 200, None)
+        assert await upstream.none_open()
+
+
+async def test_a_break_in_front_of_the_last_event_is_told() -> None:
+    async def script(request: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for chunk in CHUNKS:
+            await there.chunk(chunk)
+        await there.reset()
+
+    async with faulty(script) as upstream, running(upstream.port) as proxy:
+        found = await proxy.post(ASKED)
+        assert b"upstream_broken" in found.body
+        assert (await proxy.outcome())[0] == "partial"
+
+
+@pytest.mark.parametrize("events", [(CHUNKS[0], ERROR, DONE), (ERROR, DONE), (CHUNKS[0], ERROR)])
+async def test_an_error_of_the_provider_reaches_the_client_alone_and_the_record_has_it(
+    events: tuple[bytes, ...],
+) -> None:
+    async def script(request: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for event in events:
+            await there.chunk(event)
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(script) as upstream, running(upstream.port) as proxy:
+        found = await proxy.post(ASKED)
+        assert found.body == b"".join(events)
+        assert (await proxy.outcome())[:2] == ("partial", 200)
+        [(note,)] = await proxy.rows("SELECT note FROM exchanges")
+        assert note == "upstream error: CUDA out of memory"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-type: Text/Event-Stream; charset=UTF-8\r\n",
+        b"HTTP/1.1 201 Created\r\ncontent-type: text/event-stream\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n",
+        b"HTTP/1.1 200 OK\r\n",
+    ],
+)
+@pytest.mark.parametrize("hides", [False, True])
+async def test_a_stream_is_read_as_one_whatever_its_head_says(head: bytes, hides: bool) -> None:
+    calls = {"index": 0, "id": "r", "type": "function", "function": {"name": "recall", "arguments": '{"id": "x"}'}}
+    choice = {"index": 0, "delta": {"role": "assistant", "tool_calls": [calls]}, "finish_reason": "tool_calls"}
+    calling = (
+        b"data: " + json.dumps({"id": "c", "object": "chat.completion.chunk", "choices": [choice]}).encode() + b"\n\n"
+    )
+
+    async def script(request: Request, there: Connection) -> None:
+        await there.send(head + b"transfer-encoding: chunked\r\n\r\n")
+        is_first = hides and len(upstream.requests) == 1
+        for chunk in (calling, DONE) if is_first else (*CHUNKS, DONE):
+            await there.chunk(chunk)
+        await there.send(b"0\r\n\r\n")
+
+    tools = [{"type": "function", "function": {"name": "theirs", "parameters": {"type": "object"}}}]
+    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+        found = await proxy.post({**ASKED, "tools": tools} if hides else ASKED)
+        assert b"recall" not in found.body
+        assert b"Well." in found.body
+        assert found.body.endswith(DONE)
+        assert (await proxy.outcome())[0] == "complete"
+        assert len(upstream.requests) == (2 if hides else 1)
