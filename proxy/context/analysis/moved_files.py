@@ -32,6 +32,8 @@ _WANDERS = re.compile(r"(?:^|[;&|(]\s*)(?:cd|pushd|popd)\b")
 _EXPANDED = re.compile(r"[$`'\"]")
 _PATCH = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.+)|^\*\*\* (Move) to: (.+)", re.MULTILINE)
 _BEGIN = "*** Begin Patch"
+MAX_PATH_CHARS = 1024
+"""Characters above which a path is no path: macOS takes no longer one, and each comparison costs time."""
 
 
 class FileChange(NamedTuple):
@@ -176,13 +178,35 @@ def removes_path(change: FileChange, path: str) -> bool:
     if change.kind != "gone" or not change.certain:
         return False
     one, other = normalize_path(change.path), normalize_path(path)
-    pattern = "/".join(map(_compile_part, one.split("/")))
-    return bool(one) and re.fullmatch(f"{pattern}(?:/.*)?", other, re.DOTALL) is not None
+    if not one or max(len(one), len(other)) > MAX_PATH_CHARS:
+        return False
+    removed, parts = one.split("/"), other.split("/")
+    return len(removed) <= len(parts) and all(map(_matches_part, removed, parts))
 
 
-def _compile_part(part: str) -> str:
-    """Return the pattern of a part of a path. What a shell puts in the place of a star begins with no dot."""
-    return ("(?!\\.)" if part.startswith("*") else "") + "[^/]*".join(map(re.escape, part.split("*")))
+def _matches_part(pattern: str, part: str) -> bool:
+    """True if a part of a path fits the pattern. What a shell puts in the place of a star begins with no dot."""
+    if pattern.startswith("*") and part.startswith("."):
+        return False
+    return _matches_stars(pattern, part)
+
+
+def _matches_stars(pattern: str, text: str, start: int = 0) -> bool:
+    """True if the text from `start` on fits a pattern with stars, in linear time: a pattern of expressions with several
+    stars would try all ways to part the text."""
+    first, *middle = pattern.split("*")
+    if not middle:
+        return text[start:] == first
+    last = middle.pop()
+    if not text.startswith(first, start):
+        return False
+    at = start + len(first)
+    for piece in middle:
+        at = text.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    return len(text) - len(last) >= at and text.endswith(last)
 
 
 def matches_path(changed_path: str, path: str) -> bool:
@@ -194,8 +218,14 @@ def matches_path(changed_path: str, path: str) -> bool:
     if changed_path in ("*", ".", "./"):
         return True
     one, other = normalize_path(changed_path), normalize_path(path)
+    if max(len(one), len(other)) > MAX_PATH_CHARS:
+        return False
     if "*" in one:
-        return re.search("(?:^|/)" + ".*".join(map(re.escape, one.split("*"))) + "$", other) is not None
+        first = one.partition("*")[0]
+        # The first place that fits leaves the most text for what follows.
+        starts = (at for at in range(len(other) + 1) if at == 0 or other[at - 1] == "/")
+        start = next((at for at in starts if other.startswith(first, at)), None)
+        return start is not None and _matches_stars(one, other, start)
     if f"/{other}/".endswith(f"/{one.lstrip('/')}/") or f"/{one}/".endswith(f"/{other.lstrip('/')}/"):
         return True
     if one.startswith("/") == other.startswith("/"):

@@ -24,8 +24,10 @@ ROOM_FACTOR = 2.0
 _LONG = 300
 """Characters above which a line is a text and no field."""
 _FIELD = re.compile(r"""\s*(?:[-*]\s+)?["']?[A-Za-z_][\w .()/-]{0,40}["']?\s*[:=]\s*(?=\S)(?!//)""")
-_ROW = re.compile(r"\s*\S+(?:(?: {2,}|\t| ?\| ?)\S[^|\t]{0,80}?){2,}\s*\|?\s*$")
-_BRACKETS = re.compile(r"\s*[\[\]{}(),]*\s*$")
+_CELL_END = re.compile(r" *\| *| {2,}|\t")
+"""What parts the cells of a table's row."""
+_CELL_CHARS = 81
+"""Characters above which a cell is a text."""
 
 
 def is_record(message: Message, command: ShellCommand) -> bool:
@@ -36,14 +38,23 @@ def is_record(message: Message, command: ShellCommand) -> bool:
 
 
 def _is_record(message: Message) -> bool:
-    lines = [line for line in message.text.splitlines() if not _BRACKETS.match(line)]
+    lines = [line for line in message.text.splitlines() if line.strip().strip("[]{}(),")]
     if len(lines) < MIN_LINES:
         return False
     checkpoint()
     labels = [found[0] for line in lines if (found := _FIELD.match(line)) is not None]
     checkpoint()
-    rows = sum(_ROW.match(line) is not None for line in lines)
+    rows = sum(map(_is_row, lines))
     return max(len(labels) if len(set(labels)) >= MIN_LABELS else 0, rows) >= MIN_LABELLED_SHARE * len(lines)
+
+
+def _is_row(line: str) -> bool:
+    """True if a line has a word and at least two cells behind it. One pattern for the whole line would try all ways to
+    part it."""
+    first, *cells = _CELL_END.split(line.strip().removesuffix("|").rstrip())
+    if len(cells) < 2 or not first or any(map(str.isspace, first)):
+        return False
+    return all(0 < len(cell) <= _CELL_CHARS for cell in cells)
 
 
 def select_lines(lines: Sequence[str], max_chars: int) -> set[int]:

@@ -35,7 +35,7 @@ _REPORT = re.compile(
 """A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other
 places."""
 _IMPORT = re.compile(
-    r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*"
+    r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+"
     r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
 )
 _IMPORT_WORDS = ("import", "use ", "#include", "package ", "require ", '"')
@@ -150,7 +150,7 @@ def _outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: bool) 
 
 def find_imports(message: Message) -> tuple[int, ...]:
     """The numbers of the lines at the front of a file that import something."""
-    lines = message.text.splitlines()[:_HEAD]
+    lines = [line[:_LONG] for line in message.text.splitlines()[:_HEAD]]
     front = "\n".join(lines)
     if any(word in front for word in _IMPORT_WORDS):
         return tuple(n for n, line in enumerate(lines) if _IMPORT.match(line))

@@ -128,3 +128,49 @@ def test_a_shell_goes_where_a_command_only_leads_it() -> None:
 def test_a_file_is_removed_by_its_own_path_or_a_folder_of_it(removed: str, path: str, *, gone: bool) -> None:
     assert moved_files.removes_path(moved_files.FileChange("gone", removed), path) == gone
     assert not moved_files.removes_path(moved_files.FileChange("gone", removed, certain=False), path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fits"),
+    [
+        ("src/*.py", "src/a.py", True),
+        ("src/*.py", "src/a.pyc", False),
+        ("src/*.py", "src/lib/a.py", False),
+        ("*", "a.py", True),
+        ("*", ".env", False),
+        ("a*b*c", "a1b2c/x", True),
+        ("a*b*c", "acb", False),
+        ("ab*ba", "aba", False),
+        ("src/*/b.py", "src", False),
+    ],
+)
+def test_a_star_in_a_removed_path(pattern: str, path: str, fits: bool) -> None:
+    assert moved_files.removes_path(moved_files.FileChange("gone", pattern), path) is fits
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fits"),
+    [
+        ("*.py", "/r/src/a.py", True),
+        ("src/*.py", "/r/src/lib/a.py", True),
+        ("rc/*.py", "/r/src/a.py", False),
+        ("a*b", "/ab/a/b", True),
+        ("ab*ba", "/r/aba", False),
+    ],
+)
+def test_a_star_in_a_path_that_may_mean_a_file(pattern: str, path: str, fits: bool) -> None:
+    assert moved_files.matches_path(pattern, path) is fits
+
+
+def test_many_stars_take_linear_time() -> None:
+    # As a pattern of expressions they tried all ways to part the name: with 20 of them for longer than anyone waits.
+    change = moved_files.FileChange("gone", "*a" * 200 + "*b")
+    for path in ("a" * 1000, "a/" * 500 + "a"):
+        assert not moved_files.removes_path(change, path)
+        assert not moved_files.matches_path(change.path, path)
+
+
+def test_what_is_longer_than_any_path_is_none() -> None:
+    long = "a/" * 200_000
+    assert not moved_files.removes_path(moved_files.FileChange("gone", long), long)
+    assert not moved_files.matches_path(long, long + "b")

@@ -171,3 +171,8 @@ def test_any_text_is_read(text: str) -> None:
 
 def test_text_for_a_running_command_gets_the_output_of_a_run() -> None:
     assert shell_commands.parse_call(Call("1", "write_stdin", '{"session_id": 44, "chars": ""}')) == TOOL_RUN
+
+
+def test_a_here_document_without_its_text_takes_linear_time() -> None:
+    text = "cat <<" + "A" * (MAX_PARSED_CHARS - 10)
+    assert all(shell_commands.parse_command(text).kind == "look" for _ in range(20))

@@ -64,3 +64,24 @@ def test_the_stub_of_a_record_has_labels_and_no_bare_names() -> None:
     assert '"order": "O-00000",\n   "amount_cents": 1000,' in told
     assert "also there" not in told
     assert len(told) < 0.4 * len(JSON)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_cells"),
+    [
+        ("O-00001  paid    1,037", True),
+        ("O-00001\tpaid\t1,037", True),
+        ("O-00001 | paid | 1,037 |", True),
+        ("The order was paid on time.", False),
+        ("O-00001  paid", False),
+    ],
+)
+def test_the_row_of_a_table(line: str, is_cells: bool) -> None:
+    assert is_record(message(result("1", "\n".join([line] * 10))), PLAIN_CALL) is is_cells
+
+
+@pytest.mark.parametrize(
+    "line", [" " * 1_000_000 + "x", "\t" * 1_000_000, "a" + "  b" * 300_000 + "\t\tx", "[" * 1_000_000 + "x"]
+)
+def test_a_long_line_is_read_in_linear_time(line: str) -> None:
+    assert not is_record(message(result("1", "\n".join([line] * 8))), PLAIN_CALL)

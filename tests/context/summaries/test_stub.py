@@ -13,7 +13,14 @@ from proxy.context.analysis import identifiers, outcome, shell_commands
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex
 from proxy.context.plan import ContentKind
-from proxy.context.summaries.stub import StubLimits, StubWriter, estimate_stub_chars, find_constants, keep_short_gaps
+from proxy.context.summaries.stub import (
+    StubLimits,
+    StubWriter,
+    estimate_stub_chars,
+    find_constants,
+    find_imports,
+    keep_short_gaps,
+)
 from tests.context.analysis.runs import RUNS, Run
 from tests.conversations import assistant, look, result, user
 
@@ -384,3 +391,9 @@ def test_line_numbers_with_leading_zeros_are_no_names() -> None:
     assert "compute_40" in shown
     assert "4040" in shown, "a number of the file is"
     assert "00040" not in shown
+
+
+@pytest.mark.parametrize("line", [" " * 200_000 + "x", ")" + " " * 200_000 + "x", "\t" * 200_000, "1" * 200_000])
+def test_the_imports_of_a_file_with_long_lines_take_linear_time(line: str) -> None:
+    (message,) = look([user("\n".join(["import os", *[line] * 58]))]).messages
+    assert find_imports(message)[:1] == (0,)
