@@ -76,8 +76,8 @@ MUTANTS = (
     Mutant(
         "a step has all results of its calls",
         "proxy/chat/group.py",
-        "while end < len(messages) and messages[end].is_result:",
-        "if end < len(messages) and messages[end].is_result:",
+        "while end < len(messages) and (messages[end].is_result",
+        "if end < len(messages) and (messages[end].is_result",
         ("tests/chat/test_group.py",),
     ),
     Mutant(

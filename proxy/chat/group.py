@@ -179,13 +179,11 @@ def is_beside_results(messages: Sequence[Message], n: int) -> bool:
     a text that it adds by itself, such as a `<system-reminder>`. A reminder that holds a message of the user does not
     count.
     """
-    if not _is_added(messages[n]):
-        return False
     for at in range(n - 1, -1, -1):
         before = messages[at]
         if before.is_result:
-            return True
-        if not (before.is_system or _is_added(before)):
+            return _is_added(messages[n])
+        if not (before.is_system or (before.role == "user" and _is_added(before))):
             return False
     return False
 

@@ -70,6 +70,7 @@ class AnswerRelay(Protocol):
     """The relay of one stream: see `proxy.stream.relay.Relay`."""
 
     terminal: bytes
+    has_ended: bool
     is_unfinished: bool
 
     @property
@@ -82,8 +83,6 @@ class AnswerRelay(Protocol):
     def hidden_calls(self) -> list[HiddenCall]: ...
     @property
     def goes_on(self) -> bool: ...
-    @property
-    def has_ended(self) -> bool: ...
     @property
     def round_usage(self) -> Usage | None: ...
     def build_round_message(self) -> bytes | None: ...

@@ -449,14 +449,10 @@ async def _relay_body(
             await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
             return
         visible, found = joined[0], [*found, *joined[1]]
+    is_shown = turn.prompt.plan.asks_for_state and grammar.HEADING not in kept  # the client gets the block then
+    if readable and is_shown and turn.prompt.fallback != "upstream_reject":
+        found = [*found, *turn.dialect.remove_blocks(visible, (grammar.HEADING,))[1]]
     blocks = [block.body for block in found if block.heading == grammar.HEADING]
-    if (
-        readable
-        and turn.prompt.plan.asks_for_state
-        and turn.prompt.fallback != "upstream_reject"
-        and grammar.HEADING not in kept
-    ):
-        blocks = [block.body for block in turn.dialect.remove_blocks(visible, (grammar.HEADING,))[1]]
     if readable and turn.prompt.outgoing != turn.original:
         visible = _restore_echo(turn, visible)
     changed = visible != body
@@ -476,11 +472,10 @@ async def _relay_body(
     if complete:
         reflections = [block.body for block in found if block.heading != grammar.HEADING]
         rows += _make_iteration_rows(services, turn, reflections)
-    stored = await record_outcome.store_and_wait(services, turn, rows)
     headers = _make_response_headers(turn, reply, changed=changed)
     if changed:
         headers.append((b"content-length", b"%d" % len(visible)))
-    if not stored:
+    if not await record_outcome.store_and_wait(services, turn, rows):
         headers.append((b"x-context-persist", b"deferred"))
     await out.start(reply.status, headers)
     await out.end(visible)

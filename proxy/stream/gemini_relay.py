@@ -123,7 +123,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
 
     def end(self) -> bytes:
         """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
-        if self._closed:
+        if self.has_ended:
             return b""
         out: list[bytes] = []
         for event in self._parser.flush():
@@ -271,9 +271,9 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
 
     def end_round(self, out: list[bytes]) -> None:
         """End the round: decide if the answer goes on, and if not, send what has waited."""
-        if self._closed:
+        if self.has_ended:
             return
-        self._closed = True
+        self.has_ended = True
         of_round = self._round
         if of_round is None:
             self.end_events = [self._render(piece) for piece in self._last]

@@ -136,7 +136,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of upstream. Return the bytes that may go to the client now."""
-        if self._closed:
+        if self.has_ended:
             if self._straight:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
             return b""
@@ -155,7 +155,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
 
     def end(self) -> bytes:
         """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
-        if self._closed:
+        if self.has_ended:
             return b""
         out: list[bytes] = []
         for event in self._parser.flush():
@@ -166,8 +166,8 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
                 name = b"" if event.name is None else b"event: " + event.name + b"\n"
                 data = b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
                 self._take(SseEvent(name + data, event.data, event.name), out)
-        if not self._closed:
-            self._closed = True
+        if not self.has_ended:
+            self.has_ended = True
             self._end_round(out, is_complete=bool(self._tail))
         return b"".join(out)
 
@@ -182,7 +182,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     def _take(self, event: SseEvent, out: list[bytes]) -> None:
         raw = event.raw[self._given :] if self._given else event.raw
         self._given = 0
-        if self._closed:
+        if self.has_ended:
             if self._straight:
                 self.terminal += raw
             return
@@ -191,7 +191,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._pass_unread(event, raw, out)
         elif found.type == "message_stop":
             self._tail.append(event)
-            self._closed = True
+            self.has_ended = True
             self._end_round(out, is_complete=True)
             self.answer.is_done = not self.goes_on
         elif found.type == "message_delta":

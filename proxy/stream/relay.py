@@ -41,8 +41,8 @@ class Relay:
     """
 
     __slots__ = (
-        "_after", "_closed", "_cutting", "_edits", "_given", "_kept", "_limit", "_parser", "_straightly", "answer",
-        "is_unfinished", "terminal",
+        "_after", "_cutting", "_edits", "_given", "_kept", "_limit", "_parser", "_straightly", "answer",
+        "has_ended", "is_unfinished", "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +61,8 @@ class Relay:
         self.is_unfinished = False
         self._limit = limit
         self._after = previous
-        self._closed = False
+        self.has_ended = False
+        """True once the end of the round has come: nothing of the answer follows it."""
         self._straightly = not (withhold_state or drop_usage or hidden_tools or previous)
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
@@ -111,11 +112,6 @@ class Relay:
         return self._edits.goes_on
 
     @property
-    def has_ended(self) -> bool:
-        """True once the end of the round has come: nothing of the answer follows it."""
-        return self._closed
-
-    @property
     def round_usage(self) -> Usage | None:
         """The usage of this round alone."""
         return self._edits.round_usage
@@ -128,7 +124,7 @@ class Relay:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of upstream. Return the bytes that may go to the client now."""
-        if self._closed:
+        if self.has_ended:
             if self._edits.round_answer is None:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
             return b""
@@ -159,9 +155,9 @@ class Relay:
 
     def end(self) -> bytes:
         """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
-        if self._closed:
+        if self.has_ended:
             return b""
-        self._closed = True
+        self.has_ended = True
         rest = self._parser.flush()
         if self._straightly:
             out = self._end_unchanged(rest)
@@ -245,7 +241,7 @@ class Relay:
 
     def _close(self, events: list[SseEvent]) -> None:
         """Close the stream after its end marker: the rest is kept for the exchange to send."""
-        self._closed = True
+        self.has_ended = True
         if self.goes_on:
             return
         self.answer.is_done = True

@@ -34,8 +34,8 @@ class ResponsesRelay:
     """
 
     __slots__ = (
-        "_closed", "_given", "_is_unedited", "_kept", "_limit", "_parser", "_previous", "_rewriter", "answer",
-        "is_unfinished", "terminal",
+        "_given", "_is_unedited", "_kept", "_limit", "_parser", "_previous", "_rewriter", "answer",
+        "has_ended", "is_unfinished", "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +55,8 @@ class ResponsesRelay:
         self.is_unfinished = False
         self._limit = limit
         self._previous = previous
-        self._closed = False
+        self.has_ended = False
+        """True once the end of the round has come: nothing of the answer follows it."""
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
@@ -105,11 +106,6 @@ class ResponsesRelay:
         return self._rewriter.round_answer.id
 
     @property
-    def has_ended(self) -> bool:
-        """True once the end of the round has come: nothing of the answer follows it."""
-        return self._closed
-
-    @property
     def round_usage(self) -> Usage | None:
         """The usage of this round alone."""
         return self._rewriter.round_usage
@@ -120,7 +116,7 @@ class ResponsesRelay:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of upstream. Return the bytes that may go to the client now."""
-        if self._closed:
+        if self.has_ended:
             self._take_rest(data)
             return b""
         events = self._parser.feed(data)
@@ -148,7 +144,7 @@ class ResponsesRelay:
         if value["type"] not in facts.ENDINGS:
             self._rewriter.rewrite_event(event, value, out)
             return False
-        self._closed = True
+        self.has_ended = True
         self.terminal = self._rewriter.finish(event, value, out)
         return True
 
@@ -175,9 +171,9 @@ class ResponsesRelay:
 
     def end(self) -> bytes:
         """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
-        if self._closed:
+        if self.has_ended:
             return b""
-        self._closed = True
+        self.has_ended = True
         rest = self._parser.flush()
         if self._is_unedited:
             return self._end_unchanged(rest)

@@ -57,8 +57,9 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
     """
 
     __slots__ = (
-        "_closed", "_earlier", "_filters", "_hidden", "_hold", "_parser", "_previous", "_queue", "_round", "_shown",
-        "_shown_before", "_straight", "_withheld", "answer", "goes_on", "hidden_calls", "is_unfinished", "terminal",
+        "_earlier", "_filters", "_hidden", "_hold", "_parser", "_previous", "_queue", "_round", "_shown",
+        "_shown_before", "_straight", "_withheld", "answer", "goes_on", "has_ended", "hidden_calls", "is_unfinished",
+        "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +89,8 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
         self._withheld = headings if withhold_state else ()
         self._hold = hold_text and bool(hidden_tools or previous)
         self._parser = SseParser(limit, drops_mark=previous is not None)
-        self._closed = False
+        self.has_ended = False
+        """True once the end of the round has come: nothing of the answer follows it."""
         self._filters: list[BlockFilter] = []
         self._queue: list[PieceT] | None = None  # what waits, with `hold_text`
         self._earlier: list[PieceT] = [] if previous is None else previous.list_waiting()
@@ -111,11 +113,6 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
     def shown_calls(self) -> int:
         """The number of calls that the client has got in this answer."""
         return self._shown_before + self._shown
-
-    @property
-    def has_ended(self) -> bool:
-        """True once the end of the round has come: nothing of the answer follows it."""
-        return self._closed
 
     @property
     def round_usage(self) -> Usage | None:

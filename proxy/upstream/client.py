@@ -73,7 +73,7 @@ class Reply:
 
     __slots__ = (
         "_closed", "_held", "_metrics", "_parts", "_redactor", "_source", "_target",
-        "content_type", "encoding", "headers", "status",
+        "content_type", "encoding", "headers", "is_readable", "is_stream", "status",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +93,10 @@ class Reply:
                 self.content_type = value.decode("latin-1").strip().lower()
             elif name == b"content-encoding":
                 self.encoding = value.decode("latin-1").strip().lower().replace("identity", "")
+        self.is_stream = self.content_type.startswith("text/event-stream")
+        """True for a stream of events."""
+        self.is_readable = status in SUCCESS_STATUSES and not self.encoding
+        """True for a success whose bytes are not compressed."""
         self._target = target
         self._metrics = metrics
         self._source = source
@@ -105,16 +109,6 @@ class Reply:
             self._redactor = Redactor(list_key_encodings(target.key))
             if self.encoding and status not in BODILESS_STATUSES:
                 self._withhold()
-
-    @property
-    def is_readable(self) -> bool:
-        """True for a success whose bytes are not compressed."""
-        return self.status in SUCCESS_STATUSES and not self.encoding
-
-    @property
-    def is_stream(self) -> bool:
-        """True for a stream of events."""
-        return self.content_type.startswith("text/event-stream")
 
     def _withhold(self) -> None:
         """Replace a body that is compressed against the proxy's request: it cannot be searched for the key."""

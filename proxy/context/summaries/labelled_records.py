@@ -25,7 +25,7 @@ _LONG = 300
 """Characters above which a line is a text and no field."""
 _FIELD = re.compile(r"""\s*(?:[-*]\s+)?["']?[A-Za-z_][\w .()/-]{0,40}["']?\s*[:=]\s*(?=\S)(?!//)""")
 _CELL_END = re.compile(r" *\| *| {2,}|\t")
-"""What parts the cells of a table's row."""
+"""Separator of the cells in a row of a table."""
 _CELL_CHARS = 81
 """Characters above which a cell is a text."""
 
