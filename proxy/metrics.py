@@ -84,7 +84,7 @@ class LabelledHistogram(_SeriesByLabels, Histogram):
 
 
 class Metrics:
-    """All metrics, one attribute each. known: label values that always count, by limit_label: the upstreams, the
+    """All metrics, one attribute each. known_labels: label values that always count, by limit_label: the upstreams, the
     routes."""
 
     def __init__(self, known_labels: Mapping[str, Iterable[str]] | None = None) -> None:

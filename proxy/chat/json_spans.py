@@ -56,7 +56,7 @@ class Member(msgspec.Struct, frozen=True, gc=False):
 
 def find_members(raw: bytes, max_members: int | None = None) -> list[Member] | None:
     """The members of the JSON object `raw` in their order; None if the spans are not certain. Raises NotManaged if
-    there are more than `most`, before the walk.
+    there are more than `max_members`, before the walk.
 
     The spans come from a walk of the text in parallel with msgspec's decoding. Each key and each value must stand where
     the walk expects it. A duplicate key, which a decoder folds away, breaks the walk.
@@ -102,7 +102,7 @@ def find_members(raw: bytes, max_members: int | None = None) -> list[Member] | N
 
 def find_elements(raw: bytes, max_elements: int | None = None) -> list[tuple[int, int]] | None:
     """The (start, end) spans of the elements of the JSON array `raw`, or None if it is no array. Raises NotManaged if
-    there are more than `most`, before the walk."""
+    there are more than `max_elements`, before the walk."""
     try:
         values = _ARRAY.decode(raw)
         if max_elements is not None and len(values) > max_elements:
@@ -279,7 +279,7 @@ def count_marks(piece: bytes) -> int:
 
 
 def count_values(body: bytes, stop_after: int) -> int:
-    """The count of `count_marks` without the marks in texts. Counting stops soon after `enough`."""
+    """The count of `count_marks` without the marks in texts. Counting stops soon after `stop_after`."""
     return _Walk(body).count(len(body), stop_after)
 
 

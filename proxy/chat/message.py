@@ -83,7 +83,7 @@ class Message:
         object.__setattr__(self, "is_result", self.role in ("tool", "function"))
 
     def derive(self, compute: Callable[[Message], T], key: Hashable = None) -> T:
-        """`fact(self)`, computed at the first call and stored under `key` (or under the function itself).
+        """`compute(self)`, computed at the first call and stored under `key` (or under the function itself).
 
         The function must be pure, and must either be long-lived or have a `key`. Raises what the caller's check
         raises (`checkpoint`).
@@ -138,8 +138,8 @@ class Request:
         prefix.
 
         compute: called with the number of messages that the stored result covers, and with that result (None if there
-        is none). `make` must not modify that result. owner: distinguishes callers whose results differ; only the last
-        owner's result is stored."""
+        is none). `compute` must not modify that result. owner: distinguishes callers whose results differ; only the
+        last owner's result is stored."""
         begin, found = self.read_memo(name, owner)
         if found is None or begin < len(self.messages):
             found = compute(begin, found)
@@ -157,7 +157,7 @@ class Request:
         return (len(before), found) if is_known else (0, None)
 
     def find_indices(self, name: str, predicate: Callable[[Message], bool]) -> list[int]:
-        """The indices of the messages for which `fits` is true. name: the memo's key for this question."""
+        """The indices of the messages for which `predicate` is true. name: the memo's key for this question."""
         messages = self.messages
         return self.memo(
             name,
@@ -185,7 +185,7 @@ class PrefixCache:
     memo_values: dict[Hashable, Any] = field(default_factory=dict)
     """The memo of the request."""
     value_count: int = 0
-    """Upper bound of the number of JSON values in `text`; 0: not counted (`json_spans.SizeLimits`)."""
+    """Upper bound of the number of JSON values in `body_prefix`; 0: not counted (`json_spans.SizeLimits`)."""
     keys_tenant: str | None = None
     """The tenant for which `keys` holds the messages' chain keys."""
     keys: tuple[bytes, ...] = ()

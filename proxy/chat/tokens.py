@@ -115,10 +115,6 @@ class TokenCounter:
             total += PER_CALL + self.count_text(call.name) + self.count_text(call.arguments)
         return total
 
-    def count_replacement(self, message: Message, text: str) -> int:
-        """Tokens of a text that replaces the message's own text, counted once per message and text."""
-        return message.derive(lambda _: PER_MESSAGE + self.count_text(text), (self, text))
-
     def has_count(self, message: Message) -> bool:
         """True if the message has been counted before, so that asking is free."""
         return self in message.derived_values

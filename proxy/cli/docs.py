@@ -105,7 +105,7 @@ class MissingSource(Exception):
 
 def render_table(name: str, commands: Any) -> str:
     """Return a table in Markdown. commands: the whole command line, as typer made it (its types are private). Raises
-    NoSource if the source of the table is missing."""
+    MissingSource if the source of the table is missing."""
     made = {
         "settings": _settings, "stages": _stages, "injections": _injections, "metrics": _metrics, "routes": _routes,
         "errors": _list_errors,

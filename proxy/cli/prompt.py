@@ -20,7 +20,7 @@ from proxy.cli.terminal import (
 
 
 def render_prompt(found: Any) -> Text:
-    """Render a ShownPrompt: its figures, then every message in full."""
+    """Render a PromptDetails: its figures, then every message in full."""
     text = Text()
     text.append(f"{escape_controls(found['session'])}", "bold")
     which = f"exchange {found['exchange']}" if found["exchange"] else "the next prompt"
@@ -49,7 +49,7 @@ def render_prompt(found: Any) -> Text:
 
 
 def print_outline(found: Any) -> None:
-    """Print a ShownPrompt with one line per message."""
+    """Print a PromptDetails with one line per message."""
     out = make_console()
     before, after = format_number(found["tokens_before"]), format_number(found["tokens_after"])
     out.print(
@@ -79,7 +79,7 @@ def _describe_page(found: Any) -> str:
 
 
 def render_message(message: Any) -> Text:
-    """Render a ShownMessage in full. A message that is left out is shown with the reason and its content."""
+    """Render a PromptMessage in full. A message that is left out is shown with the reason and its content."""
     text = Text()
     text.append(escape_controls(message["role"]), f"bold {ROLE_STYLES.get(message['role'], '')}".strip())
     if message.get("id"):

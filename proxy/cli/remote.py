@@ -68,13 +68,13 @@ class AdminClient:
     """Timeout for an answer."""
 
     def request(self, method: str, path: str, body: Any = None, **query: object) -> Any:
-        """Send a request with a JSON body, and return the JSON answer. Raises Refused and Unreached."""
+        """Send a request with a JSON body, and return the JSON answer. Raises RemoteRefused and RemoteUnreachable."""
         raw = None if body is None else json.dumps(body).encode()
         return self.send_body(method, path, raw, "application/json", **query)
 
     def send_body(self, method: str, path: str, raw: bytes | None, kind: str, **query: object) -> Any:
-        """Send a request with a body of the media type `kind`, and return the JSON answer. Raises Refused and
-        Unreached."""
+        """Send a request with a body of the media type `kind`, and return the JSON answer. Raises RemoteRefused
+        and RemoteUnreachable."""
         with self._open_answer(method, path, raw, {"content-type": kind}, query) as answer:
             text = answer.read()
         try:
@@ -102,15 +102,15 @@ class AdminClient:
                 return
 
     def find_session_path(self, name: str) -> str:
-        """Return the path of a session. `-` stands for the session used last. Raises Refused if there is no session
-        yet."""
+        """Return the path of a session. `-` stands for the session used last. Raises RemoteRefused if there is no
+        session yet."""
         if name != "-":
             # `name` is never an address already, so a name that begins with ~ is written as an address.
             return f"/api/sessions/{quote(write_address(name), safe='~')}"
         return f"/api/sessions/{quote(self.find_newest_session(), safe='~')}"
 
     def check_tenant(self) -> None:
-        """Raise Refused if a tenant is named that has no session."""
+        """Raise RemoteRefused if a tenant is named that has no session."""
         if self.tenant and self.tenant not in self.list_tenants():
             raise RemoteRefused(
                 404, f"no tenant {self.tenant!r} has a session.", "Without --tenant, `sessions list` names them."
@@ -121,7 +121,7 @@ class AdminClient:
         return [one["tenant"] for one in replace(self, tenant="").list_items("/api/tenants")]
 
     def find_newest_session(self) -> str:
-        """Return the address of the session used last. Raises Refused if there is no session yet."""
+        """Return the address of the session used last. Raises RemoteRefused if there is no session yet."""
         newest = self.request("GET", "/api/sessions", limit=1)["items"]
         if not newest:
             raise RemoteRefused(404, "there is no session yet.", "Send a request through the proxy first.")
@@ -254,7 +254,7 @@ class RemoteCommand:
     """True if the answer is printed as JSON."""
 
     def show(self, value: Any, print_value: Callable[[Any], object]) -> None:
-        """Print the value as JSON, or with `people`."""
+        """Print the value as JSON, or with `print_value`."""
         if self.json:
             terminal.print_json(value)
         else:
@@ -274,7 +274,8 @@ class RemoteCommand:
 
 
 def remote_command(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command, whose first parameter is an Asking, in the form that typer takes: with the shared options last.
+    """Return a command, whose first parameter is a RemoteCommand, in the form that typer takes: with the shared options
+    last.
 
     An error of the proxy, or an unreachable proxy, is printed on stderr and ends the command with its exit code.
     """
@@ -328,7 +329,7 @@ def shorten_tenant(tenant: str) -> str:
 def _complete_tenant(client: AdminClient) -> AdminClient:
     """Return the client with the whole name of its tenant, if the given name is the beginning of one hash alone.
 
-    Raises Refused if it is the beginning of several."""
+    Raises RemoteRefused if it is the beginning of several."""
     given = client.tenant.removesuffix("…")
     if not re.fullmatch(rf"[0-9a-f]{{{LEAST_HASH},31}}", given):
         return client

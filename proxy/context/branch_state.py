@@ -1,8 +1,8 @@
 """The memory of one branch between two requests, and its next value after a request and after an answer.
 
-A Session is a value: planning never changes it; `after_sending` and `after_answer` return the next one. Any replica can
-read its content back from the store, except the marks of the last prompt. These marks only serve to predict the content
-of the provider's cache.
+A BranchState is a value: planning never changes it; `after_sending` and `after_answer` return the next one. Any replica
+can read its content back from the store, except the marks of the last prompt. These marks only serve to predict the
+content of the provider's cache.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ class BranchState:
     """While a literal policy's edits are in force: the edits that are in force under any other policy; else None."""
 
     def for_policy(self, *, literal: bool) -> BranchState:
-        """The session as a policy sees it. Edits of literal policies do not concern other policies."""
+        """The state as a policy sees it. Edits of literal policies do not concern other policies."""
         if literal or self.lasting_edits is None:
             return self
         return replace(self, edits=self.lasting_edits, lasting_edits=None)
 
     def with_edits(self, plan: Plan) -> BranchState:
-        """The session with the plan's edits in force."""
+        """The state with the plan's edits in force."""
         return replace(self, edits=plan.edits, lasting_edits=self._find_lasting_edits(plan))
 
     def _find_lasting_edits(self, plan: Plan) -> Mapping[bytes, Edit] | None:
@@ -143,7 +143,7 @@ class BranchState:
         return self.cache_miss_streak >= CACHE_MISS_LIMIT and not self.cache_hit_seen
 
     def after_sending(self, plan: Plan, now: float, *, has_breakpoints: bool = False) -> BranchState:
-        """The session after the plan's bytes have gone out. has_breakpoints: with the plan's breakpoints."""
+        """The state after the plan's bytes have gone out. has_breakpoints: with the plan's breakpoints."""
         return replace(
             self,
             edits=plan.edits,
@@ -165,7 +165,7 @@ class BranchState:
     def after_answer(
         self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None, answered_tip: bytes | None = None
     ) -> BranchState:
-        """The session after an answer has ended.
+        """The state after an answer has ended.
 
         cached: None if the upstream reported no count, which proves nothing. answered_tip: the chain key of the
         request's newest message, if the model was asked for its state and has answered with text. An answer with calls
@@ -192,7 +192,7 @@ class BranchState:
         return StateRequest(count_losses(self.edits), before, head)
 
     def rewind(self, tip: bytes) -> BranchState:
-        """The session as it was before the request, if that request comes again.
+        """The state as it was before the request, if that request comes again.
 
         tip: the chain key of the request's newest message. The question for a state is open again. States of answers
         from which the client did not continue are left out.
@@ -204,7 +204,7 @@ class BranchState:
         return replace(self, last_state_request=StateRequest(), states=states)
 
     def fork(self, shared_keys: Sequence[bytes], client_keys: Container[bytes] | None = None) -> BranchState:
-        """The session of a branch that leaves this one, with the facts about the shared messages only.
+        """The state of a branch that leaves this one, with the facts about the shared messages only.
 
         client_keys: keys of the client's messages. An edit of a message that is not among them is kept too, because
         hidden messages stand among the shared ones. None: there are no hidden messages."""

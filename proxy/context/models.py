@@ -132,9 +132,9 @@ def read_models(
 ) -> tuple[Model, ...]:
     """The models of a `[models]` table, in file order.
 
-    partial: the rows are an operator's, and are laid over the entries that come after them. source: the file. line:
-    gives the line of a key in the file. Raises ConfigError for an unknown key, or for a value of a wrong kind or out of
-    bounds.
+    partial: the rows are an operator's, and are laid over the entries that come after them. source: the file.
+    find_line: gives the line of a key in the file. Raises ConfigError for an unknown key, or for a value of a wrong
+    kind or out of bounds.
     """
     known = [f.name for f in fields(Model) if f.name not in NON_SETTING_FIELDS]
     found = []

@@ -16,7 +16,7 @@ from proxy.context.policy import Policy
 from proxy.context.stage import Injection, Stage, When, apply_settings
 
 NAME = "operator"
-"""The stage's name in edits and notes: the name of its module."""
+"""The stage's name in edits and notes."""
 ForcedAction = Literal["", "prune", "compress"]
 
 

@@ -53,8 +53,6 @@ class ResultLookup:
     """The index of the message with the call."""
     canonical_call: str
     """The call in canonical form."""
-    argument_texts: frozenset[str]
-    """The short texts in the arguments of the call."""
 
 
 @dataclass(slots=True)
@@ -71,14 +69,6 @@ class ResultLookups:
     def copy(self) -> ResultLookups:
         """A copy with the same content, to be continued."""
         return ResultLookups({**self.by_result}, Counter(self.return_counts), {**self.by_key})
-
-
-@dataclass(frozen=True, slots=True)
-class Experience:
-    """Counts of one sort of result: how many results were cut, and how many of these were fetched again."""
-
-    cut: int = 0
-    refetched: int = 0
 
 
 def find_result_lookups(view: View) -> ResultLookups:
@@ -105,7 +95,7 @@ def find_result_lookups(view: View) -> ResultLookups:
 def _note(found: ResultLookups, n: int, call: Call, source: ResultSource, calling: int) -> None:
     sort = call.name if source.action in ("other", "recalls") else f"{call.name} {source.action}"
     keys = find_call_keys(call)
-    found.by_result[n] = ResultLookup(sort, calling, source.canonical_call, keys)
+    found.by_result[n] = ResultLookup(sort, calling, source.canonical_call)
     for key in keys:
         old = found.by_key.get(key)
         is_shared = old is not None and (old == SHARED or found.by_result[old].canonical_call != source.canonical_call)

@@ -135,7 +135,7 @@ class Ask:
     """A question that only a model can answer. Pure code never asks: the caller asks and calls again, or does not."""
 
     kind: str
-    """summary, reflection or state."""
+    """summary or reflection."""
     prompt: str
     """The whole question."""
     message_keys: tuple[bytes, ...] = ()
@@ -180,7 +180,7 @@ class History:
     """Facts that the messages of a request give by themselves. They are taken over from the last request for a shared
     prefix.
 
-    Nothing in a Ground changes after it was handed out, except that `facts` and `applied` are filled.
+    Nothing in a History changes once handed out, except that `memo_values` and `edited_history` are filled.
     """
 
     messages: tuple[Message, ...]
@@ -207,7 +207,7 @@ class History:
 
 @dataclass(slots=True, eq=False)
 class EditedHistory:
-    """The first `count` messages with the branch's edits applied."""
+    """The first `message_count` messages with the branch's edits applied."""
 
     message_count: int
     branch_edits: Mapping[bytes, Edit]
@@ -276,8 +276,8 @@ class RewriteInputs:
 class View:
     """The conversation as it would go out now, old edits applied.
 
-    `messages`, `keys`, `tokens`, `whole`, `request_counts`, `strategies` and `is_result` have one entry for each
-    message."""
+    `messages`, `keys`, `tokens`, `original_tokens`, `request_counts`, `strategies` and `is_result` have one entry for
+    each message."""
 
     request: Request
     messages: tuple[Message, ...]
@@ -322,13 +322,13 @@ class View:
     times: Sequence[float] = ()
     """Time at which each message was first seen, in seconds."""
     state: str | None = None
-    """The newest STATE block, as `Session.state`."""
+    """The newest STATE block, as `BranchState.state`."""
     helper_answers: Mapping[str, str] = field(default_factory=dict)
     """Answers of a helper model, by the id of the Ask (`BranchState.helper_answers`)."""
     note_counts: Mapping[str, int] = field(default_factory=dict)
     """Count of each kind of note when it was last given (`BranchState.note_counts`)."""
     pins: frozenset[bytes] = frozenset()
-    """Chain keys of messages that must stay (`Session.pins`)."""
+    """Chain keys of messages that must stay (`BranchState.pins`)."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Values of the request's x-context-* headers, by the rest of the header's name in small letters."""
     retrieved_texts: Sequence[RetrievedText] = ()
@@ -361,7 +361,7 @@ class View:
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def compute_once(self, name: object, compute: Callable[[], T]) -> T:
-        """Return the value of `make`, computed once for a View. A stage and its asks and notes share it. name:
+        """Return the value of `compute`, computed once for a View. A stage and its asks and notes share it. name:
         hashable."""
         if name not in self._made:
             self._made[name] = compute()
@@ -369,7 +369,7 @@ class View:
         return made
 
     def memo(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
-        """Return a value that `make` computes from the messages alone, incrementally.
+        """Return a value that `compute` computes from the messages alone, incrementally.
 
         compute: called with the number of messages at the front that an earlier request covered, and with the value for
         them. It returns the value for all messages, and does not change the value it was given. owner: the asker, if

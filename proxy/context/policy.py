@@ -94,9 +94,9 @@ class Policy:
     def find_window(self, model: Model, learned_window: int | None = None) -> int | None:
         """The model's window in tokens as this policy sees it, None if it is unknown.
 
-        The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `named`. Next come
-        `named`, the model's window, and the policy's window for unknown models. learned_window: the window that the
-        upstream has named; the upstream knows it better."""
+        The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `learned_window`. Next
+        come `learned_window`, the model's window, and the policy's window for unknown models. learned_window: the
+        window that the upstream has named; the upstream knows it better."""
         own = model.own.get(self.name, {}).get("window")
         if isinstance(own, int) and own:
             return min(own, learned_window or own)

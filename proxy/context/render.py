@@ -1,6 +1,7 @@
 """Outgoing bytes of each message from the decisions. An untouched message goes out as the slice that came in.
 
-`render_prompt` renders the whole prompt, checks it against the rules, and predicts its cached prefix."""
+`render_prompt` renders the prompt and checks it against the rules. `predict_cached_tokens` predicts its cached prefix.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Rendering:
     __slots__ = ("marks", "outs", "places", "raws", "sizes")
 
     def __init__(self, prefix: Rendering | None = None) -> None:
-        """Make an empty rendering, or a copy of `front` to continue."""
+        """Make an empty rendering, or a copy of `prefix` to continue."""
         self.raws: list[bytes] = [*prefix.raws] if prefix else []
         self.marks: list[bytes] = [*prefix.marks] if prefix else []
         self.sizes: list[int] = [*prefix.sizes] if prefix else []
@@ -183,7 +184,7 @@ def render_prompt(
 def _check_rules(
     seen: View, without: Rendering, made: Rendering, model: Model, inserts: Mapping[int, Sequence[Insert]]
 ) -> None:
-    """Check the same as `rules.check`, incrementally.
+    """Check the same as `validate.check`, incrementally.
 
     Among the inserts, only a message of the proxy at the end can break a rule of order. System prompts, prompts and
     results have a text already."""

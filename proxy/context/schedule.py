@@ -54,9 +54,9 @@ def when_it_pays(
 
     For a batch that begins at message j, the price is the extra cost of this request with the edits. A token that has
     to be written again costs `w`, and a token that is still served costs `r`. The rent of the batch counts each request
-    since a proposal became possible: `r` for each token that it saves, less the loss. A batch qualifies if its rent,
-    times `rent`, has reached its price. Of these batches, the one with the most rent left over is taken. A price of
-    zero or less (a cold cache, or a prefix that the client moved) is always paid.
+    since a proposal became possible: `r` for each token that it saves, less its fault cost. A batch qualifies if its
+    rent, times `rent`, has reached its price. Of these batches, the one with the most rent left over is taken. A price
+    of zero or less (a cold cache, or a prefix that the client moved) is always paid.
 
     payback: the time within which the savings have to repay the price, as a share of the requests so far; 0: no such
     test. Tool definitions that come with the first edit are part of its price, and so is the prefix that they move.
@@ -64,7 +64,7 @@ def when_it_pays(
     those lines back. Riders go along behind the first edit of a batch and do not count.
 
     fault_cost: the expected cost of page faults in one request after the edit. A proposal that saves no more than its
-    loss is left out.
+    fault cost is left out.
 
     eager: a result that was sent once has nothing behind it in the cache yet, and its edit will never be cheaper. So a
     batch that begins with such a result does not wait for its rent. The savings within the payback time count instead.

@@ -44,7 +44,7 @@ class RuleChecker:
         self._order: dict[str, str] = {}
 
     def extend(self, messages: Sequence[OutgoingMessage]) -> RuleChecker:
-        """A new walk that continues over these messages."""
+        """A new check that continues over these messages."""
         if not messages:
             return self
         walk = RuleChecker(self.model)

@@ -206,7 +206,7 @@ def count_answer_tokens(request: Request, model: Model, window: int) -> int:
 # prefix do not disturb each other, even in two threads.
 
 
-_NOTE = "ground"
+_HISTORY_MEMO = "history"
 
 
 def build_history(
@@ -214,7 +214,7 @@ def build_history(
 ) -> History:
     """The facts that the request's messages give by themselves. observation: see `Policy`."""
     messages, keys = request.messages, tuple(keys)
-    known: History | None = request.memo_values.get(_NOTE)
+    known: History | None = request.memo_values.get(_HISTORY_MEMO)
     if known is None or not (
         known.token_counter is token_counter
         and known.observation is observation
@@ -224,7 +224,7 @@ def build_history(
         known = None
     elif len(messages) == len(known.messages):
         return known
-    extended = request.memo_values[_NOTE] = _extend_history(request, keys, token_counter, observation, known)
+    extended = request.memo_values[_HISTORY_MEMO] = _extend_history(request, keys, token_counter, observation, known)
     return extended
 
 
@@ -274,7 +274,7 @@ def _extend_history(
 def _groups(
     request: Request, keys: tuple[bytes, ...], observation: re.Pattern[str] | None, known: History | None
 ) -> list[Group]:
-    """The groups of the client's request if no message was added or left out. Its own note of groups is not changed."""
+    """The groups of the client's request if no message was added or left out. The memo itself is not changed."""
     count, found = request.read_memo(group.GROUPS_MEMO, (keys[0], observation))
     if found is not None and count == len(request.messages):
         groups: list[Group] = found

@@ -1,4 +1,4 @@
-"""Wire formats, one folder each. No room but this one, `stream` and `web` knows a wire field by name. Pure.
+"""Wire formats, one folder each: their requests, their rules and their answers. Pure.
 
 `read_stored_message` reads a stored message by the strategy that it was stored with.
 """

@@ -1,6 +1,6 @@
 """The contract of a dialect: one wire format, read into chat-completions messages and written back.
 
-All rooms above work on canonical messages in the form of chat completions. A dialect reads a body of its wire format
+All packages above work on canonical messages in the form of chat completions. A dialect reads a body of its wire format
 into these messages and writes the messages that a plan has changed back into the body. Every byte that no change
 concerns stays the client's.
 

@@ -195,11 +195,11 @@ class EventBus:
     def subscribe(
         self, event_filter: EventFilter, after_id: int | None = None, *, is_persistent: bool = False
     ) -> Listener:
-        """Add a listener. With `after`, it begins behind the event of that id; 0 begins with all events in the ring.
+        """Add a listener. With `after_id`, it begins behind the event of that id; 0 begins with all events in the ring.
         is_persistent: a listener of the process itself, which does not count and which `close` leaves open. Raises
         TooMany at the limit. Call `unsubscribe` at the end."""
         if not is_persistent and sum(not one.is_persistent for one in self._listeners) >= self._limits.listeners:
-            raise TooMany("as many listen to events as may", hint="See events.listeners.")
+            raise TooMany("the limit of event listeners is reached", hint="See events.listeners.")
         backlog = [] if after_id is None else [item for item in self._ring if item.id > after_id and event_filter(item)]
         gap = after_id is not None and 0 < after_id < self._newest_dropped_id
         made = Listener(

@@ -27,8 +27,8 @@ MAX_CHARS = 16_000
 async def load_vectors(
     services: Services, tenant: str, session: str, texts_by_form: Mapping[bytes, str], headers: Headers | None = None
 ) -> dict[bytes, tuple[float, ...]]:
-    """Return the vectors of these texts by the form of their message, for as many as are available. Never raises on
-    purpose.
+    """Return the vectors of these texts by the form of their message, for as many as are available. An error of the
+    store or of the upstream gives fewer vectors.
 
     It waits for the upstream, up to `helper.timeout_s` for each batch, so a request runs it in its own task. headers:
     the headers of the client's request, used if the upstream has no key in the settings."""

@@ -205,9 +205,9 @@ class _Ingested(NamedTuple):
     other: dict[int, bytes]
     """The messages that came in another form than the first stored one, by position."""
     parent: bytes
-    """The key and number of the last message in the chain."""
+    """The chain key of the last message in the chain."""
     position: int
-    """The key and number of the last message in the chain."""
+    """The number of messages in the chain, which is the position of the next one."""
     reached: bool
     """An answer of the proxy is among the messages."""
 

@@ -30,6 +30,7 @@ from proxy.context.policy import Policy, ScheduleName
 from proxy.errors import StoreUnavailable
 from proxy.exchange import embeddings, exchange_rows
 from proxy.exchange.dialect import COMPLETIONS, Dialect
+from proxy.exchange.header_warnings import YES
 from proxy.exchange.services import Headers, LearnedWindow, Services
 from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
@@ -49,9 +50,8 @@ from proxy.upstream.client import Target
 
 MAX_HITS = 8
 """Limit on the messages and summaries that a search returns: more than any policy quotes."""
-NAMES = 1000
+MAX_NAMES = 1000
 """Model names whose entry is remembered."""
-_YES = ("1", "true", "yes", "on")
 
 
 def find_policy(
@@ -68,7 +68,7 @@ def look_up_model(services: Services, name: str) -> Model:
     remembered."""
     found = services.models_by_name.get(name)
     if found is None:
-        if len(services.models_by_name) >= NAMES:
+        if len(services.models_by_name) >= MAX_NAMES:
             services.models_by_name.clear()
         found = services.models_by_name[name] = find_model(services.models, name)
     return found
@@ -127,7 +127,7 @@ def find_task(turn: Turn) -> Task | None:
 
 def pin_task(turn: Turn, found: Task | None) -> None:
     """`x-context-pin: true` pins the last user message: no policy edits it from now on (FEATURES.md E7)."""
-    if found is None or turn.options.get("pin", "").lower() not in _YES:
+    if found is None or turn.options.get("pin", "").lower() not in YES:
         return
     branch, chain_key = turn.located.branch, turn.keys[found[0]]
     if chain_key not in branch.state.pins:
@@ -348,8 +348,8 @@ async def reload(services: Services, tenant: str, session: str) -> StoredDecisio
 
 
 def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions, requested: str = "") -> Policy:
-    """Return the session's policy, with its settings and decisions. policy: used where the session names none. named:
-    the request's policy, which has priority over the session's."""
+    """Return the session's policy, with its settings and decisions. policy: used where the session names none.
+    requested: the request's policy, which has priority over the session's."""
     if decisions.is_empty:
         return policy
     if requested not in services.policies:

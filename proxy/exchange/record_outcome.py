@@ -405,7 +405,7 @@ class _GuardEvents:
         if not isinstance(error, Exception):
             return False
         self._services.metrics.internal_errors_total.labels(where="events").inc()
-        log.error("an event could not be told", exc_info=error)
+        log.error("an event could not be published", exc_info=error)
         return True
 
 
@@ -504,7 +504,7 @@ def _publish(services: Services, turn: Turn, kind: str, data: Mapping[str, Any])
 
 
 def _shorten_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the payload with long lists and long texts cut to their first NAMED items and SAID characters."""
+    """Return the payload with lists cut to their first MAX_LISTED items and texts to MAX_TEXT characters."""
     return {name: _shorten_value(value) for name, value in payload.items()}
 
 

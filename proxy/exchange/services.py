@@ -139,9 +139,9 @@ class Services:
     """Tools whose results the sessions of each tenant have fetched again."""
     now: Callable[[], float] = time.time
     learned_windows: dict[tuple[str, str], LearnedWindow] = field(default_factory=dict)
-    """Context windows that upstreams have named, by upstream and model (`windows`)."""
+    """Context windows that upstreams have named, by upstream and model (`lookups.find_window`)."""
     models_by_name: dict[str, Model] = field(default_factory=dict)
-    """Entries of `models` by the names that clients use; the last 1,000."""
+    """Entries of `models` by the names that clients use; at most 1,000."""
     breakpoint_support: dict[tuple[str, str], bool] = field(default_factory=dict)
     """By upstream and model: True if it took a prompt with cache breakpoints of the proxy, False if it refused one."""
     clearing_refused: set[tuple[str, str]] = field(default_factory=set)
@@ -155,12 +155,13 @@ class Services:
     idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
     """Branches that wait to be compressed ahead of their next request; the oldest first."""
     conversations_with_edits: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
-    """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
+    """(tenant, names of the client's tools) of conversations that came to edits, for `sessions.tool_offer`; the last
+    1,000."""
     histories: HistoryMemory = field(default_factory=HistoryMemory)
     """Histories that a request may name (`chains`)."""
     items: ItemMemory = field(default_factory=ItemMemory)
     """Items that a request may refer to (`item_references`)."""
     refused_encrypted: set[tuple[str, str]] = field(default_factory=set)
-    """(upstream, model) of those that refuse encrypted reasoning; the last 1,000."""
+    """(upstream, model) of those that refuse encrypted reasoning; at most 1,000."""
     logged_warnings: set[str] = field(default_factory=set)
     """Warnings that the log has already given (`header_warnings`)."""

@@ -140,7 +140,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     chain: Chain | None = None
     """The place in a chain of responses, as `Incoming.chain`."""
     client_marks: ClientMarks = NO_MARKS
-    """The cache breakpoints of the client's own."""
+    """The client's own cache breakpoints."""
     log_fields: dict[str, Any] = msgspec.field(default_factory=dict)
     """Fields of the request log, as `Incoming.log_fields`."""
     warnings: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_as_it_came(self) -> bool:
-        """True if the client's own bytes go out, or nothing but a part of the plan."""
+        """True if the plan does not go out whole: the client's own bytes go out, or only a part of it."""
         return self.prompt.observed or self.prompt.fallback is not None
 
     @property

@@ -17,7 +17,7 @@ from proxy.store.derived import NO_CONVERSATION, SpendingRow
 DAY_S = 86_400
 
 DOWN_OUTCOMES = frozenset({"unreachable", "timeout", "broken", "refused", "failed", "garbage"})
-"""Outcomes (see `upstream.asks.Told`) that say more about the helper than about the question."""
+"""Outcomes (see `helper_client.HelperAnswer`) that say more about the helper than about the question."""
 DOWN_AFTER = 3
 """Number of these outcomes in a row after which nothing is asked for `BREAK_S` seconds: not every request should meet
 the same failure."""

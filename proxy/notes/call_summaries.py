@@ -126,6 +126,6 @@ def _count(text: str) -> str | None:
 
 
 def shorten_to_line(text: str, max_chars: int) -> str:
-    """The text on one line, at most `most` characters of it."""
+    """The text on one line, at most `max_chars` characters of it."""
     flat = " ".join(text[: 4 * max_chars].split())
     return flat if len(flat) <= max_chars else flat[: max_chars - 3].rstrip() + "..."

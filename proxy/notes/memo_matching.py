@@ -128,7 +128,7 @@ def select_memos(
 
     The worth of a word or tag is its rarity: log(1 + number of memos / number of memos with the word). A word that more
     than half of the memos have is worth nothing; stop words are left out. A memo fits if the text contains a whole tag,
-    `least` of its words, or one rare, distinctive word. So one common word by chance selects no memo.
+    `min_words` of its words, or one rare, distinctive word. So one common word by chance selects no memo.
     """
     asked = frozenset(_words(text[:MAX_TOPIC_CHARS]))
     bags = [_find_memo_words(memo.content, memo.tags) for memo in memos]

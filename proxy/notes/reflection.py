@@ -179,7 +179,7 @@ def build_report(
     """The record of an iteration.
 
     timestamp: Unix time of the results. finished_calls: for each call its result, the result's public id, its
-    relevance, its number in the reflection, its outcome. seconds: from the answer with the calls to `at`."""
+    relevance, its number in the reflection, its outcome. seconds: from the answer with the calls to `timestamp`."""
     thought = _remove_surrogates(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(

@@ -21,7 +21,7 @@ class ScratchpadTooLong(ValueError):
 
 
 def replace_text(content: str, max_chars: int) -> str:
-    """The text that replaces the scratchpad. Raises TooLong if it has more than `most` characters."""
+    """The text that replaces the scratchpad. Raises ScratchpadTooLong above `max_chars` characters."""
     text = content.strip()
     if len(text) > max_chars:
         raise ScratchpadTooLong(len(text), max_chars)
@@ -29,7 +29,8 @@ def replace_text(content: str, max_chars: int) -> str:
 
 
 def append_text(current: str, content: str, max_chars: int) -> str:
-    """The old text and, on a new line, the added text. Raises TooLong if both have more than `most` characters."""
+    """The old text and, on a new line, the added text. Raises ScratchpadTooLong if both exceed `max_chars`
+    characters."""
     return replace_text(f"{current.rstrip()}\n{content.strip()}" if current.strip() else content, max_chars)
 
 

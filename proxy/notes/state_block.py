@@ -11,8 +11,7 @@ that answers with CRLF read alike.
 
 `find_blocks` and `split_blocks` read a whole text. `proxy.stream.block_filter` follows the same grammar as a text
 arrives. So every question about a line is answered here, once, and has a bounded answer. A heading has at most
-`MAX_HEADING_CHARS` characters,
-and a code fence begins within the first `FENCE_WINDOW` characters of its line.
+`MAX_HEADING_CHARS` characters, and a code fence begins within the first `FENCE_WINDOW` characters of its line.
 
 Other blocks (`reflection`) are only looked for in answers to a prompt that asked for them. Their heading must be
 written exactly as in that prompt. They end before the next heading of level 1 to 3, and text may follow them.
@@ -148,13 +147,13 @@ def is_section_heading(line: str) -> bool:
 
 
 def is_block_end(line: str, block_heading: str) -> bool:
-    """True if a whole line ends the block `inside`. The line is outside a code fence and no heading of a block. The
-    fields of a STATE block may be headings."""
+    """True if a whole line ends the block of `block_heading`. The line is outside a code fence and no heading of a
+    block. The fields of a STATE block may be headings."""
     return is_section_heading(line) and not (block_heading == HEADING and _FIELD_HEAD.match(line))
 
 
 def must_end_block(head: str, block_heading: str) -> bool:
-    """True if a line that begins with `head` ends the block `inside`, whatever follows `head`."""
+    """True if a line that begins with `head` ends the block of `block_heading`, whatever follows `head`."""
     return _SURE_ENDER.match(head) is not None and not (block_heading == HEADING and _may_be_field(head))
 
 
@@ -171,7 +170,7 @@ def read_fence_opening(line: str) -> str:
 
 
 def is_fence_end(line: str, mark: str, length: int) -> bool:
-    """True if a line closes a code fence that was opened by `run` characters `mark`."""
+    """True if a line closes a code fence that was opened by `length` characters `mark`."""
     marks = line.lstrip(" \t")
     if len(line) - len(marks) >= FENCE_WINDOW:
         return False

@@ -68,7 +68,7 @@ class ReplayTotals:
         self.why.update(other.why)
 
     def compute_cost(self, prices: PricePair, output_price: float) -> float:
-        """Return the cost of the prompts, and of STATE blocks at `output` per token."""
+        """Return the cost of the prompts, and of STATE blocks at `output_price` per token."""
         w, r = prices
         return w * (self.prompt - self.cached) + r * self.cached + output_price * self.written
 
@@ -145,7 +145,7 @@ class PromptScorer:
 
     def _fetch(self, again: int, size: int) -> None:
         """Add the cost of fetching again. The agent reads its prompt again, writes a call, gets the messages and
-        carries them for AT_HAND requests."""
+        carries them for FETCH_LIFETIME requests."""
         output = self._scale.output_price
         for n, (w, r) in enumerate(self._scale.prices):
             self.totals.fetching[n] += (

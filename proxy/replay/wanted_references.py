@@ -26,7 +26,7 @@ class Reference:
     holder: int
     """The number of the last earlier message that holds it."""
     far: bool
-    """True if it was last seen more than FAR messages before."""
+    """True if it was last seen more than FAR_MESSAGES messages before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ class WantedReferences:
 
 
 def _find_previous(at: Sequence[int], n: int) -> tuple[int, bool] | None:
-    """Return (the last of these positions before n, True if it is more than FAR back), or None if there is none."""
+    """Return (the last of these positions before n, True if it is more than FAR_MESSAGES back), or None if there is
+    none."""
     found = bisect_left(at, n)
     return (at[found - 1], n - at[found - 1] > FAR_MESSAGES) if found else None
 

@@ -90,7 +90,7 @@ __all__ = [
     "load_settings",
     "mask_password",
 ]  # fmt: skip
-"""Names of this module, and of the sections in sections.py: users of the settings need not know that module."""
+"""Names of this module, and of the sections in model.py: users of the settings need not know that module."""
 
 ENV_PREFIX = "CONTEXT_PROXY_"
 """Prefix of environment variables. The key's path follows in capitals, its parts joined by two underscores."""

@@ -127,7 +127,7 @@ def working_branch_args(row: WorkingBranchRow) -> tuple[Any, ...]:
 
 
 def side_branches_args(row: WorkingBranchRow) -> tuple[Any, ...]:
-    """The arguments of LEAVE_BESIDE. The first position is 0, and the answer follows the request."""
+    """The arguments of MARK_SIDE_BRANCHES. The first position is 0, and the answer follows the request."""
     return (row.tenant, row.session, row.branch, row.system, row.short)
 
 
@@ -153,7 +153,7 @@ class BranchStore(Protocol):
         ...
 
     def try_lock(self, work: str) -> AbstractAsyncContextManager[bool]:
-        """Lock for the work named `what`, across all replicas. The context manager gives True if the caller holds the
+        """Lock for the work named `work`, across all replicas. The context manager gives True if the caller holds the
         lock; others get False until it is released. Raises StoreUnavailable if the lock cannot be asked for."""
         ...
 

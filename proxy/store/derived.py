@@ -78,7 +78,7 @@ class IterationRow(Struct, frozen=True, gc=False):
     """The `HelperAnswerRow` that reflects on the iteration, "" for none."""
     created_at: float
     body: bytes
-    """JSON (`memory.reflection.Iteration`), without the reflection."""
+    """JSON (`notes.reflection.IterationReport`), without the reflection."""
 
 
 class IterationRecord(IterationRow, frozen=True, kw_only=True):

@@ -84,12 +84,12 @@ def _message(row: EraseMessageRow) -> tuple[Any, ...]:
 
 
 def erase_form_args(row: EraseFormRow) -> tuple[Any, ...]:
-    """The arguments of BLANK_FORM."""
+    """The arguments of ERASE_FORM."""
     return (row.body, row.tenant, row.session, row.form)
 
 
 def erase_round_args(row: EraseRoundRow) -> tuple[Any, ...]:
-    """The arguments of BLANK_ROUND."""
+    """The arguments of ERASE_ROUND."""
     return (row.body, row.tenant, row.session, row.key)
 
 
@@ -100,4 +100,4 @@ ERASE_STATEMENTS: tuple[tuple[str, Callable[[EraseMessageRow], tuple[Any, ...]]]
     (ERASE_EDITS, _edits),
     (ERASE_MESSAGE, _message),
 )
-"""Every statement of a BlankRow with the function that makes its arguments, in the order of execution."""
+"""Every statement of an EraseMessageRow with the function that makes its arguments, in the order of execution."""

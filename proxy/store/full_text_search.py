@@ -5,9 +5,9 @@ session that is never searched costs neither time nor space. On SQLite the index
 own. Its texts are those of the messages and edits, read through a view. On PostgreSQL a tsvector column takes its
 place.
 
-A script without blanks between its words is indexed and searched by pairs of characters (`memory.words`). The words of
-a text in such a script are stored as they were indexed. A row must be removed from the index with the same words with
-which it was added.
+A script without blanks between its words is indexed and searched by pairs of characters (`notes.topic_words`). The
+words of a text in such a script are stored as they were indexed. A row must be removed from the index with the same
+words with which it was added.
 
 One index holds all sessions. So every text in it begins with a word that names its tenant and session, and every search
 asks for that word. The results are compared with the tenant and session once more.
@@ -198,7 +198,7 @@ def split_into_pairs(text: bytes | None) -> str | None:
 
 
 def old_form_args(row: IndexRow) -> tuple[str, ...]:
-    """The arguments of DROP_EARLIER."""
+    """The arguments of DROP_OLD_FORM."""
     return (row.tenant, row.session, row.tenant, row.session)
 
 

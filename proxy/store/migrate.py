@@ -31,8 +31,8 @@ class DamagedDatabase(StoreRefused):
 
 
 async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> int:
-    """Run the missing migrations and return their number. Raises StoreRefused, or Damaged if the file itself is at
-    fault."""
+    """Run the missing migrations and return their number. Raises StoreRefused, or DamagedDatabase if the
+    file itself is at fault."""
     connection = await aiosqlite.connect(build_uri(path), uri=True, isolation_level=None, timeout=1.0)
     try:
         return await _migrate(connection, path, migrations)

@@ -144,7 +144,7 @@ STILL_IDLE = "SELECT 1 FROM sessions WHERE tenant = $1 AND session = $2 AND last
 
 
 def removal_args(row: RemovalStepRow) -> tuple[Any, ...]:
-    """The arguments of ERASE, or of ERASE_BRANCH."""
+    """The arguments of a statement of REMOVE_ROWS, or of REMOVE_BRANCH_ROWS."""
     place = (row.tenant, row.session)
     if row.branch is not None:
         return (*place, *place, *_branch_args(row.table, *place, row.branch), row.limit)

@@ -20,7 +20,7 @@ class RowReader(ABC):
 
 
 def split_into_chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
-    """The keys, deepest first, in lists of the sizes in CHUNKS, each filled up with its last key.
+    """The keys, deepest first, in lists of the sizes in CHUNK_SIZES, each filled up with its last key.
 
     The middle size comes first: a conversation that goes on is recognised by its last few dozen messages.
     """

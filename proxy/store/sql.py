@@ -19,7 +19,7 @@ import re
 from proxy.store.row_reader import expand_per_chunk
 
 MAX_HITS = 32
-"""Maximum number of hits of `find`: identity is decided among the deepest few."""
+"""Maximum number of hits of `find_chain_hits`: identity is decided among the deepest few."""
 
 
 INSERT_SESSION = """
@@ -184,7 +184,8 @@ FROM notes n WHERE n.tenant = $5 AND n.session = $6 AND n.branch = $7 AND length
 UNION ALL
 SELECT 'settings', s.settings, NULL, 0, '', '', '', NULL, 0, 0, '', 0.0, 0
 FROM sessions s WHERE s.tenant = $8 AND s.session = $9"""  # noqa: S608  put together from constants
-"""EDITS, NOTES and SETTINGS in one round trip. The edits come first: PostgreSQL takes the columns' types from them."""
+"""The newest edits, the notes and the settings in one round trip. The edits come first: PostgreSQL takes the columns'
+types from them."""
 
 LEFT_OUT = f"""
 SELECT m.tenant, m.session, m.key, m.parent, m.position, m.branch, m.role, m.group_id, m.body, m.form, m.call_id,

@@ -370,7 +370,7 @@ class WriteQueue:
 
 
 class StoreWriter(Protocol):
-    """A writer: takes the items from the spool's inbox, and settles them."""
+    """A writer: takes the items from the queue's `inbox`, and settles them."""
 
     commits: int
     trouble: str

@@ -1,9 +1,9 @@
 """Filter that withholds requested blocks (STATE, REFLECTION) from the client, and nothing else, while the text arrives.
 
-`BlockFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut. Before a block it
-holds back at most two newline characters and the beginning of one line. From a heading on it holds everything until it
-is known if that is a block. Text that is not a block goes to the client whole. The work is linear in the text, and the
-held data is bounded.
+`BlockFilter` is the twin of `notes.state_block.split_blocks`: it gives the same text however the answer is cut. Before
+a block it holds back at most two newline characters and the beginning of one line. From a heading on it holds
+everything until it is known if that is a block. Text that is not a block goes to the client whole. The work is linear
+in the text, and the held data is bounded.
 """
 
 from __future__ import annotations

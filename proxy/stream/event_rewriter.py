@@ -69,7 +69,7 @@ class EventRewriter:
         self._late: dict[int, SseEvent] = dict(previous._late) if previous else {}
         # By choice: the event whose text was held back last.
         self._hold = hold_text and self.round_answer is not None
-        self._said: dict[int, list[str]] = {}  # text of this round that waits, with `hold`
+        self._said: dict[int, list[str]] = {}  # text of this round that waits, with `hold_text`
         self._earlier: dict[int, list[str]] = (
             previous._list_waiting_text() if previous else {}
         )  # and text of the rounds before

@@ -1,4 +1,4 @@
-"""An assembled answer of the Gemini dialect: parts on the wire, one chat message for the rooms above.
+"""An assembled answer of the Gemini dialect: parts on the wire, one chat message for the packages above.
 
 Its message is the canonical one that `proxy.dialects.gemini.contents` also makes of the client's next request, so the
 answer is recognised there.

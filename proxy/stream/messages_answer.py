@@ -1,4 +1,4 @@
-"""An assembled answer of the Messages dialect: content blocks on the wire, one chat message for the rooms above.
+"""An assembled answer of the Messages dialect: content blocks on the wire, one chat message for the packages above.
 
 Its message is the canonical message that `proxy.dialects.messages.blocks` also makes of the client's next request, so
 the answer is recognised there."""

@@ -1,11 +1,12 @@
-"""Relay of a stream through the proxy: bytes are passed on to the client, and facts read from them fill an `Answer`.
+"""Relay of a stream through the proxy: bytes are passed on, and facts read from them fill an `AssembledAnswer`.
 
-If nothing must be removed, the incoming bytes go out at once and uncopied, and parsing them only fills the `Answer`.
-Otherwise each event is passed on as soon as it is complete. It stays unchanged unless it holds hidden content. In both
-cases the end of the stream is kept back. The exchange sends the end when the client's view of the answer is on disk.
+If nothing must be removed, the incoming bytes go out at once and uncopied, and parsing them only fills the
+`AssembledAnswer`. Otherwise each event is passed on as soon as it is complete. It stays unchanged unless it holds
+hidden content. In both cases the end of the stream is kept back. The exchange sends the end when the client's view of
+the answer is on disk.
 
 A model may call tools of the proxy. Then one answer to the client consists of several answers of upstream, called
-rounds. Each round has a `Relay`, made `after` the relay of the round before.
+rounds. Each round has a `Relay`, made with the relay of the round before as `previous`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ class Relay:
     """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
     withhold_state: blocks are removed from the text. headings: the headings of these blocks; those of STATE blocks by
-    default. drop_usage: the proxy asked for usage, the client did not. hidden: the names of the proxy's tools, whose
-    calls the client never sees. after: the relay of the round before, which went on. This relay continues its answer:
-    chunks get the id, created, model and system_fingerprint of the first round. They get no second role, and the usage
-    counts the completions of all rounds. hold: text waits until it is known that no hidden call follows it.
+    default. drop_usage: the proxy asked for usage, the client did not. hidden_tools: the names of the proxy's tools,
+    whose calls the client never sees. previous: the relay of the round before, which went on. This relay continues its
+    answer: chunks get the id, created, model and system_fingerprint of the first round. They get no second role, and
+    the usage counts the completions of all rounds. hold_text: text waits until it is known that no hidden call follows
+    it.
 
     answer: what the client has got over all rounds, added up (with usage, without the withheld text). terminal: the
     [DONE] event and, if no calls are hidden, everything that came after it. It is b"" if no [DONE] came or the round
-    goes on. unfinished: the bytes sent so far end within an event; bytes of the proxy that follow must begin with a
+    goes on. is_unfinished: the bytes sent so far end within an event; bytes of the proxy that follow must begin with a
     blank line.
     """
 
@@ -107,7 +109,7 @@ class Relay:
     def goes_on(self) -> bool:
         """True if the round has ended with hidden calls alone: nothing of its end was sent.
 
-        Another relay continues `after` this one, or `end_answer` ends the answer.
+        Another relay continues with this one as `previous`, or `end_answer` ends the answer.
         """
         return self._edits.goes_on
 

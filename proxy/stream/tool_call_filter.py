@@ -246,7 +246,7 @@ def make_call_id(seed: str, position: int) -> str:
 
 
 def choose_finish_reason(reason: str, shown_calls: int) -> str:
-    """Return the finish reason of an answer that ends with `shown` calls: "stop" if none is shown and it asks for
+    """Return the finish reason of an answer that ends with `shown_calls` calls: "stop" if none is shown and it asks for
     calls."""
     return "stop" if not shown_calls and reason in _CALLING else reason
 

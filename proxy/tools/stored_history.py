@@ -137,7 +137,7 @@ def _stored_origin(records: Sequence[MessageRecord], index: int) -> Provenance |
 
 
 async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -> tuple[list[MessageRecord], bool]:
-    """Return (the session's messages, newest first; True if these are all): as many as fit into `most` bytes."""
+    """Return (the session's messages, newest first; True if these are all): as many as fit into `max_bytes` bytes."""
     found: list[MessageRecord] = []
     size, after = 0, 0
     while True:

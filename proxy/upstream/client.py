@@ -407,7 +407,7 @@ class UpstreamClient:
 
     def create_http_client(self, target: Target) -> httpx2.AsyncClient:
         """Return a client for one question of the proxy, over the target's transport. Its requests are those of
-        `request`. The client is not closed, because that would close the transport. Its cookies end with it."""
+        `build_request`. The client is not closed, because that would close the transport. Its cookies end with it."""
         return httpx2.AsyncClient(transport=self._lines[target.name], trust_env=False)
 
     async def close(self) -> None:

@@ -90,9 +90,9 @@ def build_request_headers(
 ) -> Headers:
     """Return the headers for the upstream.
 
-    `key` replaces the client's credential in `key_header`, and headers that would steer its use (STEERING) are dropped.
-    `length` is the body's, in bytes. `chunked`: the length is not known. `identity` asks for an uncompressed answer,
-    because the proxy will read it.
+    `key` replaces the client's credential in `key_header`, and headers that would steer its use (OVERRIDE_HEADERS) are
+    dropped. `length` is the body's, in bytes. `chunked`: the length is not known. `identity` asks for an uncompressed
+    answer, because the proxy will read it.
     """
     came = [(name.lower(), value) for name, value in headers]
     own = frozenset({GOOGLE_KEY} if key_header == AUTHORIZATION else {GOOGLE_KEY, AUTHORIZATION})
@@ -127,7 +127,7 @@ def build_request_headers(
 
 def build_response_headers(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) -> Headers:
     """Return the headers for the client: names in lower case, as ASGI requires. A header that repeats the proxy's
-    `key`, encoded or not, is dropped. A header with the proxy's own prefix (OURS) is dropped too.
+    `key`, encoded or not, is dropped. A header with the proxy's own prefix (PROXY_PREFIX) is dropped too.
 
     Content-Length stays if it is true of the bytes that follow. Code that changes these bytes removes it
     (`remove_headers`)."""

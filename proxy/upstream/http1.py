@@ -83,7 +83,7 @@ class BodyParser(Protocol):
     done: bool
 
     def feed(self, data: bytes, parts: list[bytes]) -> bytes:
-        """Add the bytes of the body to `parts`; return the bytes after its end. Raises Malformed."""
+        """Add the bytes of the body to `parts`; return the bytes after its end. Raises MalformedResponse."""
         ...
 
 
@@ -99,11 +99,11 @@ class ResponseHead(NamedTuple):
 
 
 def write_request_head(method: str, request_target: bytes, headers: Headers) -> bytes:
-    """Return a request's head, with the empty line. Raises Unsendable."""
+    """Return a request's head, with the empty line. Raises UnsendableRequest."""
     names = [name for name, _ in headers]
     verb = method.encode("ascii", "replace").replace(b"?", b" ")
     if b"".join(names).translate(None, _TOKEN) or not all(names):
-        raise UnsendableRequest("a header's name is none")
+        raise UnsendableRequest("a header's name is invalid")
     if b"".join([value for _, value in headers]).translate(None, _IN_VALUES):
         raise UnsendableRequest("a header's value has a line end or a NUL in it")
     if verb.translate(None, _TOKEN) or not verb or request_target.translate(None, _VISIBLE) or not request_target:
@@ -113,7 +113,8 @@ def write_request_head(method: str, request_target: bytes, headers: Headers) -> 
 
 
 def parse_response_head(block: bytes, method: str) -> ResponseHead:
-    """Parse a head. `block`: the bytes before the empty line, so that each line has its end. Raises Malformed."""
+    """Parse a head. `block`: the bytes before the empty line, so that each line has its end. Raises
+    MalformedResponse."""
     line = _STATUS.match(block)
     if line is None:
         raise MalformedResponse("it begins with no status line")
@@ -161,7 +162,7 @@ def _body(method: str, status: int, chunked: bool, length: bytes | None) -> Body
 
 
 def _fields(block: bytes, at: int) -> list[tuple[bytes, bytes]]:
-    """Return the header lines. Raises Malformed if any line of the rest of the block is not a header."""
+    """Return the header lines. Raises MalformedResponse if any line of the rest of the block is not a header."""
     found: list[tuple[bytes, bytes]] = _FIELD.findall(block, at)
     if len(found) != block.count(b"\n", at):
         raise MalformedResponse("a line of its head is no header")
@@ -353,7 +354,7 @@ class ResponseStream(httpx2.AsyncByteStream):
 
     def _begin(self, data: bytes) -> tuple[BodyParser | None, bytes]:
         """Read the final head, past all informational ones. Return (its body, bytes after it), or (None, b"") if more
-        is needed. Raises Malformed."""
+        is needed. Raises MalformedResponse."""
         start = 0
         if self._seen is not None:
             start = max(0, len(self._seen) - 3)
@@ -441,8 +442,8 @@ class ResponseStream(httpx2.AsyncByteStream):
     # Called by the transport
 
     async def send(self, head: bytes, request: httpx2.Request) -> None:
-        """Send the request. A body that comes in pieces is sent until the upstream refuses it or closes; then `head`
-        reports the answer or the error. Raises Unsendable too, and any error of the body."""
+        """Send the request. A body that comes in pieces is sent until the upstream refuses it or closes; then
+        `wait_for_head` reports the answer or the error. Raises UnsendableRequest too, and any error of the body."""
         transport = self._protocol.transport
         if transport is None:
             raise httpx2.ReadError("it was closed")
@@ -461,8 +462,8 @@ class ResponseStream(httpx2.AsyncByteStream):
             transport.writelines((head, body))
 
     async def _send_parts(self, body: httpx2.AsyncByteStream, length: int | None) -> None:
-        """Send a body as it comes, in chunks if its length is not known. Raises Unsendable if the length differs from
-        Content-Length, and httpx2.WriteTimeout."""
+        """Send a body as it comes, in chunks if its length is not known. Raises UnsendableRequest if the length differs
+        from Content-Length, and httpx2.WriteTimeout."""
         self._sending = True
         sent = 0
         silence = self._upload = asyncio.timeout_at(self._silent_until())

@@ -192,7 +192,7 @@ async def run_inband_command(
 
 
 class ContextProxy:
-    """The ASGI application. `parts` is public for tests and tools that inspect it."""
+    """The ASGI application. `services` is public for tests and tools that inspect it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

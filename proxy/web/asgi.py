@@ -143,7 +143,7 @@ def has_body(scope: Scope) -> bool:
 class Upload:
     """A request body that is passed on piece by piece. The client's disconnect is still noticed.
 
-    Receiving runs ahead of the reading, but at most by HELD bytes. Then it stops, and so does the client
+    Receiving runs ahead of the reading, but at most by MAX_WAITING_BYTES bytes. Then it stops, and so does the client
     (back-pressure).
     """
 
@@ -170,7 +170,7 @@ class Upload:
             await self._changed.wait()
 
     async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work of the function of that name; `work` reads `parts`."""
+        """Run `work`, which reads `read_pieces`, until it ends or the client leaves. Raises ClientGone."""
         if self._leaving is None:
             return await _attend(self._read_body(), work)
         if self._leaving.has_left():

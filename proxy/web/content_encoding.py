@@ -120,7 +120,7 @@ class _Source:
         self._deadline = deadline
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, at most `size` and at most PIECE of them."""
+        """Return the next bytes, at most `size` and at most STEP_BYTES of them."""
         self._deadline.check()
         begin = self._at
         self._at = min(len(self._body), begin + (STEP_BYTES if size < 0 else min(size, STEP_BYTES)))

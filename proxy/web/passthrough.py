@@ -53,10 +53,10 @@ async def serve_passthrough(
 ) -> None:
     """Send one request to `target` (else the one that its model names, else the first) and return its answer.
 
-    `path` is percent-encoded, as received. Raises the errors of `Client.send` before anything is sent to the client.
-    Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises ClientGone.
-    share: the part of the budget that a kept body holds. rules: the paths that are allowed with a key of the operator;
-    others raise Forbidden. on_allowed: called once that is clear.
+    `path` is percent-encoded, as received. Raises the errors of `UpstreamClient.send` before anything is sent to the
+    client. Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises
+    ClientGone. share: the part of the budget that a kept body holds. rules: the paths that are allowed with a key of
+    the operator; others raise Forbidden. on_allowed: called once that is clear.
     """
     body: bytes | None = None
     if target is None:

@@ -307,8 +307,8 @@ class ActivityRecord:
 def build_activity_record(
     messages: Sequence[Message], has_left: Sequence[bool], before: ActivityRecord | None = None
 ) -> ActivityRecord:
-    """Return the ledger of the calls whose result has left the prompt. has_left: true for each message that has left.
-    before: the ledger of the messages in front of these, which is not changed.
+    """Return the record of the calls whose result has left the prompt. has_left: true for each message that has left.
+    before: the record of the messages in front of these, which is not changed.
 
     A later call whose result is in the prompt overrules the entries of the same command, and the open items.
     """

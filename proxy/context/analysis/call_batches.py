@@ -167,7 +167,7 @@ def rank_calls(
 ) -> list[Relevance]:
     """Return the relevance of each call to the goal, by the words of its result and arguments.
 
-    high: a score of at least `half` of the best one. low: no shared words. medium: all others.
+    high: a score of at least `high_share` of the best one. low: no shared words. medium: all others.
     """
     query = dict(list(bm25.count_terms(goal_text).counts.items())[:GOAL_TERMS])
     documents = [_terms(messages[one.result_index], one.call) for one in calls]

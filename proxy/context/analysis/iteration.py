@@ -46,7 +46,7 @@ def find_iteration_message(view: View, current: CurrentIteration, number: int) -
 
 
 def read_urgency(view: View, default: str) -> str:
-    """Return the urgency that the request sets, else `level`."""
+    """Return the urgency that the request sets, else `default`."""
     wanted = view.options.get("urgency", "").strip().lower()
     return wanted if wanted in get_args(Urgency) else default
 

@@ -85,7 +85,7 @@ class _ResultFacts(NamedTuple):
 
 
 class _LoopPatterns:
-    """Compiled form of `LoopSettings`. Equal signs share one instance, which is part of the key of the facts stored
+    """Compiled form of `LoopSettings`. Equal settings share one instance, which is part of the key of the facts stored
     with a message."""
 
     def __init__(self, signs: LoopSettings) -> None:

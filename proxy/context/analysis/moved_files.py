@@ -73,7 +73,7 @@ def read_tool_changes(words: set[str], arguments: Mapping[str, Any]) -> list[Fil
 
 def read_shell_changes(core: str, directory: str = "") -> list[FileChange]:
     """Return the files that a shell command removes, moves or restores, as seen from the directory in which the shell
-    was. core: see `Command.core`. directory: where the command begins, empty if unknown."""
+    was. core: see `ShellCommand.core`. directory: where the command begins, empty if unknown."""
     found: list[FileChange] = []
     pieces = _OPERATOR.split(core)
     certain = True
@@ -247,7 +247,8 @@ _CD = re.compile(r"\s*cd\s+(?:--\s+)?(['\"]?)([^\s;&|'\"$`]+)\1\s*")
 
 
 def follow_cd(text: str, current_directory: str) -> str:
-    """Return the directory of a shell after a command that ran in `where`: a new one if the command is only a `cd`."""
+    """Return the directory of a shell after a command that ran in `current_directory`: a new one if the command is only
+    a `cd`."""
     found = _CD.fullmatch(text)
     return current_directory if found is None else resolve_path(current_directory, found[2])
 

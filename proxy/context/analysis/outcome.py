@@ -111,7 +111,7 @@ class ResultLines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """The outcome of a call, and the evidence. Lines are given by their index in `lines(message)`."""
+    """The outcome of a call, and the evidence. Lines are given by their index in `read_lines(message)`."""
 
     verdict: Verdict = "unknown"
     exit_code: int | None = None

@@ -28,7 +28,7 @@ _TASK = re.compile(
     r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
 )
 """The name of a task, a service or a build step in front of each line, the time, or the label of an output. Also the
-words with which agents that act in plain text begin a result (`chat.observation`)."""
+words with which agents that act in plain text begin a result (`chat.group.is_observation`)."""
 _CODE = re.compile(
     r"""<(?:returncode|exit_?code|return_code)> \s* (-?\d{1,10}) \s* </\w+>
     | \W* (?:error:\s+)? (?:command\ executed\ in\ terminal\b.{0,200}?\.\s+)?

@@ -69,7 +69,7 @@ class Research:
 
 
 def find_research(view: View, start: int, page_tools: str) -> Research:
-    """Return the research since messages[begins]. page_tools: a pattern for the beginning of a word in the names of
+    """Return the research since messages[start]. page_tools: a pattern for the beginning of a word in the names of
     reading tools."""
     reads = _compile_word_pattern(page_tools)
     used = 0

@@ -25,7 +25,7 @@ RECOVERY_PROMPT = (
     " with what you have and say what is in the way.]"
 )
 ASK_SOURCE = "ask_reflection"
-"""Source of the insert that asks for a REFLECTION block; the field `about` has the keys of the results."""
+"""Source of the insert that asks for a REFLECTION block; the field `quoted_keys` has the keys of the results."""
 REMOVING_ACTIONS = ("gone", "text")
 
 

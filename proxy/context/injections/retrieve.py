@@ -33,7 +33,7 @@ class Quotation(NamedTuple):
     """A retrieved text."""
 
     key: bytes
-    """The index of the source message."""
+    """The chain key of the source message."""
     description: str
     """A description of the text."""
     text: str

@@ -106,7 +106,7 @@ class WarnOfLoops(LoopSettings, Injection):
 
 
 def _read_warning_text(given: object) -> WarningText:
-    """Return texts from a file, or from the code, as Words. Raises ConfigError if they are invalid."""
+    """Return a text from a file, or from the code, as a WarningText. Raises ConfigError if it is invalid."""
     if isinstance(given, WarningText):
         return given
     key = "injections.warn_of_loops.texts"

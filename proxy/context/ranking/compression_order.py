@@ -1,7 +1,7 @@
 """The order of compression when there is too much: working memory first, then the session's, and then parts leave.
 
 Each function goes down one rung of the ladder. It takes the lowest priority first, then the oldest, and stops as soon
-as `over` says that there is room. The reason of an edit gives the priority by which it was chosen.
+as `is_over` is false. The reason of an edit gives the priority by which it was chosen.
 """
 
 from __future__ import annotations

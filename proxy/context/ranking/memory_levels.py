@@ -91,7 +91,7 @@ class StepBlock:
 
     group: int
     steps: tuple[int, ...]
-    """Indexes of the steps in `Layout.steps`."""
+    """Indexes of the steps in `StepLayout.steps`."""
     is_complete: bool
     """True if no step will join the block."""
 
@@ -100,7 +100,7 @@ class StepBlock:
 class StepLayout:
     """A conversation by its steps, and its blocks of work.
 
-    `kinds`, `levels`, `fixed` and `group_of` have one entry for each step.
+    `kinds`, `levels`, `is_fixed` and `group_of` have one entry for each step.
     """
 
     steps: Sequence[Step]

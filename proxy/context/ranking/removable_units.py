@@ -114,7 +114,8 @@ def select_best(
     budget: int,
     candidates: Iterable[int],
 ) -> set[int]:
-    """The numbers of the units that stay: those of `must`, whatever their size, then the best of `among` that fit.
+    """The numbers of the units that stay: those of `required`, whatever their size, then the best of `candidates` that
+    fit.
 
     A unit is worth as much as the best of its messages; of equal units the newer one stays. A unit that does not fit is
     passed over, because a smaller unit of less worth may fit.

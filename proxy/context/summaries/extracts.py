@@ -154,7 +154,8 @@ def render_heading(view: View, steps: Sequence[Step]) -> str:
 
 
 def extract_steps(view: View, steps: Sequence[Step], call_only: Sequence[bool], limit: int) -> str:
-    """Several steps in at most `limit` characters, one line for each; steps that are `brief` show their call alone.
+    """Several steps in at most `limit` characters, one line for each; steps marked in `call_only` show their call
+    alone.
 
     Every step gets its share of the room, and the unused part goes to the steps after it.
     """

@@ -58,7 +58,7 @@ def _is_row(line: str) -> bool:
 
 
 def select_lines(lines: Sequence[str], max_chars: int) -> set[int]:
-    """The lines of a record that stay, from the first on, in at most `room` characters.
+    """The lines of a record that stay, from the first on, in at most `max_chars` characters.
 
     These are its fields or rows, and the brackets between them.
     """

@@ -186,8 +186,8 @@ class StubWriter:
     """Write the stubs of one batch, newest first: of two copies of a text the older one goes."""
 
     def __init__(self, prompt_index: PromptIndex, limits: StubLimits) -> None:
-        self._standing = prompt_index
-        self._keep = limits
+        self._prompt_index = prompt_index
+        self._limits = limits
 
     def write_stub(
         self,
@@ -207,11 +207,11 @@ class StubWriter:
         view shows a file or page that may be edited later. message_id, state: see `render_stub`."""
         lines = outcome.read_lines(message)
         is_view = content != "other"
-        self._standing.remove(hashes)  # from here on, what the index has stands in another message
+        self._prompt_index.remove(hashes)  # from here on, what the index has stands in another message
         kept = self._fixed_lines(message, lines, command, content)
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
         kept |= whole
-        room = min(self._keep.max_name_chars, int(self._keep.max_name_share * len(message.text)))
+        room = min(self._limits.max_name_chars, int(self._limits.max_name_share * len(message.text)))
         if labelled_records.is_record(message, command):
             kept.update(labelled_records.select_lines(lines, int(labelled_records.ROOM_FACTOR * room)))
             room = 0
@@ -223,9 +223,9 @@ class StubWriter:
         if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
             # Beside these, a stub has names in its first line alone, so that its text need not be read again.
             shown.update(names, identifiers.find_names(text.partition("\n")[0]))
-            self._standing.add(identifiers.hash_replacement(message, text, shown))
+            self._prompt_index.add(identifiers.hash_replacement(message, text, shown))
         else:
-            self._standing.add(identifiers.hash_replacement(message, text))
+            self._prompt_index.add(identifiers.hash_replacement(message, text))
         return text
 
     def _fixed_lines(
@@ -245,7 +245,7 @@ class StubWriter:
         )
         if first is not None:
             kept.add(first)
-        has, most = self._standing.has_line, self._keep.max_errors
+        has, most = self._prompt_index.has_line, self._limits.max_errors
         numbers = [
             n
             for n in _telling_lines(message, command, content)
@@ -260,7 +260,11 @@ class StubWriter:
         """Keep the constants that stand nowhere else, within the room for names. Return the room that is left."""
         for n in message.derive(find_constants):
             size = len(lines[n]) + 1
-            if n not in kept and size <= room and not self._standing.has_line(identifiers.strip_line_number(lines[n])):
+            if (
+                n not in kept
+                and size <= room
+                and not self._prompt_index.has_line(identifiers.strip_line_number(lines[n]))
+            ):
                 kept.add(n)
                 room -= size
         return room
@@ -283,7 +287,7 @@ class StubWriter:
             names = identifiers.find_distinct_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))
         checkpoint()
         # Names that stand in another message, and blobs, stay out.
-        missing = self._standing.select_missing_names
+        missing = self._prompt_index.select_missing_names
         lost = before = [name for name in missing(names) if name not in have]
         parts = split_places(lost, lines)
         if parts is not before:

@@ -41,7 +41,8 @@ def count_chars(message: Message) -> int:
 
 
 def accept_summary(summary: str | None, source_chars: int) -> str | None:
-    """The summary, or None if it is missing, empty, or no shorter than the `source` characters that it replaces."""
+    """The summary, or None if it is missing, empty, or no shorter than the `source_chars` characters that it
+    replaces."""
     found = (summary or "").strip()
     return found if found and len(found) < source_chars else None
 

@@ -18,7 +18,7 @@ MAX_TRIES = 12
 def truncate_text(
     text: str, max_tokens: int, count_tokens: Callable[[str], int], render_mark: Callable[[int], str]
 ) -> str:
-    """Beginning and end of the text, with the mark of `missing` between them, in at most `tokens` tokens by `count`.
+    """Beginning and end of the text, with a mark between them, in at most `max_tokens` tokens by `count_tokens`.
 
     render_mark: makes the mark from the number of characters that are left out. Only the mark stays if there is no room
     for more. A text that is short enough comes back as it is."""

@@ -125,7 +125,7 @@ def read_request(
     is over the limits.
 
     prefix: the prefix of an earlier body of the same history; if this body begins with it, only the rest is read.
-    is_prefix_checked: the caller has already checked that the body begins with `prefix_cache`.
+    is_prefix_checked: the caller has already checked that the body begins with `prefix`.
     """
     if prefix is not None and (is_prefix_checked or body.startswith(prefix.body_prefix)):
         longer = _read_rest(body, read, prefix, limits)

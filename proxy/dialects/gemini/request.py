@@ -45,7 +45,7 @@ _ROLES = {"model": "assistant", "user": "user", "function": "tool", "system": "s
 
 
 def read_message(raw: bytes) -> Message:
-    """The message in one `ContentKind` (`{"role", "parts": [...]}`). Raises NotManaged if `raw` is no such object.
+    """The message in one `Content` (`{"role", "parts": [...]}`). Raises NotManaged if `raw` is no such object.
 
     A part with `functionCall` is a call, a part with `functionResponse` a result; parts with `thought` are reasoning.
     Older models give no call ids; then the function's name is the id, as Gemini itself matches them.

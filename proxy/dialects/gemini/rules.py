@@ -24,8 +24,6 @@ from proxy.dialects import spans
 from proxy.dialects.base import UNSIGNED
 from proxy.dialects.gemini.contents import get_field
 
-Parts = Sequence[dict[str, Any]]
-
 
 def find_violations(body: bytes) -> list[str]:
     """The rules that this body breaks, one line a breach. Raises ValueError or RecursionError if it is not JSON."""

@@ -3,12 +3,13 @@
 `find_violations` names each breach as `M8 messages.3: ...`. The numbers are those of the list below.
 
     M2 max_tokens is there          M9  a result answers a call of the message before it
-    M4 messages begin with a user   M10 ids are unique and well formed, inputs are objects
-    M5 they end with a user         M11 thinking bears its signature
-    M6 places of system messages    M12 an answer does not end with thinking
-    M7 nothing is empty             M13 with thinking "enabled" an open tool loop begins with thinking
-    M8 each call has its result     M14 at most four cache marks, long-lived ones first
-       in the next message, first   M15 tool names are unique, and a forced tool is there
+    M3 the body is an object        M10 ids are unique and well formed, inputs are objects
+    M4 messages begin with a user   M11 thinking bears its signature
+    M5 they end with a user         M12 an answer does not end with thinking
+    M6 places of system messages    M13 with thinking "enabled" an open tool loop begins with thinking
+    M7 nothing is empty             M14 at most four cache marks, long-lived ones first
+    M8 each call has its result     M15 tool names are unique, and a forced tool is there
+       in the next message, first
 
 Rules that depend on the account or on the model are the provider's to judge. M5 is refused by newer models alone; it
 is named because no plan may break it. Thinking is bound to the system prompt, the tools and all messages before it, as
