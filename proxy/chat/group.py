@@ -131,19 +131,19 @@ def split_groups(
     if not messages:
         return []
     begin = known[-1].end if known else 0
-    opened = len(known) > 1 or any(_is_prompt(messages, n, observation) for n in range(begin))
+    opened = len(known) > 1 or any(is_prompt(messages, n, observation) for n in range(begin))
     starts = [known[-1].start if known else 0]
     previous = next((n for n in range(begin - 1, -1, -1) if not messages[n].is_system), -1)
-    previous_user = previous >= 0 and _is_prompt(messages, previous, observation)
+    previous_user = previous >= 0 and is_prompt(messages, previous, observation)
     for n in range(begin, len(messages)):
         message = messages[n]
-        is_prompt = _is_prompt(messages, n, observation)
-        if is_prompt and not previous_user:
+        speaks = is_prompt(messages, n, observation)
+        if speaks and not previous_user:
             if opened:
                 starts.append(n)
             opened = True
         if not message.is_system:  # a system message between two user messages does not part them
-            previous_user = is_prompt
+            previous_user = speaks
     found = list(known[:-1])
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
         first = next((n for n in range(start, end) if messages[n].role == "user"), start)
@@ -155,7 +155,8 @@ def split_groups(
     return found
 
 
-def _is_prompt(messages: Sequence[Message], n: int, observation: re.Pattern[str] | None) -> bool:
+def is_prompt(messages: Sequence[Message], n: int, observation: re.Pattern[str] | None) -> bool:
+    """True if a user speaks in messages[n]: it is no tool output, and does not only go with results."""
     return (
         messages[n].role == "user"
         and not is_beside_results(messages, n)

@@ -19,7 +19,7 @@ from typing import TypedDict, get_args
 import msgspec
 
 from proxy.chat.chain import DIGEST_BYTES
-from proxy.chat.group import is_beside_results, is_observation
+from proxy.chat.group import is_prompt
 from proxy.chat.message import Message
 from proxy.context import operator_edits
 from proxy.context.analysis import bm25, identifiers
@@ -116,8 +116,7 @@ def find_task(turn: Turn) -> Task | None:
 
     def look(begin: int, known: int | None) -> int:
         for n in range(len(messages) - 1, begin - 1, -1):
-            is_output = is_observation(messages, n, observed) or is_beside_results(messages, n)
-            if messages[n].role == "user" and not is_output:
+            if is_prompt(messages, n, observed):
                 return n
         return -1 if known is None else known
 
