@@ -25,52 +25,68 @@ MAX_REMEMBERED_TOOLS = 256
 """Number of tools arrays with a remembered size."""
 
 
-_CLASSES = bytes.maketrans(
-    bytes(range(256)),
-    bytes(
-        ord("l") if chr(b).islower() and b < 128
-        else ord("U") if chr(b).isupper() and b < 128
-        else ord("d") if 48 <= b <= 57
-        else ord("s") if b == 32
-        else ord("n") if b in (10, 13)
-        else ord("t") if b == 9
-        else ord("p") if b < 128
-        else ord(".") if b < 192  # a continuation byte of UTF-8
-        else ord("2") if b < 224
-        else ord("3") if b < 240
-        else ord("4")
-        for b in range(256)
-    ),
-)  # fmt: skip
-"""Class of each byte of UTF-8: lower, Upper, digit, space, newline, tab, punctuation, or the length of its character in
-bytes."""
+_CLASSES = "lUdsntp.234"
+"""Classes of the bytes of UTF-8: lower, Upper, digit, space, newline, tab, punctuation, a continuation byte, and the
+first byte of a character of two, three or four bytes. The number of a class, from 1, has four bits."""
+_NEWLINE = bytes((1 + _CLASSES.index("n"),))
 
 
-def _merge(*merged: tuple[bytes, bytes]) -> bytes:
-    """The translation table that gives several classes one letter. One count of a pattern takes the place of many."""
-    return bytes.maketrans(
-        b"".join(classes for _, classes in merged), b"".join(letter * len(classes) for letter, classes in merged)
-    )
+def _find_class(byte: int) -> str:
+    char = chr(byte)
+    if byte < 128:
+        if char in " \n\r\t":
+            return "t" if char == "\t" else "s" if char == " " else "n"
+        return "l" if char.islower() else "U" if char.isupper() else "d" if char.isdigit() else "p"
+    return "." if byte < 192 else "2" if byte < 224 else "3" if byte < 240 else "4"
 
+
+_CLASS_OF_BYTE = bytes(1 + _CLASSES.index(_find_class(byte)) for byte in range(256))
 
 _WEIGHTS = (
-    (790, _merge((b"-", b"spndt"), (b"L", b"lU")), b"-L"),  # a word begins
-    (790, None, b"lU"),  # a word begins in another
-    (53, None, b"l"),  # a letter of a word: a long word falls into pieces
-    (293, None, b"U"),  # a capital letter: words in capitals fall into more pieces
-    (500, _merge((b"-", b"lUsndt.")), b"-p"),  # punctuation begins
-    (300, None, b"p"),  # punctuation continues
-    (-350, None, b"lpl"),  # punctuation that may belong to the word after it
-    (667, _merge((b"-", b"lUsnpt.")), b"-d"),  # a number begins
-    (333, None, b"d"),  # a number continues, three digits a token
-    (1000, None, b"sd"),  # a number does not include the blank before it, as words do
-    (1050, _merge((b"-", b"nlpd")), b"-ss"),  # blanks in a row: indentation, columns
-    (500, None, b"2"),  # accents and other alphabets
-    (850, None, b"3"),  # dense scripts, symbols
-    (1500, None, b"4"),  # emoji
+    (790, "spndt", "lU"),  # a word begins
+    (790, "l", "U"),  # a word begins in another
+    (53, _CLASSES, "l"),  # a letter of a word: a long word falls into pieces
+    (293, _CLASSES, "U"),  # a capital letter: words in capitals fall into more pieces
+    (500, "lUsndt.", "p"),  # punctuation begins
+    (300, _CLASSES, "p"),  # punctuation continues
+    (667, "lUsnpt.", "d"),  # a number begins
+    (333, _CLASSES, "d"),  # a number continues, three digits a token
+    (1000, "s", "d"),  # a number does not include the blank before it, as words do
+    (500, _CLASSES, "2"),  # accents and other alphabets
+    (850, _CLASSES, "3"),  # dense scripts, symbols
+    (1500, _CLASSES, "4"),  # emoji
 )
-"""(thousandths of a token, table that merges classes, pattern of classes): the rules by which o200k_base cuts a text,
-with the average sizes in texts that agents send."""
+"""(thousandths of a token, classes of a byte, classes of the next byte): the rules by which o200k_base cuts a text,
+with the average sizes in texts that agents send. The weights of all rules that a pair of bytes meets are added."""
+_COLUMN_WEIGHT = 1050
+"""Two blanks behind something else: indentation, columns."""
+_JOINED_WEIGHT = -350
+"""Punctuation that may belong to the word after it, as a letter stands on both its sides."""
+_JOINED = bytes(1 + _CLASSES.index(letter) for letter in "lpl")
+
+_PairTable = tuple[bytes, tuple[tuple[int, bytes], ...]]
+
+
+def _make_pair_table(classes: str) -> _PairTable:
+    """The table that gives each pair of these classes a letter, and (thousandths of a token, letters to count).
+
+    All pairs of one weight have one letter, so that few letters are counted."""
+    letters: dict[int | str, int] = {0: 0, "blank": 1, "second blank": 2}
+    table = bytearray(256)
+    for first, before in enumerate(_CLASSES, 1):
+        for second, letter in enumerate(_CLASSES, 1):
+            meets: int | str = sum(weight for weight, left, right in _WEIGHTS if before in left and letter in right)
+            if letter == "s":
+                meets = "second blank" if before == "s" else "blank" if before in "nlpd" else 0
+            if letter in classes:
+                table[first << 4 | second] = letters.setdefault(meets, len(letters))
+    weights = [(weight, bytes((letter,))) for weight, letter in letters.items() if isinstance(weight, int) and weight]
+    column = bytes((letters["blank"], letters["second blank"]))
+    return bytes(table), (*weights, (_COLUMN_WEIGHT, column))
+
+
+_ASCII_PAIRS = _make_pair_table("lUdsntp")
+_PAIRS = _make_pair_table(_CLASSES)
 
 
 def estimate_text_tokens(text: str) -> int:
@@ -82,11 +98,12 @@ def estimate_text_tokens(text: str) -> int:
     """
     if not text:
         return 0
-    plain = b"n" + text.encode("utf-8", "surrogatepass").translate(_CLASSES)
-    total = sum(
-        weight * (plain if table is None else plain.translate(table)).count(pattern)
-        for weight, table, pattern in _WEIGHTS
-    )
+    plain = _NEWLINE + text.encode("utf-8", "surrogatepass").translate(_CLASS_OF_BYTE)
+    # As one integer, all bytes are paired at once: a byte then has the class before its own in its upper four bits.
+    number = int.from_bytes(plain, "big")
+    table, weights = _ASCII_PAIRS if text.isascii() else _PAIRS
+    pairs = (number | number >> 4).to_bytes(len(plain), "big").translate(table)
+    total = _JOINED_WEIGHT * plain.count(_JOINED) + sum(weight * pairs.count(letters) for weight, letters in weights)
     return (total + 500) // 1000
 
 
