@@ -165,7 +165,7 @@ def _import_line(command: RemoteCommand, line: bytes, place: str, tally: ImportT
         if problem.status == 409 and "already" in problem.message:
             tally.already_stored += 1
         elif problem.status in (400, 409, 413, 422):
-            tally.refused.append(f"{place}: {problem.message.removeprefix('line 1: ')}")
+            tally.refused.append(f"{place}: {str(problem).removeprefix('line 1: ')}")
         else:
             raise
         return None
@@ -210,7 +210,7 @@ def _store_session_extras(command: RemoteCommand, session: str, talk: std_slop.S
         except RemoteRefused as problem:
             if problem.status not in (400, 409, 422):
                 raise
-            tally.refused.append(f"session {session}, {where.rpartition('/')[2]}: {problem.message}")
+            tally.refused.append(f"session {session}, {where.rpartition('/')[2]}: {problem}")
 
 
 def _memo(command: RemoteCommand, memo: std_slop.SlopMemo, tally: ImportTally) -> None:
@@ -220,7 +220,7 @@ def _memo(command: RemoteCommand, memo: std_slop.SlopMemo, tally: ImportTally) -
     except RemoteRefused as problem:
         if problem.status not in (409, 422):
             raise
-        tally.refused.append(f"a memo: {problem.message}")
+        tally.refused.append(f"a memo: {problem}")
 
 
 def save_lines(command: RemoteCommand, path: str, out: Path, what: str, **query: object) -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from tests.cli.conftest import Shop
 from tests.contrib.test_std_slop import slop_file
+from tests.running import running_beside
+from tests.web.api.conftest import World
+from tests.web.test_auth import entry
 
 
 def test_what_is_exported_is_imported_again(shop: Shop, tmp_path: Path) -> None:
@@ -110,3 +113,11 @@ def test_s4_a_link_stays_and_what_it_points_to_is_written(shop: Shop, tmp_path: 
         assert link.is_symlink()
         assert (folder / "real" / "talk").read_text() == shop.ok("export", name).out
         assert sorted(each.name for each in folder.rglob("*")) == ["link", "real", "talk"]
+
+
+def test_a_refused_import_says_what_to_do(tmp_path: Path) -> None:
+    with running_beside("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
+        line = json.dumps({"id": "talk", "messages": [{"role": "user", "content": "Hello"}]})
+        ran = Shop(World(proxy)).run("import", "-", key="cp-all", given=line)
+    assert ran.code == 1
+    assert "name the tenant with --tenant" in ran.err.replace("\n", " ")

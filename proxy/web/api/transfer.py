@@ -20,7 +20,7 @@ from proxy.replay.read import RecordedConversation as Recorded
 from proxy.replay.stored import StoredSession as Stored
 from proxy.sessions import locate
 from proxy.store.base import Store
-from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, require_tenant
+from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, find_tenant, require_tenant
 from proxy.web.api.json_answers import ERROR_RESPONSES
 
 router = APIRouter(prefix="/api", tags=["transfer"], responses=ERROR_RESPONSES)
@@ -99,7 +99,7 @@ async def import_lines(admin: AdminContextDep, request: Request) -> ImportResult
     """Store conversations, one JSON object a line: `{"id", "messages", "tools"?, "session"?, "model"?}`. Messages have
     the form of chat completions or of Gemini. All lines are read before the first is stored. An existing conversation
     stays unchanged and gives 409."""
-    tenant = await require_tenant(admin)
+    tenant = await find_tenant(admin)
     body = await request.body()
     found = await asyncio.to_thread(lambda: list(_read(body, admin)))
     if not found:

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from proxy.replay.read import read_conversations
+from tests.running import running_beside
 from tests.web.api.conftest import Got, World
 from tests.web.api.test_operator_actions import go_on, sent
+from tests.web.test_auth import entry
 
 LINES = "application/x-ndjson"
 
 
-def bring(world: World, *lines: object, key: str = "cp-acme-admin") -> Got:
+def bring(world: World, *lines: object, key: str | None = "cp-acme-admin") -> Got:
     body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
     return world.ask("POST", "/api/import", body, key=key, content_type=LINES)
 
@@ -101,3 +103,21 @@ def test_a_session_is_imported_into_ones_own_tenant(world: World) -> None:
     assert bring(world, line, key="cp-other-admin").status == 200
     assert world.ask("GET", "/api/sessions/talk", key="cp-other-admin").json()["rows"]["messages"] == 2
     assert world.ask("GET", "/api/sessions/talk").json()["rows"]["messages"] > 2
+
+
+def test_an_empty_store_without_keys_takes_an_import_for_clients_without_a_credential(tmp_path: Path) -> None:
+    line = {"id": "talk", "messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]}
+    with running_beside("demo", db=str(tmp_path / "a.sqlite3")) as proxy:
+        world = World(proxy)
+        assert bring(world, line, key=None).json()["sessions"] == ["talk"]
+        body = {"model": "demo", "messages": [*line["messages"], {"role": "user", "content": "Thank you."}]}
+        got = world.ask("POST", "/v1/chat/completions", body, key=None)
+        assert got.headers["x-context-session"] == "talk", "the agent goes on with it"
+
+
+def test_an_empty_store_with_keys_needs_the_tenant_of_an_import(tmp_path: Path) -> None:
+    line = {"id": "talk", "messages": [{"role": "user", "content": "Hello"}]}
+    with running_beside("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
+        got = bring(World(proxy), line, key="cp-all")
+    assert got.status == 409
+    assert "?tenant=" in got.json()["error"]["hint"]
