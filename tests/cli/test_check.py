@@ -45,6 +45,18 @@ def test_s7_a_version_of_sqlite_with_the_wal_reset_bug_is_named(monkeypatch: pyt
     assert "SQLite" not in CliRunner().invoke(app, ["check", "--db", "postgresql://h/d"]).output
 
 
+def test_an_address_that_a_start_would_refuse_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('host = "0.0.0.0"\n')
+    refused = CliRunner().invoke(app, ["check", "--config", str(file)])
+    assert isinstance(refused.exception, ConfigError)
+    assert "no keys are configured" in str(refused.exception)
+    with file.open("a") as more:
+        more.write(f'keys_dir = "{tmp_path / "keys"}"\n')
+    assert CliRunner().invoke(app, ["check", "--config", str(file)]).exit_code == 0, "the start makes keys"
+    assert not (tmp_path / "keys").exists()
+
+
 def test_flags_that_are_not_given_change_nothing() -> None:
     assert read_settings(None, host=None, port=None) == Settings()
     assert read_settings(None, port=1234).port == 1234
