@@ -82,7 +82,8 @@ def _export_table(
         raise ConfigError(
             name, str(out), f"a file that can be written ({error.strerror})", source=f"--{name}"
         ) from None
-    text = f"{done['exchanges']} exchanges written to {out}; the next export goes on with --since {done['until']}"
+    written = format_count(done["exchanges"], "exchange")
+    text = f"{written} written to {out}; the next export goes on with --since {done['next_since']}"
     command.report_done({"file": str(out), **done}, text)
 
 
