@@ -35,7 +35,11 @@ def check(
     typer.echo(render_settings(settings), nl=False)
     if "://" not in settings.db:
         typer.echo("\n# " + (wal_reset.describe_bug() or f"SQLite {sqlite3.sqlite_version}"))
-    typer.echo("\n# Policies: " + ", ".join(sorted(settings.find_policy_files())))
+    known = settings.find_policy_files()
+    typer.echo("\n# Policies: " + ", ".join(sorted(known)))
+    for file in sorted(Path(settings.policies_dir).glob("*.toml")) if settings.policies_dir else ():
+        if known[file.stem] != file:
+            typer.echo(f"# Not used: {file}: the package has a policy of this name. Rename the file and its `name`.")
     for own in find_own_classes(read_policies(settings).values()):
         typer.echo(f"# Code of your own: {own.use} of {own.file}, used by {own.policy}")
     typer.echo(f"# Models known by name or pattern: {len(settings.load_models())}")

@@ -41,7 +41,7 @@ from proxy.cli.terminal import (
     style_word,
 )
 
-app = make_group("Sessions: list and search, show, set, delete; their branches, requests, iterations and summaries.")
+app = make_group("Sessions: list and search, show, settings, delete; their branches, requests, iterations and summaries.")
 
 Policy = Annotated[str | None, typer.Option("--policy", help="The policy by which its prompts are rewritten.")]
 

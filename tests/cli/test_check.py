@@ -70,6 +70,14 @@ def test_a_policy_that_cannot_be_read_is_refused_with_its_file(tmp_path: Path) -
     assert caught.value.source == str(file)
 
 
+def test_a_policy_that_a_shipped_one_hides_is_named(tmp_path: Path) -> None:
+    for name in ("mine", "thrifty"):
+        (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\n')
+    out = CliRunner().invoke(app, ["check"], env={"CONTEXT_PROXY_POLICIES_DIR": str(tmp_path)}).output
+    assert f"# Not used: {tmp_path}/thrifty.toml: the package has a policy of this name." in out
+    assert "mine.toml" not in out
+
+
 def test_a_model_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text("[models.mine]\nwindows = 5\n")
