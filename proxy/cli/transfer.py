@@ -152,21 +152,27 @@ def _jsonl(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
             with show_progress("importing", size, bytes_=True) as move:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
-                        _import_line(command, line, f"{name}:{number}", tally)
+                        _import_line(command, line, name, tally, number)
                     move(len(line))
     except OSError as error:
         raise ConfigError("FILE", name, f"a file that can be read ({error.strerror})") from None
 
 
-def _import_line(command: RemoteCommand, line: bytes, place: str, tally: ImportTally) -> str | None:
-    """Store a conversation. Return the name of its session, None if the conversation was not stored."""
+def _import_line(
+    command: RemoteCommand, line: bytes, source: str, tally: ImportTally, number: int | None = None
+) -> str | None:
+    """Store a conversation. Return the name of its session, None if the conversation was not stored. number: of the
+    line in its file."""
     try:
-        found = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON)
+        found = command.client.send_body(
+            "POST", "/api/import", line.strip() + b"\n", NDJSON, first_line=number
+        )
     except RemoteRefused as problem:
         if problem.status == 409 and "already" in problem.message:
             tally.already_stored += 1
         elif problem.status in (400, 409, 413, 422):
-            tally.refused.append(f"{place}: {str(problem).removeprefix('line 1: ')}")
+            place = source if number is None else f"{source}:{number}"
+            tally.refused.append(f"{place}: {str(problem).removeprefix(f'line {number or 1}: ')}")
         else:
             raise
         return None

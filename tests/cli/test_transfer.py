@@ -44,6 +44,14 @@ def test_a_line_that_cannot_be_read_keeps_no_other_out(shop: Shop, tmp_path: Pat
     assert "odd.jsonl:3: " in ran.err
     assert "2 conversations with 2 messages imported, 1 refused" in ran.out
     assert shop.json("sessions", "show", "good-2")
+    assert "odd.jsonl:3: this is not a JSON object" in ran.err
+
+
+def test_conversations_without_a_name_have_that_of_their_line(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "nameless.jsonl"
+    lines = [json.dumps({"messages": [{"role": "user", "content": text}]}) for text in ("Nameless", "Another")]
+    file.write_text("\n".join(lines))
+    assert shop.json("import", str(file))["sessions"] == ["imported-1", "imported-2"]
 
 
 def test_lines_come_from_stdin_too(shop: Shop) -> None:

@@ -81,6 +81,7 @@ def test_geminis_form_is_understood_and_marked(world: World) -> None:
         ([{"id": "x"}], 422),
         ([{"id": "x", "messages": []}], 422),
         ([{"id": "x", "messages": ["a"]}], 422),
+        ([{"id": "x", "messages": [{"role": "wizard", "content": "a"}]}], 422),
         ([{"id": "x", "messages": [{"role": "user", "content": "a"}], "tools": 3}], 422),
         ([{"id": "fine", "messages": [{"role": "user", "content": "a"}]}, {"id": "x", "messages": 3}], 422),
     ],
