@@ -69,6 +69,8 @@ def backup(
 ) -> None:
     """Copy the store to a file, also while a proxy serves from it. The copy has all that was acknowledged before."""
     path = _file(config, db, "PostgreSQL is saved by pg_dump")
+    if str(file) == "-":
+        raise ConfigError("FILE", "-", "a file: the copy is checked before it has its name, which stdout cannot be")
     with show_progress("copying", 100, bytes_=True) as move:
         size = store_backup.backup_file(path, file, _make_heartbeat(move))
     if json:
@@ -85,6 +87,8 @@ def restore(
 ) -> None:
     """Put a backup in the place of the store, while no proxy runs. The store that was there is kept beside it."""
     path = _file(config, db, "PostgreSQL is restored by pg_restore")
+    if str(file) == "-":
+        raise ConfigError("FILE", "-", "a file: it is checked before it takes the place of the store")
     with show_progress("copying", 100, bytes_=True) as move:
         aside = store_backup.restore_file(file, path, _make_heartbeat(move))
     if json:
