@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from proxy.context.policy import Policy, check_models
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, describe_cause
 from proxy.settings.load import Settings, load_settings
 from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import wal_reset
@@ -68,7 +68,7 @@ def resolve_host(host: str, port: int, *, has_keys: bool) -> tuple[socket.Addres
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
-        raise ConfigError("host", host, f"an address or name of this machine ({error})") from None
+        raise ConfigError("host", host, f"an address or name of this machine ({describe_cause(error)})") from None
     if not has_keys and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
         allowed = (
             "127.0.0.1, ::1 or localhost: others could reach anything else, and no keys are configured "

@@ -49,7 +49,7 @@ from proxy.cli.wrap import SETTLE_S, held_store, read_overview
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy
 from proxy.dialects.usage import read_usage
-from proxy.errors import ConfigError, StoreRefused
+from proxy.errors import ConfigError, StoreRefused, describe_cause
 from proxy.settings.load import DEMO, Settings, UpstreamSettings, copy_environment
 from proxy.store import maintenance
 from proxy.web.app import make_policies
@@ -159,7 +159,12 @@ def check_upstream(name: str, target: UpstreamSettings) -> Finding:
     try:
         answer = _ask(target, "/models", key)
     except (httpx2.HTTPError, OSError, ValueError) as problem:
-        return Finding(about, "fault", f"{target.base_url} cannot be reached: {problem}", "Check base_url and proxy.")
+        return Finding(
+            about,
+            "fault",
+            f"{target.base_url} cannot be reached: {describe_cause(problem)}",
+            "Check base_url and proxy.",
+        )
     if answer.status_code in (401, 403) or b"API_KEY_INVALID" in answer.content:  # Google answers with 400
         if key:
             return Finding(about, "fault", f"it refuses the key in {variable}: {answer.status_code}", "Get another.")
@@ -215,7 +220,9 @@ def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) 
         answer = _ask(target, path, key, body)
         decoded = answer.json()
     except (httpx2.HTTPError, OSError, ValueError) as problem:
-        return Finding(about, "fault", f"no answer that can be read: {problem}", "Check base_url, proxy and model.")
+        return Finding(
+            about, "fault", f"no answer that can be read: {describe_cause(problem)}", "Check base_url, proxy and model."
+        )
     if answer.status_code != 200 or not isinstance(decoded, dict):
         error = decoded.get("error") if isinstance(decoded, dict) else None
         why = str(error.get("message") if isinstance(error, dict) else decoded)[:200]
@@ -240,7 +247,12 @@ def check_store(settings: Settings) -> Finding:
         try:
             socket.create_connection((host, port), timeout=5).close()
         except OSError as problem:
-            return Finding("store", "fault", f"PostgreSQL at {host}:{port} cannot be reached: {problem}", "Start it.")
+            return Finding(
+                "store",
+                "fault",
+                f"PostgreSQL at {host}:{port} cannot be reached: {describe_cause(problem)}",
+                "Start it.",
+            )
         return Finding("store", "good", f"PostgreSQL at {host}:{port} listens; nobody has logged in")
     path = Path(settings.db)
     folder = next(one for one in (path.parent, *path.absolute().parents) if one.is_dir())

@@ -28,7 +28,7 @@ import uvicorn
 from proxy.cli.check import Config, Db, Host, PolicyName, Port, Upstream, read_settings, resolve_host
 from proxy.cli.logs import set_up_logging
 from proxy.cli.wire_formats import find_plain_model, find_wire_format
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, describe_cause
 from proxy.settings.load import DEMO, Settings, copy_environment, mask_password
 from proxy.version import VERSION
 from proxy.web.app import create_app
@@ -85,7 +85,7 @@ def read_with_keys(config: Path | None, **flags: object) -> tuple[Settings, dict
         Path(settings.keys_dir).mkdir(mode=0o700, exist_ok=True)
         made = write_plane_keys(Path(settings.keys_dir), "default")
     except (OSError, ConfigError) as problem:
-        raise ConfigError("keys_dir", settings.keys_dir, f"a folder to write in ({problem})") from None
+        raise ConfigError("keys_dir", settings.keys_dir, f"a folder to write in ({describe_cause(problem)})") from None
     return read_settings(config, **flags), made
 
 

@@ -164,9 +164,7 @@ def _import_line(
     """Store a conversation. Return the name of its session, None if the conversation was not stored. number: of the
     line in its file."""
     try:
-        found = command.client.send_body(
-            "POST", "/api/import", line.strip() + b"\n", NDJSON, first_line=number
-        )
+        found = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON, first_line=number)
     except RemoteRefused as problem:
         if problem.status == 409 and "already" in problem.message:
             tally.already_stored += 1
@@ -246,7 +244,9 @@ def save_lines(command: RemoteCommand, path: str, out: Path, what: str, **query:
                 move(1)
     except OSError as error:
         raise ConfigError("out", str(out), f"a file that can be written ({error.strerror})", source="--out") from None
-    command.report_done({"file": str(out), what: count}, f"{count} {what} written to {out}")
+    command.report_done(
+        {"file": str(out), what: count}, f"{format_count(count, what.removesuffix('s'))} written to {out}"
+    )
 
 
 @contextmanager

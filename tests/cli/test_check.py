@@ -57,6 +57,12 @@ def test_an_address_that_a_start_would_refuse_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "keys").exists()
 
 
+def test_a_file_that_is_not_there_is_told_without_a_number(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["check", "--config", str(tmp_path / "none.toml")]).exception
+    assert "(No such file or directory)" in str(refused)
+    assert "Errno" not in str(refused)
+
+
 def test_flags_that_are_not_given_change_nothing() -> None:
     assert read_settings(None, host=None, port=None) == Settings()
     assert read_settings(None, port=1234).port == 1234

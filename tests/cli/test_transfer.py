@@ -18,6 +18,7 @@ def test_what_is_exported_is_imported_again(shop: Shop, tmp_path: Path) -> None:
     name = shop.fresh()
     file = tmp_path / "talks.jsonl"
     assert shop.json("export", name, "--out", str(file))["conversations"] == 1
+    assert "1 conversation written to" in shop.ok("export", name, "--out", str(file)).out
     assert file.stat().st_mode & 0o077 == 0
     assert shop.ok("export", name).out == file.read_text()
     assert "1 was there already" in shop.ok("import", str(file)).out
