@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Annotated, get_args
 from urllib.parse import urlsplit
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from proxy.cli.check import Config, Db, read_settings
 from proxy.cli.decision_replay import ask_points, find_points, print_decisions
+from proxy.cli.terminal import write_file, write_report
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
@@ -122,7 +122,7 @@ def replay(
     """Play recorded conversations under several policies, offline, and show the cost and the losses of each policy."""
     settings = read_settings(config, db=db)
     for target in (json, plot, html, answers):
-        if target is not None and not target.parent.is_dir():
+        if target is not None and (not target.parent.is_dir() or target.is_dir()):
             raise ConfigError("OUT", str(target), "a file in a folder that is there")
     name = ask if ask is not None and model == DEFAULT_MODEL else model
     pairs, decided = read_price_pairs(prices or [], find_model(settings.load_models(), name))
@@ -130,12 +130,12 @@ def replay(
         decided = replace(decided, window=window)
     wanted = [settings.policy] if ask is not None and not policy else policy or []
     match = ReplaySettings(read_contenders(wanted, make_policies(settings)), decided, pairs, play_state)
-    if ask is not None:
-        with _find_conversations(settings, files or [], from_store) as (_, found):
-            points = find_points(settings, found, match, ask)
-        print_decisions(ask_points(settings, points, ask, dollars, answers), json)
-        return
     try:
+        if ask is not None:
+            with _find_conversations(settings, files or [], from_store) as (_, found):
+                points = find_points(settings, found, match, ask)
+            print_decisions(ask_points(settings, points, ask, dollars, answers), json)
+            return
         with _find_conversations(settings, files or [], from_store) as (number, found):
             report = _play(found, number, match, jobs or min(4, os.cpu_count() or 1))
     except StoreUnavailable as problem:
@@ -150,16 +150,13 @@ def replay(
         what = ("FILE", ", ".join(files)) if files else ("db", mask_password(settings.db))
         raise ConfigError(*what, "conversations with an answer to a user message: nothing could be played")
     if plot is not None:
-        plot.write_text(render_svg(report), "utf-8")
+        write_file(plot, render_svg(report))
     if html is not None:
-        html.write_text(render_html(report), "utf-8")
+        write_file(html, render_html(report))
     if json is not None:
-        text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
-        if str(json) == "-":
-            typer.echo(text)
-            return
-        json.write_text(text + "\n", "utf-8")
-    print_report(report, Console())
+        write_report(json, report)
+    if str(json) != "-":
+        print_report(report, Console())
 
 
 def _play(found: Iterator[RecordedConversation], number: int | None, match: ReplaySettings, jobs: int) -> ReplayReport:

@@ -136,6 +136,7 @@ def test_stdin_is_called_stdin_and_no_temporary_file(text: str, told: str) -> No
         (["FILE", "--prices", "0.1/1.25"], "READ at most WRITE"),
         (["FILE", "--prices", "nan/nan"], "WRITE/READ"),
         (["FILE", "--json", "/nowhere/out.json"], "a file in a folder that is there"),
+        (["FILE", "--html", "/tmp"], "a file in a folder that is there"),
     ],
 )
 def test_a_wrong_option_is_told_before_anything_is_played(runs: Path, arguments: list[str], told: str) -> None:
