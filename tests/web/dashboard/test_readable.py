@@ -173,3 +173,19 @@ def test_the_tables_of_money_and_the_head_fit_a_phone(browser: Browser, tmp_path
         assert end is not None
         assert end["y"] < brand["y"] + brand["height"], "one line"
         screen.well()
+
+
+def test_the_charts_of_a_session_s_money_stand_in_rows_below_their_sum(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text('[models."priced"]\nwindow = 100000\ninput = 20.0\noutput = 60.0\n')
+    with (
+        stage(tmp_path, models_file=str(tmp_path / "models.toml")) as made,
+        looking(browser, made, viewport={"width": 1280, "height": 900}) as screen,
+    ):
+        made.say("one", "Hello.", model="priced")
+        screen.go("#/s/acme/one/costs", ".chart .u-over")
+        boxes = [one.bounding_box() for one in screen.page.locator(".charts > *").all()]
+        tops, heights = ([box[side] for box in boxes if box is not None] for side in ("y", "height"))
+        assert len(tops) == 5
+        assert tops[0] < tops[1] == tops[2] < tops[3] == tops[4]
+        assert len(set(heights[1:])) == 1
+        screen.well()
