@@ -189,3 +189,17 @@ def test_the_charts_of_a_session_s_money_stand_in_rows_below_their_sum(browser: 
         assert tops[0] < tops[1] == tops[2] < tops[3] == tops[4]
         assert len(set(heights[1:])) == 1
         screen.well()
+
+
+def test_cached_tokens_stand_beside_the_prompt_that_the_provider_counted(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path) as made, looking(browser, made) as screen:
+        made.model.usage = {
+            "prompt_tokens": 5100, "completion_tokens": 9, "total_tokens": 5109,
+            "prompt_tokens_details": {"cached_tokens": 5000},
+        }  # fmt: skip
+        made.converse("talk", policy="rolling")
+        made.ask("POST", f"/api/sessions/talk/groups/{made.get('/sessions/talk/groups')['items'][0]['id']}/drop")
+        made.say("talk", "And now?", policy="rolling")
+        screen.go("#/s/acme/talk/latency", ".events")
+        assert "5.0k of 5.1k cached at the provider, " in screen.page.locator(".events").inner_text()
+        screen.well()
