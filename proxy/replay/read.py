@@ -56,6 +56,8 @@ class RecordedConversation:
     """The tenant whose conversation it was."""
     answers: tuple[tuple[str, str], ...] = ()
     """Answers of helper models in it, by the id of the Ask."""
+    model: str = ""
+    """The model of its last request, empty if not known."""
 
 
 def read_conversations(path: Path) -> Iterator[RecordedConversation]:

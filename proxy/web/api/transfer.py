@@ -73,7 +73,7 @@ async def _export_lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
 
 
 def _export_line(one: Recorded, session: str) -> bytes:
-    head = msgspec.json.encode({"id": one.id, "session": session})[:-1]
+    head = msgspec.json.encode({"id": one.id, "session": session, "model": one.model})[:-1]
     tools = b',"tools":' + one.tools if one.tools else b""
     times = b',"times":' + msgspec.json.encode(one.times)
     # A message of several lines is still one line here: JSON's own line ends mean nothing between values.

@@ -44,6 +44,7 @@ def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_wi
     line["session"] = "copy"
     got = bring(world, line)
     assert got.json() == {"conversations": 1, "messages": len(line["messages"]), "sessions": ["copy"]}
+    assert world.ask("GET", "/api/sessions/copy/exchanges").json()["items"][0]["model"] == "demo", "its window is known"
     assert world.ask("GET", "/api/sessions/copy").json()["rows"]["messages"] == len(line["messages"]) - 1, "no system"
     titles = [one["title"] for one in world.ask("GET", "/api/sessions/copy/groups").json()["items"]]
     assert titles == ["Read the log.", "And the other one?", "Thank you."]
