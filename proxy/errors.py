@@ -35,6 +35,8 @@ client's original bytes are sent, or the operator gets it at the start.
 
 from __future__ import annotations
 
+import re
+
 
 class ProxyError(Exception):
     """An error that the proxy itself detected. `hint` says what to do about it."""
@@ -53,6 +55,14 @@ class ProxyError(Exception):
         if not self.hint:
             return self.message
         return f"{self.message}{'' if self.message.endswith(('.', '!', '?', ':')) else '.'} {self.hint}"
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return the reason of an error for people: an OSError without its number, and a timeout in words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return re.sub(r"\[Errno -?\d+\] ", "", reason).rstrip(".") or type(error).__name__
 
 
 class ConfigError(ProxyError):

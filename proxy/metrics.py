@@ -56,6 +56,20 @@ class MetricDescription:
     description: str
 
 
+PROCESS_METRICS = tuple(
+    MetricDescription(f"{NAMESPACE}_process_{name}", kind, (), f"{tells}, on Linux.")
+    for name, kind, tells in (
+        ("cpu_seconds_total", "counter", "Processor time of this process, user and system together"),
+        ("resident_memory_bytes", "gauge", "Memory of this process that is in RAM"),
+        ("virtual_memory_bytes", "gauge", "Address space of this process"),
+        ("start_time_seconds", "gauge", "Unix time at which this process began"),
+        ("open_fds", "gauge", "Open file descriptors of this process"),
+        ("max_fds", "gauge", "File descriptors that this process may have open"),
+    )
+)
+"""Metrics that the client library reads from the system."""
+
+
 class _SeriesByLabels(MetricWrapperBase):
     """A metric that remembers its series by the labels as the code gives them.
 
@@ -187,7 +201,7 @@ class Metrics:
         self.internal_errors_total = self._counter(
             "internal_errors_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
         )
-        # Memory, file descriptors and processor time of this process, read when asked for.
+        # PROCESS_METRICS, read when asked for.
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
 
     def _add_memory_metrics(self) -> None:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from proxy import errors
-from proxy.errors import ConfigError, ProxyError
+from proxy.errors import ConfigError, ProxyError, describe_cause
 
 EVERY = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, ProxyError)]
 
@@ -35,3 +35,10 @@ def test_a_config_error_says_where_what_and_what_is_allowed() -> None:
     error = ConfigError("port", "x", "a number", line=3, source="my.toml")
     assert str(error) == "my.toml:3: port = 'x' is not usable; allowed: a number"
     assert (error.key, error.value, error.allowed, error.line) == ("port", "x", "a number", 3)
+
+
+def test_a_cause_is_told_in_words() -> None:
+    assert describe_cause(FileNotFoundError(2, "No such file or directory", "x")) == "No such file or directory"
+    assert describe_cause(ConnectionError("[Errno 111] Connection refused.")) == "Connection refused"
+    assert describe_cause(TimeoutError(110, "timed out")) == "no answer in time"
+    assert describe_cause(OSError()) == "OSError"

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.metrics import CONTENT_TYPE, MAX_LABEL_VALUES, MAX_USAGE_SERIES, OTHER_LABEL, Metrics
+from proxy.metrics import CONTENT_TYPE, MAX_LABEL_VALUES, MAX_USAGE_SERIES, OTHER_LABEL, PROCESS_METRICS, Metrics
 
 
 def test_every_name_begins_with_the_namespace_and_is_described_once() -> None:
@@ -26,6 +27,12 @@ def test_every_metric_is_an_attribute_of_its_name() -> None:
 def test_counters_end_in_total() -> None:
     for described in Metrics().descriptions:
         assert described.name.endswith("_total") == (described.kind == "counter")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="they are read from /proc")
+def test_figures_of_the_process_are_described_as_they_are_told() -> None:
+    told = re.findall(r"^# TYPE (context_proxy_process_\w+) (\w+)$", Metrics().render_text().decode(), re.MULTILINE)
+    assert sorted(told) == sorted((one.name, one.kind) for one in PROCESS_METRICS)
 
 
 def test_what_is_counted_is_in_the_text() -> None:

@@ -13,13 +13,15 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 T = TypeVar("T")
 
 ContentShape = Literal["string", "parts", "mixed", "none"]
 """Form of the content: a string; a list of text parts only; a list with images or the like; no text at all."""
 
+CHAT_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+"""The roles of chat completions."""
 _CHECK: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 

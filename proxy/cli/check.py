@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +11,7 @@ from typing import Annotated
 import typer
 
 from proxy.context.policy import Policy, check_models
+from proxy.errors import ConfigError, describe_cause
 from proxy.settings.load import Settings, load_settings
 from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import wal_reset
@@ -26,11 +29,17 @@ def check(
     from proxy.cli.settings_toml import render_settings  # noqa: PLC0415  other commands with these flags need none of it
 
     settings = read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
+    # A start makes the keys of `keys_dir` before it listens.
+    resolve_host(settings.host, settings.port, has_keys=bool(settings.keys or settings.keys_dir))
     typer.echo("# The configuration can be used. In force is:\n")
     typer.echo(render_settings(settings), nl=False)
     if "://" not in settings.db:
         typer.echo("\n# " + (wal_reset.describe_bug() or f"SQLite {sqlite3.sqlite_version}"))
-    typer.echo("\n# Policies: " + ", ".join(sorted(settings.find_policy_files())))
+    known = settings.find_policy_files()
+    typer.echo("\n# Policies: " + ", ".join(sorted(known)))
+    for file in sorted(Path(settings.policies_dir).glob("*.toml")) if settings.policies_dir else ():
+        if known[file.stem] != file:
+            typer.echo(f"# Not used: {file}: the package has a policy of this name. Rename the file and its `name`.")
     for own in find_own_classes(read_policies(settings).values()):
         typer.echo(f"# Code of your own: {own.use} of {own.file}, used by {own.policy}")
     typer.echo(f"# Models known by name or pattern: {len(settings.load_models())}")
@@ -51,6 +60,22 @@ def read_settings(config: Path | None, **flags: object) -> Settings:
     settings = load_settings(config, flags)
     check_models(read_policies(settings), settings.load_models())
     return settings
+
+
+def resolve_host(host: str, port: int, *, has_keys: bool) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """Return the address family and the address to listen on. Raises ConfigError if the host is not known, or if others
+    could reach it and there are no keys."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError("host", host, f"an address or name of this machine ({describe_cause(error)})") from None
+    if not has_keys and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        allowed = (
+            "127.0.0.1, ::1 or localhost: others could reach anything else, and no keys are configured "
+            "(`context-proxy key` makes one and prints its [[keys]] entry)"
+        )
+        raise ConfigError("host", host, allowed)
+    return family, (str(address[0]), int(address[1]))
 
 
 def read_policies(settings: Settings) -> dict[str, Policy]:

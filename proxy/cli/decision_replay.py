@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from proxy.cli.terminal import format_count, format_percent, print_pairs, print_text
+from proxy.cli.terminal import format_count, format_percent, print_pairs, print_text, write_report
 from proxy.context.models import find_model
 from proxy.errors import ConfigError
 from proxy.metrics import Metrics
@@ -73,11 +72,9 @@ def ask_points(
 def print_decisions(report: DecisionReport, json: Path | None) -> None:
     """Print the report, or write it as JSON."""
     if json is not None:
-        text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
-        if str(json) == "-":
-            typer.echo(text)
-            return
-        json.write_text(text + "\n", "utf-8")
+        write_report(json, report)
+    if str(json) == "-":
+        return
     interval = "" if report.low is None or report.high is None else f" [{report.low:+.3f}, {report.high:+.3f}]"
     print_pairs(
         "agreement of the next action",

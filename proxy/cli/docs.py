@@ -20,7 +20,7 @@ from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.policy import Policy
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.errors import ConfigError, ProxyError, RequestError, UpstreamError
-from proxy.metrics import Metrics
+from proxy.metrics import PROCESS_METRICS, Metrics
 from proxy.settings.load import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
 from proxy.web import app as web
 from proxy.web.api.admin_app import ROUTERS
@@ -156,7 +156,7 @@ def _parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
 
 def _metrics() -> Iterator[str]:
     yield from _head("Metric", "Kind", "Labels", "What it tells")
-    for described in Metrics().descriptions:
+    for described in (*Metrics().descriptions, *PROCESS_METRICS):
         labels = ", ".join(f"`{label}`" for label in described.labels)
         yield _render_row(f"`{described.name}`", described.kind, labels, described.description)
 

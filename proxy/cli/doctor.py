@@ -33,7 +33,7 @@ from proxy.cli.agents import (
     read_agent,
 )
 from proxy.cli.check import Config, Db, PolicyName, Upstream, read_settings
-from proxy.cli.remote import DEFAULT_URL
+from proxy.cli.remote import DEFAULT_URL, AdminClient, Key, RemoteRefused, RemoteUnreachable
 from proxy.cli.terminal import (
     escape_controls,
     format_count,
@@ -45,11 +45,11 @@ from proxy.cli.terminal import (
     style_word,
 )
 from proxy.cli.wire_formats import find_plain_model, find_wire_format
-from proxy.cli.wrap import held_store, read_overview
+from proxy.cli.wrap import SETTLE_S, held_store, read_overview
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy
 from proxy.dialects.usage import read_usage
-from proxy.errors import ConfigError, StoreRefused
+from proxy.errors import ConfigError, StoreRefused, describe_cause
 from proxy.settings.load import DEMO, Settings, UpstreamSettings, copy_environment
 from proxy.store import maintenance
 from proxy.web.app import make_policies
@@ -78,6 +78,7 @@ class Finding:
 
 
 def doctor(
+    context: typer.Context,
     config: Config = None,
     upstream: Upstream = None,
     db: Db = None,
@@ -85,11 +86,15 @@ def doctor(
     model: Annotated[str, typer.Option(help="The model that is asked about, by its name in requests.")] = "",
     send: Annotated[bool, typer.Option("--send", help="Send one small request to each upstream. It costs.")] = False,
     proxy: Annotated[str, typer.Option("--proxy", envvar="CONTEXT_PROXY_URL", help="A running proxy.")] = DEFAULT_URL,
+    key: Key = "",
     json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON document.")] = False,
 ) -> None:
     """Look at upstream, key, model table, store and agents, and say whether edits can happen and what costs (exit code
     1 at a fault)."""
-    findings = list(_find_findings(config, model, send, proxy, {"upstream": upstream, "db": db, "policy": policy}))
+    source = context.get_parameter_source("proxy")
+    is_named = source is not None and source.name == "COMMANDLINE"  # a variable may stand in a profile for long
+    running = check_running(AdminClient(proxy, key, seconds=SETTLE_S), is_named=is_named)
+    findings = list(_find_findings(config, model, send, running, {"upstream": upstream, "db": db, "policy": policy}))
     faults = sum(one.status == "fault" for one in findings)
     if json:
         print_json({"findings": [asdict(one) for one in findings], "faults": faults})
@@ -100,7 +105,7 @@ def doctor(
 
 
 def _find_findings(
-    config: Path | None, model: str, send: bool, url: str, flags: Mapping[str, object]
+    config: Path | None, model: str, send: bool, running: Finding, flags: Mapping[str, object]
 ) -> Iterator[Finding]:
     try:
         settings = read_settings(config, **flags)
@@ -119,7 +124,7 @@ def _find_findings(
         if send:
             yield send_request(name, target, asked, facts)
     yield check_store(settings)
-    yield check_running(url)
+    yield running
     yield from check_agents(AgentSurroundings(copy_environment(), Path.cwd()))
 
 
@@ -154,7 +159,12 @@ def check_upstream(name: str, target: UpstreamSettings) -> Finding:
     try:
         answer = _ask(target, "/models", key)
     except (httpx2.HTTPError, OSError, ValueError) as problem:
-        return Finding(about, "fault", f"{target.base_url} cannot be reached: {problem}", "Check base_url and proxy.")
+        return Finding(
+            about,
+            "fault",
+            f"{target.base_url} cannot be reached: {describe_cause(problem)}",
+            "Check base_url and proxy.",
+        )
     if answer.status_code in (401, 403) or b"API_KEY_INVALID" in answer.content:  # Google answers with 400
         if key:
             return Finding(about, "fault", f"it refuses the key in {variable}: {answer.status_code}", "Get another.")
@@ -210,7 +220,9 @@ def send_request(name: str, target: UpstreamSettings, asked: str, model: Model) 
         answer = _ask(target, path, key, body)
         decoded = answer.json()
     except (httpx2.HTTPError, OSError, ValueError) as problem:
-        return Finding(about, "fault", f"no answer that can be read: {problem}", "Check base_url, proxy and model.")
+        return Finding(
+            about, "fault", f"no answer that can be read: {describe_cause(problem)}", "Check base_url, proxy and model."
+        )
     if answer.status_code != 200 or not isinstance(decoded, dict):
         error = decoded.get("error") if isinstance(decoded, dict) else None
         why = str(error.get("message") if isinstance(error, dict) else decoded)[:200]
@@ -235,7 +247,12 @@ def check_store(settings: Settings) -> Finding:
         try:
             socket.create_connection((host, port), timeout=5).close()
         except OSError as problem:
-            return Finding("store", "fault", f"PostgreSQL at {host}:{port} cannot be reached: {problem}", "Start it.")
+            return Finding(
+                "store",
+                "fault",
+                f"PostgreSQL at {host}:{port} cannot be reached: {describe_cause(problem)}",
+                "Start it.",
+            )
         return Finding("store", "good", f"PostgreSQL at {host}:{port} listens; nobody has logged in")
     path = Path(settings.db)
     folder = next(one for one in (path.parent, *path.absolute().parents) if one.is_dir())
@@ -259,13 +276,18 @@ def check_store(settings: Settings) -> Finding:
     return Finding("store", "good", f"{path}, {size}, schema {found.version} of {found.latest}")
 
 
-def check_running(url: str) -> Finding:
-    """Look at the proxy that runs."""
-    found = read_overview(url, named=False)
-    if found is None:
-        return Finding(
-            "running proxy", "unknown", f"none without keys at {url}", "`context-proxy serve`, or `wrap`, starts one."
-        )
+def check_running(client: AdminClient, *, is_named: bool = False) -> Finding:
+    """Look at the proxy that runs. is_named: True if the command line names it, so that it has to be there."""
+    url = client.url
+    try:
+        found = client.request("GET", "/api/stats")
+        if not isinstance(found, dict) or not isinstance(found.get("targets"), list):
+            raise RemoteUnreachable(f"{url} does not answer as a context-proxy does.", hint="Check --proxy.")
+    except RemoteRefused as problem:
+        return Finding("running proxy", "unknown", f"{url} tells nothing: {problem.message}", problem.hint)
+    except RemoteUnreachable as problem:
+        remedy = "`context-proxy serve`, or `wrap`, starts one."
+        return Finding("running proxy", "fault" if is_named else "unknown", problem.message, remedy)
     if not found["healthy"]:
         return Finding("running proxy", "fault", f"its store is in trouble: {found['trouble']}", "See its log.")
     figures = found["figures"]

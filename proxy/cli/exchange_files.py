@@ -113,14 +113,14 @@ def _as_utf8(text: str) -> str:
 def parse_moment(text: str, name: str) -> float:
     """Unix seconds of a time in ISO 8601 (UTC if it names no zone), or of a number of seconds. Raises ConfigError."""
     try:
-        return float(text)
-    except ValueError:
+        return datetime.fromtimestamp(float(text), UTC).timestamp()
+    except (ValueError, OverflowError, OSError):
         pass
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         raise ConfigError(name, text, "a time in ISO 8601 or in Unix seconds", source=f"--{name}") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def format_moment(seconds: float) -> str:
@@ -141,7 +141,8 @@ def export_exchanges(
     """Write the file, and return what was written. move: called with the number of lines. Raises ConfigError,
     StoreRefused and OSError."""
     begin = parse_moment(since, "since") if since else 0.0
-    end = parse_moment(until, "until") if until else time.time() - SETTLED_S
+    settled = time.time() - SETTLED_S
+    end = parse_moment(until, "until") if until else settled
     models = settings.load_models()
 
     async def run() -> int:
@@ -162,4 +163,11 @@ def export_exchanges(
         count = asyncio.run(run())
     except StoreUnavailable as error:
         raise ConfigError("db", "***", f"a store that can be read ({error.message})", source="--db") from None
-    return {"exchanges": count, "since": format_moment(begin), "until": format_moment(end)}
+    # Younger exchanges may still change or be added, so the next export has those again.
+    following = max(begin, min(end, settled))
+    return {
+        "exchanges": count,
+        "since": format_moment(begin),
+        "until": format_moment(end),
+        "next_since": format_moment(following),
+    }

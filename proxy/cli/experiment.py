@@ -18,7 +18,7 @@ def report(
     command: RemoteCommand,
     days: Annotated[float, typer.Option(min=0.01, help="Sessions used in so many days.")] = 90.0,
 ) -> None:
-    """Compare the sessions of the control arm with all others: dollars, requests, errors, latency (`[experiment]`)."""
+    """Compare the sessions of the control arm with all others: dollars, requests, latency (`experiment.control`)."""
     command.show(
         command.client.request("GET", "/api/report", since=max(0.0, time.time() - days * DAY_S)), _print_report
     )

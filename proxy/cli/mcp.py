@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 import uvicorn
 
 from proxy.cli.remote import AdminClient, RemoteCommand, RemoteRefused, RemoteUnreachable, quote_id, remote_command
+from proxy.cli.terminal import print_error
 from proxy.errors import ConfigError
 from proxy.version import VERSION
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 """The only address of the HTTP transport: it has no keys of its own."""
+START_S: Final = 5.0
+"""Seconds in which the proxy has to answer at the start."""
 INSTRUCTIONS = (
     "These tools read and write what context-proxy stores of this conversation: messages that have left the prompt,"
     " a scratchpad, and memos for later conversations."
@@ -39,12 +43,22 @@ def mcp(
     """Serve the proxy's tools over MCP: recall, search, query_db, scratchpad and memos of a session."""
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("mcp", "(not installed)", 'the package `mcp`: pip install "agent-context-proxy[mcp]"')
+    warn_of_absence(command.client)
     server = create_server(command.client, session, project)
     if http:
         app = server.streamable_http_app(host=HOST, stateless_http=True, json_response=True)
         uvicorn.run(app, host=HOST, port=port, log_level="warning", ws="none")
         return
     asyncio.run(_serve_stdio(server))
+
+
+def warn_of_absence(client: AdminClient) -> None:
+    """Print a warning on stderr if the proxy gives no tools now. The server starts all the same: agents start their
+    servers once, and the proxy may come later."""
+    try:
+        replace(client, seconds=START_S).request("GET", "/api/tools")
+    except (RemoteRefused, RemoteUnreachable) as problem:
+        print_error(f"no tools yet: {problem}")
 
 
 def create_server(client: AdminClient, session: str, project: str) -> Server[dict[str, Any]]:

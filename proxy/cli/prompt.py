@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -153,6 +153,14 @@ def join_lines(text: str) -> str:
     return " ".join(escape_controls(text).split())
 
 
+BRIEF_CHARS: Final = 200
+"""Characters of a message in a line of --brief, where no terminal has a width."""
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= BRIEF_CHARS else text[: BRIEF_CHARS - 1] + "…"
+
+
 OUTLINE_COLUMNS = (
     TableColumn("", lambda m: m["index"] if m["index"] >= 0 else "", is_number=True),
     TableColumn("id", lambda m: m.get("id", ""), style="cyan", is_never_cut=True),
@@ -160,6 +168,6 @@ OUTLINE_COLUMNS = (
     # A message that is left out shows the tokens that it would have.
     TableColumn("tokens", lambda m: m["tokens"] or (m.get("why") or {}).get("tokens_before", 0), is_number=True),
     TableColumn("status", lambda m: style_word(m["status"])),
-    TableColumn("", _outlined, takes_rest=True),
+    TableColumn("", _outlined, takes_rest=True, whole=lambda m: _shorten(_outlined(m))),
 )
 """Columns of `print_outline`, one line per message."""

@@ -24,7 +24,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import typer
 
 from proxy.cli import terminal
-from proxy.errors import ConfigError, ProxyError
+from proxy.errors import ConfigError, ProxyError, describe_cause
 from proxy.web.session_address import write_address
 
 USAGE_STATUSES: Final = frozenset({400, 401, 413, 415, 421, 422})
@@ -146,7 +146,7 @@ class AdminClient:
             yield answer
         except (OSError, http.client.HTTPException) as error:
             raise RemoteUnreachable(
-                f"{self.url} cannot be reached: {_reason(error)}.",
+                f"{self.url} cannot be reached: {describe_cause(error)}.",
                 hint="Start it with `context-proxy serve`, or say where it is with --url or $CONTEXT_PROXY_URL.",
             ) from error
         except UnicodeEncodeError:
@@ -205,13 +205,6 @@ def _refusal(url: str, status: int, raw: bytes) -> ProxyError:
 
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (reason or type(error).__name__).rstrip(".")
 
 
 # Shared parts of the commands that ask a running proxy: its address, key, tenant, --json and exit codes.

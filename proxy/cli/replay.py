@@ -17,14 +17,15 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args
+from urllib.parse import urlsplit
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from proxy.cli.check import Config, Db, read_settings
 from proxy.cli.decision_replay import ask_points, find_points, print_decisions
+from proxy.cli.terminal import write_file, write_report
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
@@ -38,8 +39,9 @@ from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
 from proxy.replay.score import PricePair
 from proxy.replay.table import print_report
 from proxy.replay.work import play_conversations
-from proxy.settings.load import Settings
-from proxy.store.readonly import ReadOnlyStore
+from proxy.settings.load import Settings, mask_password
+from proxy.store import open_for_reports
+from proxy.store.base import Store
 from proxy.web.app import make_policies
 
 DEFAULT_MODEL = "replay"
@@ -120,7 +122,7 @@ def replay(
     """Play recorded conversations under several policies, offline, and show the cost and the losses of each policy."""
     settings = read_settings(config, db=db)
     for target in (json, plot, html, answers):
-        if target is not None and not target.parent.is_dir():
+        if target is not None and (not target.parent.is_dir() or target.is_dir()):
             raise ConfigError("OUT", str(target), "a file in a folder that is there")
     name = ask if ask is not None and model == DEFAULT_MODEL else model
     pairs, decided = read_price_pairs(prices or [], find_model(settings.load_models(), name))
@@ -128,16 +130,16 @@ def replay(
         decided = replace(decided, window=window)
     wanted = [settings.policy] if ask is not None and not policy else policy or []
     match = ReplaySettings(read_contenders(wanted, make_policies(settings)), decided, pairs, play_state)
-    if ask is not None:
-        with _find_conversations(settings, files or [], from_store) as (_, found):
-            points = find_points(settings, found, match, ask)
-        print_decisions(ask_points(settings, points, ask, dollars, answers), json)
-        return
     try:
+        if ask is not None:
+            with _find_conversations(settings, files or [], from_store) as (_, found):
+                points = find_points(settings, found, match, ask)
+            print_decisions(ask_points(settings, points, ask, dollars, answers), json)
+            return
         with _find_conversations(settings, files or [], from_store) as (number, found):
             report = _play(found, number, match, jobs or min(4, os.cpu_count() or 1))
     except StoreUnavailable as problem:
-        raise StoreRefused(f"{settings.db} cannot be read to its end: {problem}") from problem
+        raise StoreRefused(f"{mask_password(settings.db)} cannot be read to its end: {problem}") from problem
     except BrokenProcessPool:
         typer.echo("context-proxy: a worker was ended from outside (out of memory?); try a lower --jobs", err=True)
         raise typer.Exit(1) from None
@@ -145,19 +147,16 @@ def replay(
         typer.echo("context-proxy: stopped; nothing was written", err=True)
         raise typer.Exit(130) from None
     if not report.requests:
-        what = ("FILE", ", ".join(files)) if files else ("db", settings.db)
+        what = ("FILE", ", ".join(files)) if files else ("db", mask_password(settings.db))
         raise ConfigError(*what, "conversations with an answer to a user message: nothing could be played")
     if plot is not None:
-        plot.write_text(render_svg(report), "utf-8")
+        write_file(plot, render_svg(report))
     if html is not None:
-        html.write_text(render_html(report), "utf-8")
+        write_file(html, render_html(report))
     if json is not None:
-        text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
-        if str(json) == "-":
-            typer.echo(text)
-            return
-        json.write_text(text + "\n", "utf-8")
-    print_report(report, Console())
+        write_report(json, report)
+    if str(json) != "-":
+        print_report(report, Console())
 
 
 def _play(found: Iterator[RecordedConversation], number: int | None, match: ReplaySettings, jobs: int) -> ReplayReport:
@@ -187,18 +186,15 @@ def _find_conversations(
         with _spooled(files) as there:
             yield count_requests(there), (one for file in there for one in read_conversations(file))
         return
-    if "://" in settings.db or settings.db == ":memory:":
-        raise ConfigError("db", "***" if "://" in settings.db else settings.db, "a SQLite file, to be read from")
     sessions = [name for name in names if not Path(name).is_file()]
-    store = ReadOnlyStore(settings.db)
     # An event loop of its own: the code that asks for the conversations one by one runs on none.
     with asyncio.Runner() as runner:
+        store = runner.run(open_for_reports(settings.db))
         try:
-            runner.run(store.open())
             places = runner.run(stored.find_sessions(store, sessions))
             in_files = (one for file in files for one in read_conversations(file))
             count_requests(files)  # a file that cannot be played is told before anything is
-            yield None, _chained(in_files, _stored(runner, store, places))
+            yield None, _chained(in_files, _stored(runner, store, places, _name_store(settings.db)))
         finally:
             runner.run(store.close())
 
@@ -218,19 +214,24 @@ def _spooled(files: list[Path]) -> Iterator[list[Path]]:
             raise ConfigError(problem.key, value, problem.allowed, line=problem.line, source=str(source)) from None
 
 
+def _name_store(db: str) -> str:
+    """Return the name of a store's file or database, without its folder, host and password."""
+    return Path(urlsplit(db).path if "://" in db else db).name
+
+
 def _chained(*parts: Iterator[RecordedConversation]) -> Iterator[RecordedConversation]:
     for part in parts:
         yield from part
 
 
 def _stored(
-    runner: asyncio.Runner, store: ReadOnlyStore, places: list[stored.StoredSession]
+    runner: asyncio.Runner, store: Store, places: list[stored.StoredSession], source: str
 ) -> Iterator[RecordedConversation]:
     async def following(branches: object) -> RecordedConversation | None:
         return await anext(branches, None)  # type: ignore[call-overload,no-any-return]  # an async generator
 
     for place in places:
-        branches = stored.read_branches(store, place, Path(store.path).name)
+        branches = stored.read_branches(store, place, source)
         while (one := runner.run(following(branches))) is not None:
             yield one
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import json
 import logging
 import os
@@ -26,10 +25,10 @@ from typing import Annotated, TextIO
 import typer
 import uvicorn
 
-from proxy.cli.check import Config, Db, Host, PolicyName, Port, Upstream, read_settings
+from proxy.cli.check import Config, Db, Host, PolicyName, Port, Upstream, read_settings, resolve_host
 from proxy.cli.logs import set_up_logging
 from proxy.cli.wire_formats import find_plain_model, find_wire_format
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, describe_cause
 from proxy.settings.load import DEMO, Settings, copy_environment, mask_password
 from proxy.version import VERSION
 from proxy.web.app import create_app
@@ -86,7 +85,7 @@ def read_with_keys(config: Path | None, **flags: object) -> tuple[Settings, dict
         Path(settings.keys_dir).mkdir(mode=0o700, exist_ok=True)
         made = write_plane_keys(Path(settings.keys_dir), "default")
     except (OSError, ConfigError) as problem:
-        raise ConfigError("keys_dir", settings.keys_dir, f"a folder to write in ({problem})") from None
+        raise ConfigError("keys_dir", settings.keys_dir, f"a folder to write in ({describe_cause(problem)})") from None
     return read_settings(config, **flags), made
 
 
@@ -232,18 +231,9 @@ class AnnouncingServer(uvicorn.Server):
 def open_listener(host: str, port: int, *, has_keys: bool = False) -> socket.socket:
     """Return a bound socket. has_keys: True if keys are configured. Raises ConfigError if the address is not of this
     machine, is taken, or is open to others without keys."""
+    family, address = resolve_host(host, port, has_keys=has_keys)
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (OSError, UnicodeError) as error:
-        raise ConfigError("host", host, f"an address or name of this machine ({error})") from None
-    if not has_keys and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-        allowed = (
-            "127.0.0.1, ::1 or localhost: others could reach anything else, and no keys are configured "
-            "(`context-proxy key` makes one and prints its [[keys]] entry)"
-        )
-        raise ConfigError("host", host, allowed)
-    try:
-        return socket.create_server(address[:2], family=family, backlog=2048)
+        return socket.create_server(address, family=family, backlog=2048)
     except OSError as error:
         raise ConfigError("port", port, f"a port that is free on {host} ({os.strerror(error.errno or 0)})") from None
 

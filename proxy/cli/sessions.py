@@ -41,7 +41,7 @@ from proxy.cli.terminal import (
     style_word,
 )
 
-app = make_group("Sessions: list and search, show, set, delete; their branches, requests, iterations and summaries.")
+app = make_group("Sessions: list, search, show, settings, delete; their branches, requests, iterations and summaries.")
 
 Policy = Annotated[str | None, typer.Option("--policy", help="The policy by which its prompts are rewritten.")]
 
@@ -101,10 +101,16 @@ def show(command: RemoteCommand, session: Session) -> None:
     command.show(found, _print_session)
 
 
+def _count_rows(name: str, number: int) -> str:
+    """Return a number with the name of its table, which is a plural: 1 branch, 2 helper answers."""
+    one = "branch" if name == "branches" else name.removesuffix("s")
+    return f"{format_number(number)} {(one if number == 1 else name).replace('_', ' ')}"
+
+
 def _print_session(found: Any) -> None:
     named = "named by the client" if found["explicit"] else "told by its messages"
     settings = ", ".join(f"{k} = {v}" for k, v in found["settings"].items())
-    rows = ", ".join(f"{n} {name}" for name, n in found["rows"].items() if n)
+    rows = ", ".join(_count_rows(name, number) for name, number in found["rows"].items() if number)
     print_pairs(
         found["session"],
         {"tenant": found["tenant"], "name": named, "begun": format_time(found["created_at"]),
@@ -194,12 +200,13 @@ def branches(command: RemoteCommand, session: Session, limit: Limit = 200) -> No
 @app.command()
 @remote_command
 def requests(command: RemoteCommand, session: Session, branch: Branch = None, limit: Limit = 20) -> None:
-    """List the requests of a session, newest first, with tokens as received and as sent."""
+    """List the requests of a session, newest first. Tokens are as they came, were sent, and were reported."""
     columns = (
         TableColumn("id", lambda e: e["exchange"], style="cyan", is_never_cut=True),
         TableColumn("status", lambda e: style_word(e["status"], EXCHANGE_STYLES)),
         TableColumn("came", lambda e: e["tokens_before"], is_number=True),
         TableColumn("sent", lambda e: e["tokens_after"], is_number=True),
+        TableColumn("reported", lambda e: e["prompt_tokens"], is_number=True),
         TableColumn("cached", lambda e: e["cached_tokens"], is_number=True),
         TableColumn("when", lambda e: format_age(e["started_at"]), is_number=True),
         TableColumn("model", lambda e: f"fallback: {e['fallback']}" if e["fallback"] else e["model"], takes_rest=True),

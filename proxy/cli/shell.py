@@ -11,6 +11,7 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
+from typer.exceptions import TyperException
 
 from proxy.cli import terminal
 from proxy.cli.remote import SHARED_OPTIONS, RemoteCommand, RemoteRefused, remote_command
@@ -86,6 +87,7 @@ def _switch_session(command: RemoteCommand, session: str, old: str) -> str:
 
 def _run(commands: Any, line: str, session: str, command: RemoteCommand) -> None:
     """Run one line. An error in it is printed, and the shell goes on."""
+    words: list[str] = []
     try:
         words = parse_line(commands, line, session)
         shared = ["--url", command.client.url, "--key", command.client.key, "--tenant", command.client.tenant]
@@ -93,13 +95,25 @@ def _run(commands: Any, line: str, session: str, command: RemoteCommand) -> None
             # After the command and before its arguments, one of which may follow a `--`.
             depth = _count_command_words(commands, words)
             words = [*words[:depth], *shared, *(["--json"] * command.json), *words[depth:]]
-        commands.main(words, prog_name="", standalone_mode=True)
+        commands.main(words, prog_name="", standalone_mode=False)
+    except typer.Abort:
+        terminal.print_error("nothing was done.")
+    except TyperException as problem:
+        _print_usage_error(problem, " ".join(words[: _count_command_words(commands, words)]))
     except SystemExit:
         return
     except ValueError as problem:  # a quote that is not closed
         terminal.print_error(f"{problem}.")
     except (ConfigError, ProxyError) as problem:
         terminal.print_error(str(problem))
+
+
+def _print_usage_error(problem: TyperException, name: str) -> None:
+    """Print an error in a line. The parser's own text shows the command with a session, which the shell inserts."""
+    describe = getattr(problem, "format_message", problem.__str__)
+    if message := str(describe()).strip():  # empty where the help was printed
+        more = f"`{name} --help` tells more." if name else "`help` lists the commands."
+        terminal.print_error(f"{message}{'' if message.endswith(('.', '?')) else '.'} {more}")
 
 
 def parse_line(commands: Any, line: str, session: str) -> list[str]:

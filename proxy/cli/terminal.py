@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import typer
 from rich import box
 from rich.cells import cell_len
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, describe_cause
 from proxy.settings.load import find_program
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -181,6 +182,23 @@ def edit_text(text: str) -> str | None:
 def print_json(value: Any) -> None:
     """Print one JSON document, in ASCII: no terminal, locale or pipe can change it."""
     typer.echo(json.dumps(value, indent=2))
+
+
+def write_report(file: Path, report: msgspec.Struct) -> None:
+    """Write a report as JSON, to stdout for -. Raises ConfigError."""
+    text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
+    if str(file) == "-":
+        typer.echo(text)
+    else:
+        write_file(file, text + "\n")
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write a file of a report. Raises ConfigError."""
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError("OUT", str(file), f"a file that can be written ({describe_cause(error)})") from None
 
 
 def print_text(text: str) -> None:

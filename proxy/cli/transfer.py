@@ -82,7 +82,8 @@ def _export_table(
         raise ConfigError(
             name, str(out), f"a file that can be written ({error.strerror})", source=f"--{name}"
         ) from None
-    text = f"{done['exchanges']} exchanges written to {out}; the next export goes on with --since {done['until']}"
+    written = format_count(done["exchanges"], "exchange")
+    text = f"{written} written to {out}; the next export goes on with --since {done['next_since']}"
     command.report_done({"file": str(out), **done}, text)
 
 
@@ -151,21 +152,25 @@ def _jsonl(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
             with show_progress("importing", size, bytes_=True) as move:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
-                        _import_line(command, line, f"{name}:{number}", tally)
+                        _import_line(command, line, name, tally, number)
                     move(len(line))
     except OSError as error:
         raise ConfigError("FILE", name, f"a file that can be read ({error.strerror})") from None
 
 
-def _import_line(command: RemoteCommand, line: bytes, place: str, tally: ImportTally) -> str | None:
-    """Store a conversation. Return the name of its session, None if the conversation was not stored."""
+def _import_line(
+    command: RemoteCommand, line: bytes, source: str, tally: ImportTally, number: int | None = None
+) -> str | None:
+    """Store a conversation. Return the name of its session, None if the conversation was not stored. number: of the
+    line in its file."""
     try:
-        found = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON)
+        found = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON, first_line=number)
     except RemoteRefused as problem:
         if problem.status == 409 and "already" in problem.message:
             tally.already_stored += 1
         elif problem.status in (400, 409, 413, 422):
-            tally.refused.append(f"{place}: {problem.message.removeprefix('line 1: ')}")
+            place = source if number is None else f"{source}:{number}"
+            tally.refused.append(f"{place}: {str(problem).removeprefix(f'line {number or 1}: ')}")
         else:
             raise
         return None
@@ -210,7 +215,7 @@ def _store_session_extras(command: RemoteCommand, session: str, talk: std_slop.S
         except RemoteRefused as problem:
             if problem.status not in (400, 409, 422):
                 raise
-            tally.refused.append(f"session {session}, {where.rpartition('/')[2]}: {problem.message}")
+            tally.refused.append(f"session {session}, {where.rpartition('/')[2]}: {problem}")
 
 
 def _memo(command: RemoteCommand, memo: std_slop.SlopMemo, tally: ImportTally) -> None:
@@ -220,7 +225,7 @@ def _memo(command: RemoteCommand, memo: std_slop.SlopMemo, tally: ImportTally) -
     except RemoteRefused as problem:
         if problem.status not in (409, 422):
             raise
-        tally.refused.append(f"a memo: {problem.message}")
+        tally.refused.append(f"a memo: {problem}")
 
 
 def save_lines(command: RemoteCommand, path: str, out: Path, what: str, **query: object) -> None:
@@ -239,7 +244,9 @@ def save_lines(command: RemoteCommand, path: str, out: Path, what: str, **query:
                 move(1)
     except OSError as error:
         raise ConfigError("out", str(out), f"a file that can be written ({error.strerror})", source="--out") from None
-    command.report_done({"file": str(out), what: count}, f"{count} {what} written to {out}")
+    command.report_done(
+        {"file": str(out), what: count}, f"{format_count(count, what.removesuffix('s'))} written to {out}"
+    )
 
 
 @contextmanager

@@ -11,19 +11,20 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.check import Config, Db, read_settings
+from proxy.cli.check import Config, read_settings
 from proxy.cli.terminal import print_json, print_text
 from proxy.cli.transfer import show_progress
 from proxy.errors import ConfigError
 from proxy.store import backup as store_backup
 from proxy.store import maintenance
 
+SqliteFile = Annotated[str | None, typer.Option("--db", help="The store: a SQLite file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print what was found or done as one JSON document.")]
 
 
 def migrate(
     config: Config = None,
-    db: Db = None,
+    db: SqliteFile = None,
     apply: Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")] = False,
     json: Json = False,
 ) -> None:
@@ -49,7 +50,7 @@ def migrate(
             print_text(f"  {one['number']}. {one['reason']}")
 
 
-def vacuum(config: Config = None, db: Db = None, json: Json = False) -> None:
+def vacuum(config: Config = None, db: SqliteFile = None, json: Json = False) -> None:
     """Rewrite the store's file without free space. A running proxy gives free space back by itself, in small steps."""
     path = _file(config, db)
     with show_progress("writing it anew") as move:
@@ -63,11 +64,13 @@ def vacuum(config: Config = None, db: Db = None, json: Json = False) -> None:
 def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not be there yet.", show_default=False)],
     config: Config = None,
-    db: Db = None,
+    db: SqliteFile = None,
     json: Json = False,
 ) -> None:
     """Copy the store to a file, also while a proxy serves from it. The copy has all that was acknowledged before."""
     path = _file(config, db, "PostgreSQL is saved by pg_dump")
+    if str(file) == "-":
+        raise ConfigError("FILE", "-", "a file: the copy is checked before it has its name, which stdout cannot be")
     with show_progress("copying", 100, bytes_=True) as move:
         size = store_backup.backup_file(path, file, _make_heartbeat(move))
     if json:
@@ -79,11 +82,13 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(help="A backup, as `backup` writes it.", show_default=False)],
     config: Config = None,
-    db: Db = None,
+    db: SqliteFile = None,
     json: Json = False,
 ) -> None:
     """Put a backup in the place of the store, while no proxy runs. The store that was there is kept beside it."""
     path = _file(config, db, "PostgreSQL is restored by pg_restore")
+    if str(file) == "-":
+        raise ConfigError("FILE", "-", "a file: it is checked before it takes the place of the store")
     with show_progress("copying", 100, bytes_=True) as move:
         aside = store_backup.restore_file(file, path, _make_heartbeat(move))
     if json:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat import chain
+from proxy.chat.message import CHAT_ROLES
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.gemini import request as gemini
 from proxy.errors import Conflict, NotManaged, Unprocessable
@@ -56,7 +57,9 @@ def read_conversation(
         if _is_gemini(messages[0]):
             return ImportedConversation(session, tuple(_from_gemini(messages)), tools, model, "gemini")
         for raw in messages:
-            read_message(raw)
+            role = read_message(raw).role
+            if role not in CHAT_ROLES:
+                raise Unprocessable(f"a message has the role {role[:40]!r}, and not one of {', '.join(CHAT_ROLES)}")
     except NotManaged as problem:
         raise Unprocessable(f"a message cannot be read: {problem.message}") from None
     return ImportedConversation(session, tuple(messages), tools, model)

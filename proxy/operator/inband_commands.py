@@ -112,7 +112,8 @@ def _rebuilt(rebuilt: RebuildResult) -> str:
 def _render_change(changed: DecisionResult) -> str:
     what = {"undo": "Undone", "drop": "Dropped", "restore": "Restored", "remove": "Removed for good"}[changed.action]
     note = f" ({changed.note})" if changed.note else ""
-    return f"{what}: group {', '.join(changed.groups)}, {len(changed.messages)} messages, {changed.tokens} tokens{note}"
+    messages = "1 message" if len(changed.messages) == 1 else f"{len(changed.messages)} messages"
+    return f"{what}: group {', '.join(changed.groups)}, {messages}, {changed.tokens} tokens{note}"
 
 
 def _render_list(lines: Sequence[GroupListItem]) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
+from proxy.chat.message import CHAT_ROLES
+
 Json = dict[str, Any]
 
-CHAT_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 LANGCHAIN_ROLES: Final = {
     "human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "function",
     "HumanMessage": "user", "AIMessage": "assistant", "SystemMessage": "system", "ToolMessage": "tool",

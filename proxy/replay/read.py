@@ -1,9 +1,9 @@
 """Reader of recorded conversations from files.
 
-The format of the replay itself is JSONL, one conversation per line: `{"id": ..., "messages": [...], "tools": [...]}`.
-The messages are as an agent would send them; other fields of the object are ignored. Such a file is read line by line.
-Every other format is read whole (`formats`). Input that cannot be played is reported with its file and line before
-anything is played, since a run may take minutes.
+The format of the replay itself is JSONL, one conversation per line: `{"id": ..., "messages": [...], "tools": [...],
+"times": [...]}`. The messages are as an agent would send them, and the times, in seconds, are those of the messages.
+Other fields of the object are ignored. Such a file is read line by line. Every other format is read whole (`formats`).
+Input that cannot be played is reported with its file and line before anything is played, since a run may take minutes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ FOREIGN_KEYS: Final = frozenset({
 FOREIGN_BLOCKS: Final = (b'"tool_use"', b'"tool_result"', b'"kwargs"')
 """Parts of messages that are no chat messages."""
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TIMES = msgspec.json.Decoder(tuple[float, ...])
 _NAME = msgspec.json.Decoder(str | int)
 
 
@@ -55,6 +56,8 @@ class RecordedConversation:
     """The tenant whose conversation it was."""
     answers: tuple[tuple[str, str], ...] = ()
     """Answers of helper models in it, by the id of the Ask."""
+    model: str = ""
+    """The model of its last request, empty if not known."""
 
 
 def read_conversations(path: Path) -> Iterator[RecordedConversation]:
@@ -153,12 +156,21 @@ def _conversation(line: bytes, path: Path, number: int) -> RecordedConversation:
             read_message(raw)
         except NotManaged as problem:
             raise wrong(f"messages[{at}]", raw, f"a chat message ({problem})") from None
-    tools = bytes(fields.get("tools", b""))
+    tools, times = bytes(fields.get("tools", b"")), _read_times(fields, len(messages))
     if tools in (b"", b"null", b"[]"):
-        return RecordedConversation(_name(fields, number), path.name, messages)
+        return RecordedConversation(_name(fields, number), path.name, messages, times=times)
     if json_spans.find_elements(tools) is None:
         raise wrong("tools", tools, "a list of tool definitions")
-    return RecordedConversation(_name(fields, number), path.name, messages, tools)
+    return RecordedConversation(_name(fields, number), path.name, messages, tools, times)
+
+
+def _read_times(fields: dict[str, msgspec.Raw], count: int) -> tuple[float, ...]:
+    """Return the times of the messages, as `context-proxy export` writes them; empty if they are of another kind."""
+    try:
+        times = _TIMES.decode(fields.get("times", b""))
+    except ValueError:
+        return ()
+    return times if len(times) == count and list(times) == sorted(times) else ()
 
 
 def _name(fields: dict[str, msgspec.Raw], number: int) -> str:

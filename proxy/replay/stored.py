@@ -98,4 +98,5 @@ async def _conversation(store: Store, branch: BranchRow, last: ExchangeRecord, s
         shared_messages=at,
         tenant=branch.tenant,
         answers=tuple(answers.items()),
+        model=last.model,
     )

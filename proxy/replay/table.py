@@ -132,7 +132,8 @@ def summarize(report: ReplayReport) -> str:
     after = best.total.cost[prices].effective
     share = (before - after) / before if before else 0.0
     model = "a model whose price is not known" if report.input is None else report.model
-    whole = f"The prompts of {report.requests:,} requests, {_millions(nothing.total.prompt)} tokens, to {model}"
+    requests = "1 request" if report.requests == 1 else f"{report.requests:,} requests"
+    whole = f"The prompts of {requests}, {_millions(nothing.total.prompt)} tokens, to {model}"
     dollars = [report.convert_to_dollars(cost) for cost in (before, after)]
     if dollars[0] is None or dollars[1] is None:
         costs, saved = "", f"{share:.0%} of their cost"

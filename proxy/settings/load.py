@@ -25,7 +25,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from proxy.context.models import Model, read_models
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, describe_cause
 from proxy.settings.model import (
     ALL_TENANTS,
     DEMO,
@@ -487,7 +487,9 @@ def read_toml(file: Path) -> tuple[TomlTree, str]:
             "config", str(file), f"TOML: {error}", line=int(at[1]) if at else None, source=str(file)
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("config", str(file), f"a TOML file in UTF-8 that can be read ({error})") from None
+        raise ConfigError(
+            "config", str(file), f"a TOML file in UTF-8 that can be read ({describe_cause(error)})"
+        ) from None
 
 
 def find_line(text: str, path: KeyPath) -> int | None:

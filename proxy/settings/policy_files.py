@@ -44,6 +44,8 @@ def read_policy_file(file: Path) -> Policy:
     if file.parent == find_shipped_file("policies"):
         return _read_shipped_policy(file)
     table = read_toml(file)[0]
+    if table.get("name", file.stem) != file.stem:  # requests name the file, and what is stored the policy
+        raise ConfigError("name", table["name"], f"{file.stem!r}, the name of the file", source=str(file))
     own = _load_own_classes(file, table)
     return read_policy(table, {**BUILT_IN_STAGES, **own}, {**BUILT_IN_INJECTIONS, **own}, source=str(file))
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import aiosqlite
 
-from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.errors import StoreRefused, StoreUnavailable, describe_cause
 from proxy.store import sqlite_files, wal_reset
 from proxy.store.base import GapRow, Row
 from proxy.store.gap_file import GapFile
@@ -142,7 +142,7 @@ class SqliteStore(QueuedStore, StoreReads):
         except BaseException as error:
             await self.close()
             if isinstance(error, (sqlite3.Error, OSError)):
-                raise StoreRefused(f"the database {self.path} cannot be opened: {error}.") from error
+                raise StoreRefused(f"the database {self.path} cannot be opened: {describe_cause(error)}.") from error
             raise
         sqlite_files.make_private(self.path)
         log.info("store open: SQLite %s%s", sqlite3.sqlite_version, wal_reset.describe_bug_briefly())

@@ -23,6 +23,7 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
     UpstreamUnreachable,
+    describe_cause,
 )
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
@@ -427,9 +428,10 @@ class UpstreamClient:
             return UpstreamTimeout(f"upstream {name!r} did not begin to answer: {error}")
         if isinstance(error, httpx2.RemoteProtocolError):
             return UpstreamBroken(f"upstream {name!r} answered with something that cannot be passed on: {error}")
+        cause = describe_cause(error)
         if isinstance(error, httpx2.ConnectError):
-            return UpstreamUnreachable(f"upstream {name!r} cannot be reached: {error}")
-        return UpstreamUnreachable(f"upstream {name!r} closed the connection without an answer: {error}")
+            return UpstreamUnreachable(f"upstream {name!r} cannot be reached: {cause}")
+        return UpstreamUnreachable(f"upstream {name!r} closed the connection without an answer: {cause}")
 
 
 def classify_error(error: httpx2.TransportError) -> str:

@@ -57,6 +57,9 @@ class DemoBody(httpx2.AsyncByteStream):
             yield part
 
 
+DEMO_PATHS: Final = "/v1/chat/completions, /v1/responses, /v1/messages, Gemini's :generateContent, and /v1/models"
+
+
 class DemoTransport(httpx2.AsyncBaseTransport):
     """Scripted model as a transport. `pause_s` (seconds before each part of a stream) makes it look alive; none by
     default. `take`: takes the model's turn for a request."""
@@ -87,9 +90,7 @@ class DemoTransport(httpx2.AsyncBaseTransport):
                 404, f"The model {path[8:]!r} does not exist; this upstream has {DEMO_MODEL!r}.", "model_not_found"
             )
         if path != "/chat/completions":
-            return _error(
-                404, f"Unknown path {path!r}: the demo model has /v1/chat/completions and /v1/models.", "unknown_url"
-            )
+            return _error(404, f"Unknown path {path!r}: the demo model has {DEMO_PATHS}.", "unknown_url")
         if method != "POST":
             return _error(405, f"{method} is not allowed here; use POST.", "method_not_allowed")
         try:

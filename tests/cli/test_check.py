@@ -45,6 +45,24 @@ def test_s7_a_version_of_sqlite_with_the_wal_reset_bug_is_named(monkeypatch: pyt
     assert "SQLite" not in CliRunner().invoke(app, ["check", "--db", "postgresql://h/d"]).output
 
 
+def test_an_address_that_a_start_would_refuse_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('host = "0.0.0.0"\n')
+    refused = CliRunner().invoke(app, ["check", "--config", str(file)])
+    assert isinstance(refused.exception, ConfigError)
+    assert "no keys are configured" in str(refused.exception)
+    with file.open("a") as more:
+        more.write(f'keys_dir = "{tmp_path / "keys"}"\n')
+    assert CliRunner().invoke(app, ["check", "--config", str(file)]).exit_code == 0, "the start makes keys"
+    assert not (tmp_path / "keys").exists()
+
+
+def test_a_file_that_is_not_there_is_told_without_a_number(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["check", "--config", str(tmp_path / "none.toml")]).exception
+    assert "(No such file or directory)" in str(refused)
+    assert "Errno" not in str(refused)
+
+
 def test_flags_that_are_not_given_change_nothing() -> None:
     assert read_settings(None, host=None, port=None) == Settings()
     assert read_settings(None, port=1234).port == 1234
@@ -56,6 +74,14 @@ def test_a_policy_that_cannot_be_read_is_refused_with_its_file(tmp_path: Path) -
     with pytest.raises(ConfigError, match="someday") as caught:
         read_settings(None, policies_dir=str(tmp_path))
     assert caught.value.source == str(file)
+
+
+def test_a_policy_that_a_shipped_one_hides_is_named(tmp_path: Path) -> None:
+    for name in ("mine", "thrifty"):
+        (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\n')
+    out = CliRunner().invoke(app, ["check"], env={"CONTEXT_PROXY_POLICIES_DIR": str(tmp_path)}).output
+    assert f"# Not used: {tmp_path}/thrifty.toml: the package has a policy of this name." in out
+    assert "mine.toml" not in out
 
 
 def test_a_model_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

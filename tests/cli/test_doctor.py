@@ -22,6 +22,7 @@ from tests.running import running
 from tests.scripted import Scripted, reply
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
+from tests.web.test_auth import entry
 
 
 def run(folder: Path, *words: str, **environment: str) -> tuple[int, Any]:
@@ -58,6 +59,21 @@ async def test_an_upstream_that_works_is_good_and_the_request_tells_its_cost(tmp
         told = found["request to default"]["text"]
         assert code == 0
         assert "11 and 3 tokens, $0.0000; cached tokens are not reported" in told
+
+
+async def test_a_named_proxy_that_is_away_is_a_fault_and_one_with_keys_is_asked_with_a_key(tmp_path: Path) -> None:
+    code, found = await to_thread(tmp_path)
+    assert (code, found["running proxy"]["status"]) == (0, "unknown")
+    code, found = await to_thread(tmp_path, "--proxy", "http://127.0.0.1:9")
+    assert (code, found["running proxy"]["status"]) == (1, "fault")
+    assert "cannot be reached" in found["running proxy"]["text"]
+    async with running("demo", keys=[entry("cp-read", "acme", "read")]) as proxy:
+        words = ("--proxy", f"http://127.0.0.1:{proxy.port}")
+        code, found = await to_thread(tmp_path, *words)
+        assert (code, found["running proxy"]["status"]) == (0, "unknown")
+        assert "$CONTEXT_PROXY_KEY" in found["running proxy"]["remedy"]
+        code, found = await to_thread(tmp_path, *words, CONTEXT_PROXY_KEY="cp-read")
+        assert (code, found["running proxy"]["status"]) == (0, "good")
 
 
 async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,8 @@ def test_times_are_read_in_any_zone() -> None:
     assert exchange_files.format_moment(1700000000.5) == "2023-11-14T22:13:20.500000Z"
     with pytest.raises(ConfigError, match="--until"):
         exchange_files.parse_moment("soon", "until")
+    with pytest.raises(ConfigError, match="--since"):
+        exchange_files.parse_moment("1e20", "since")
 
 
 def test_the_command_names_the_next_beginning(shop: Shop, tmp_path: Path) -> None:
@@ -146,8 +149,12 @@ def test_the_command_names_the_next_beginning(shop: Shop, tmp_path: Path) -> Non
     done = shop.json("export", "--csv", str(tmp_path / "a.csv"), "--db", db, "--until", "2100-01-01")
     assert done["exchanges"] > 0
     assert done["until"] == "2100-01-01T00:00:00.000000Z"
-    text = shop.ok("export", "--csv", str(tmp_path / "b.csv"), "--db", db, "--until", "2100-01-01").out
-    assert " ".join(text.split()).endswith("the next export goes on with --since 2100-01-01T00:00:00.000000Z")
+    following = exchange_files.parse_moment(done["next_since"], "since")
+    assert time.time() - exchange_files.SETTLED_S - 60 < following < time.time(), "of the time after, nothing is sure"
+    past, future = "2020-01-01T00:00:00.000000Z", "2100-01-01T00:00:00.000000Z"
+    text = shop.ok("export", "--csv", str(tmp_path / "b.csv"), "--db", db, "--until", past).out
+    assert " ".join(text.split()).endswith(f"the next export goes on with --since {past}")
+    assert shop.json("export", "--csv", str(tmp_path / "b.csv"), "--db", db, "--since", future)["next_since"] == future
     with (tmp_path / "a.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == done["exchanges"]
     ran = shop.run("export", "talk", "--csv", str(tmp_path / "c.csv"), "--db", db)

@@ -3,10 +3,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.text import Text
 from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -40,6 +43,18 @@ def test_help_is_short_too(words: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, list(words))
     assert done.exit_code == 0, done.output
     assert "Usage: " in done.stdout
+
+
+def _list_helps(command: Any) -> Iterator[str]:
+    yield command.help or ""
+    yield from (getattr(one, "help", None) or "" for one in command.params)
+    for one in getattr(command, "commands", {}).values():
+        yield from _list_helps(one)
+
+
+def test_no_help_has_brackets_that_the_terminal_takes_for_a_style() -> None:
+    for text in _list_helps(get_command(app)):
+        assert Text.from_markup(text).plain == text
 
 
 @pytest.mark.parametrize("one", [*BEFORE_ACTIONS, *AFTER_ACTIONS], ids=lambda one: one.name)

@@ -19,7 +19,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, TextContent
 
-from proxy.cli.mcp import call_remote_tool
+from proxy.cli.mcp import call_remote_tool, warn_of_absence
 from proxy.cli.remote import AdminClient
 from tests.faulty import ask, post
 from tests.running import CHAT, Running, heard, running_beside
@@ -156,3 +156,13 @@ async def test_what_is_not_there_is_an_error_that_the_model_can_read() -> None:
     text, failed = call_remote_tool(gone, "audit", "", "search", {"query": "x"})
     assert failed
     assert "context-proxy serve" in text
+
+
+def test_a_proxy_that_is_away_is_told_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_absence(AdminClient("http://127.0.0.1:1"))
+    told = capsys.readouterr()
+    assert told.out == "", "the protocol's own"
+    assert "no tools yet: http://127.0.0.1:1 cannot be reached" in told.err
+    with running_beside("demo") as proxy:
+        warn_of_absence(AdminClient(f"http://127.0.0.1:{proxy.port}"))
+    assert capsys.readouterr().err == ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -22,9 +23,11 @@ from proxy.context.policy import Policy
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.store.readonly import ReadOnlyStore
 from tests.faulty import faulty
+from tests.postgres import drop_database, new_store_database
 from tests.replay.recorded import line, says, user, work, write
 from tests.running import Agent, running, running_beside
 from tests.scripted import Scripted
+from tests.web.api.conftest import World
 
 COMMAND = [sys.executable, "-m", "proxy.cli.main", "replay"]
 POLICIES = {
@@ -133,8 +136,7 @@ def test_stdin_is_called_stdin_and_no_temporary_file(text: str, told: str) -> No
         (["FILE", "--prices", "0.1/1.25"], "READ at most WRITE"),
         (["FILE", "--prices", "nan/nan"], "WRITE/READ"),
         (["FILE", "--json", "/nowhere/out.json"], "a file in a folder that is there"),
-        (["--from-store", "--db", ":memory:"], "a SQLite file"),
-        (["--from-store", "--db", "postgresql://me:secret@host/db"], "a SQLite file"),
+        (["FILE", "--html", "/tmp"], "a file in a folder that is there"),
     ],
 )
 def test_a_wrong_option_is_told_before_anything_is_played(runs: Path, arguments: list[str], told: str) -> None:
@@ -147,6 +149,25 @@ def test_a_wrong_option_is_told_before_anything_is_played(runs: Path, arguments:
 def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match="there is no database"):
         invoke("--from-store", "--db", tmp_path / "none.sqlite3")
+    with pytest.raises(StoreRefused, match="a store in memory is gone"):
+        invoke("--from-store", "--db", ":memory:")
+    with pytest.raises(StoreRefused, match="PostgreSQL") as raised:
+        invoke("--from-store", "--db", "postgresql://me:secret@127.0.0.1:9/db")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_store_in_postgresql_is_played(postgres: str, tmp_path: Path) -> None:
+    db, file = asyncio.run(new_store_database(postgres)), tmp_path / "report.json"
+    try:
+        with running_beside("demo", db=db) as proxy:
+            agent = World(proxy)
+            first = {"role": "user", "content": "hello"}
+            agent.chat("stored", [first, agent.chat("stored", [first]), {"role": "user", "content": "again"}])
+            invoke("--from-store", "stored", "--db", db, "--policy", "thrifty", "--jobs", "1", "--json", str(file))
+    finally:
+        asyncio.run(drop_database(db))
+    report = json.loads(file.read_text())
+    assert (report["sources"], report["requests"]) == ({db.rpartition("/")[2]: 1}, 2)
 
 
 def test_a_store_without_conversations_is_named(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def test_a_session_is_shown_with_its_branches(shop: Shop) -> None:
     found = shop.json("sessions", "show", "talk")
     assert found["session"] == "talk"
     told = shop.ok("sessions", "show", "talk").out
+    assert "1 branch\n" in told
     assert found["branches"][0]["branch"] in told
     assert "as the policy says" in told
 

@@ -46,6 +46,8 @@ def test_e8_one_line_after_the_other_until_quit(shop: Shop) -> None:
         "context window 2",
         "nonesuch",
         "context drop nonesuch",
+        "context drop",
+        "sessions",
         "add it's so",
         "'",
         "/message list 1",
@@ -57,6 +59,8 @@ def test_e8_one_line_after_the_other_until_quit(shop: Shop) -> None:
     assert "the last 2 groups stay" in ran.out
     assert "undone" in ran.out
     assert "No such command" in ran.err
+    assert "Missing argument 'ids'. `context drop --help` tells more." in ran.err
+    assert "Usage: context" not in ran.err, "it would show the session as an argument"
     assert "nonesuch" in ran.err
     assert [note["text"] for note in shop.json("notes", "list", name)] == ["it's so"]
 

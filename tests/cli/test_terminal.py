@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,9 @@ from proxy.cli.terminal import (
     format_dollars,
     format_number,
     format_percent,
+    write_file,
 )
+from proxy.errors import ConfigError
 
 
 def test_figures_are_written_as_people_read_them() -> None:
@@ -74,3 +77,8 @@ def test_a_table_in_a_pipe_is_whole_without_lines_and_without_colours(capsys: py
         "name         " + "value " * 29 + "value",
         "longer name  -",
     ]
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"OUT = .* a file that can be written \(Is a directory\)"):
+        write_file(tmp_path, "text")

@@ -9,12 +9,16 @@ import pytest
 
 from tests.cli.conftest import Shop
 from tests.contrib.test_std_slop import slop_file
+from tests.running import running_beside
+from tests.web.api.conftest import World
+from tests.web.test_auth import entry
 
 
 def test_what_is_exported_is_imported_again(shop: Shop, tmp_path: Path) -> None:
     name = shop.fresh()
     file = tmp_path / "talks.jsonl"
     assert shop.json("export", name, "--out", str(file))["conversations"] == 1
+    assert "1 conversation written to" in shop.ok("export", name, "--out", str(file)).out
     assert file.stat().st_mode & 0o077 == 0
     assert shop.ok("export", name).out == file.read_text()
     assert "1 was there already" in shop.ok("import", str(file)).out
@@ -41,6 +45,14 @@ def test_a_line_that_cannot_be_read_keeps_no_other_out(shop: Shop, tmp_path: Pat
     assert "odd.jsonl:3: " in ran.err
     assert "2 conversations with 2 messages imported, 1 refused" in ran.out
     assert shop.json("sessions", "show", "good-2")
+    assert "odd.jsonl:3: this is not a JSON object" in ran.err
+
+
+def test_conversations_without_a_name_have_that_of_their_line(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "nameless.jsonl"
+    lines = [json.dumps({"messages": [{"role": "user", "content": text}]}) for text in ("Nameless", "Another")]
+    file.write_text("\n".join(lines))
+    assert shop.json("import", str(file))["sessions"] == ["imported-1", "imported-2"]
 
 
 def test_lines_come_from_stdin_too(shop: Shop) -> None:
@@ -110,3 +122,11 @@ def test_s4_a_link_stays_and_what_it_points_to_is_written(shop: Shop, tmp_path: 
         assert link.is_symlink()
         assert (folder / "real" / "talk").read_text() == shop.ok("export", name).out
         assert sorted(each.name for each in folder.rglob("*")) == ["link", "real", "talk"]
+
+
+def test_a_refused_import_says_what_to_do(tmp_path: Path) -> None:
+    with running_beside("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
+        line = json.dumps({"id": "talk", "messages": [{"role": "user", "content": "Hello"}]})
+        ran = Shop(World(proxy)).run("import", "-", key="cp-all", given=line)
+    assert ran.code == 1
+    assert "name the tenant with --tenant" in ran.err.replace("\n", " ")

@@ -48,3 +48,5 @@ def test_a_backup_is_made_of_a_running_proxy_and_restored_where_none_runs(shop: 
     for command, said in (("backup", "pg_dump"), ("restore", "pg_restore")):
         with pytest.raises(ConfigError, match=said):
             shop.run(command, str(copy), "--db", "postgresql://u:secret@h/d")
+        with pytest.raises(ConfigError, match="FILE = '-' is not usable"):
+            shop.run(command, "-", "--db", fresh)

@@ -17,7 +17,7 @@ from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADE
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.stages import BUILT_IN_STAGES
 from proxy.events.bus import EVENT_KINDS
-from proxy.metrics import Metrics
+from proxy.metrics import PROCESS_METRICS, Metrics
 from proxy.operator import inband_commands
 from proxy.operator.actions import ACTIONS
 from proxy.sessions.locate import Relation
@@ -75,7 +75,7 @@ def test_variables_of_the_environment_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_metrics_exist(page: Path) -> None:
-    known = {described.name for described in Metrics().descriptions}
+    known = {described.name for described in (*Metrics().descriptions, *PROCESS_METRICS)}
     assert set(re.findall(r"context_proxy_\w+", page.read_text("utf-8"))) <= known
 
 

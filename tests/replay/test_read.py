@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,12 @@ def test_a_folder_an_empty_list_and_a_file_that_cannot_be_read_are_told_apart(tm
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a file that is there"):
         count_conversations([tmp_path / "none.jsonl"])
+
+
+def test_exported_times_are_those_of_the_messages(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    file = tmp_path / "a.jsonl"
+    for given, expected in (([5.0, 9.5], (5.0, 9.5)), ([9, 5], ()), ([5], ()), ("soon", ()), (None, ())):
+        file.write_text(json.dumps({"id": "a", "messages": messages, "tools": [{}], "times": given}))
+        [one] = read_conversations(file)
+        assert one.times == expected

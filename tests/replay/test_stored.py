@@ -69,6 +69,7 @@ async def test_a_branch_is_what_its_client_sent_and_the_answer_that_followed(tmp
     assert history(one)[-1]["content"] == "You are welcome."
     assert one.tools is not None
     assert json.loads(one.tools) == TOOLS
+    assert one.model == "m"
     assert list(one.times) == sorted(one.times)
     assert one.times[0] > 1e9
     assert (one.shared_messages, play_conversation(one, MATCH).totals[0].requests) == (0, 3)

@@ -74,7 +74,7 @@ def test_a_class_of_a_file_beside_the_policy_needs_no_search_path(tmp_path: Path
 def test_two_folders_have_files_of_the_same_name_and_neither_hides_the_proxy_s_own(tmp_path: Path) -> None:
     for name in ("one", "two"):
         file = write(
-            tmp_path / name, CODE.replace('"forget"', f'"{name}"'), 'name = "m"\n[[stages]]\nuse = "proxy:Forget"\n'
+            tmp_path / name, CODE.replace('"forget"', f'"{name}"'), 'name = "mine"\n[[stages]]\nuse = "proxy:Forget"\n'
         )
         (tmp_path / name / "mystages.py").rename(tmp_path / name / "proxy.py")
         assert read_policy_file(file).stages[0].word == name  # type: ignore[attr-defined]  # the stage above
@@ -152,3 +152,8 @@ def test_the_command_reads_it_where_the_working_directory_has_modules_of_the_sam
     assert "# Code of your own: mystages:Forget of policies/mystages.py, used by mine" in done.stdout.replace(
         f"{tmp_path}/", ""
     )
+
+
+def test_a_policy_has_the_name_of_its_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mine\.toml: name = 'other' is not usable; allowed: 'mine'"):
+        read_policy_file(write(tmp_path, policy=POLICY.replace('"mine"', '"other"')))

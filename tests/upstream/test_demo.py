@@ -132,6 +132,12 @@ def test_what_it_cannot_do_it_says_in_openais_shape(
     assert set(error) == {"message", "type", "param", "code"}
 
 
+def test_an_unknown_path_is_told_which_ones_there_are() -> None:
+    told = b"".join(DemoTransport().answer_request("POST", "/v1/embeddings", b"{}").body.parts).decode()
+    for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages", ":generateContent", "/v1/models"):
+        assert path in told
+
+
 def test_its_one_model_is_listed_with_and_without_v1() -> None:
     for path in ("/v1/models", "/models"):
         [model] = json.loads(b"".join(DemoTransport().answer_request("GET", path, b"").body.parts))["data"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -9,8 +10,9 @@ from fastapi import Depends, Path, Query, Request
 
 from proxy.errors import Conflict, Forbidden, NotFound
 from proxy.exchange.services import Services
+from proxy.sessions import locate
 from proxy.store.base import BranchRecord, SessionRecord, Store
-from proxy.web.auth import CALLER_KEY, Caller
+from proxy.web.auth import CALLER_KEY, LOCAL_CALLER, Caller
 from proxy.web.session_address import read_address
 
 MAX_SEARCHED_BRANCHES: Final = 16
@@ -27,6 +29,8 @@ class AdminContext:
     services: Services
     caller: Caller
     tenant: str | None
+    headers: Mapping[str, str]
+    """The headers of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ async def _make_admin_context(
     own = caller.one_tenant
     if own is not None and tenant not in (None, own):
         raise Forbidden("the key is another tenant's", hint="Leave ?tenant= out.")
-    return AdminContext(request.app.state.services, caller, own if own is not None else tenant)
+    return AdminContext(request.app.state.services, caller, own if own is not None else tenant, request.headers)
 
 
 AdminContextDep = Annotated[AdminContext, Depends(_make_admin_context)]
@@ -73,6 +77,14 @@ async def require_tenant(admin: AdminContext) -> str:
         "several tenants have sessions, and this is about one",
         hint=f"Say which with ?tenant=: {found[0]}, for example.",
     )
+
+
+async def find_tenant(admin: AdminContext) -> str:
+    """Return the tenant of a request that needs exactly one, also where the store has none yet. Without keys it is then
+    the tenant of agents that send this request's credential, or none. Raises Conflict."""
+    if admin.tenant is None and admin.caller is LOCAL_CALLER and not await read_tenants(admin.services.store, "", 1):
+        return locate.derive_tenant(admin.headers, admin.services.settings.identity.salt.get_secret_value())
+    return await require_tenant(admin)
 
 
 async def read_tenants(store: Store, after: str, limit: int) -> list[str]:

@@ -15,7 +15,7 @@ from proxy.operator.actions import ACTIONS, ACTIONS_BY_NAME, DECISION_PATH, REQU
 from proxy.operator.edit_messages import IdKind
 from proxy.operator.response_models import DecisionResult, GroupListItem, MemoDetails
 from proxy.web.api import json_answers, pagination
-from proxy.web.api.admin_context import AdminContextDep, SessionContext, SessionContextDep, require_tenant
+from proxy.web.api.admin_context import AdminContextDep, SessionContext, SessionContextDep, find_tenant, require_tenant
 from proxy.web.api.json_answers import ERROR_RESPONSES
 from proxy.web.api.pagination import Cursor, Limit, Page
 from proxy.web.routes import READ
@@ -114,7 +114,7 @@ async def list_memos(
     """List a tenant's memos, in the order of their ids."""
     at = pagination.read_cursor(cursor, str)
     found = []
-    tenant = await require_tenant(admin)
+    tenant = await find_tenant(admin)
     async for memo in edit_memos.iterate_memos(
         admin.services, tenant, project=project, text=q, after=at[0] if at else ""
     ):
@@ -188,7 +188,7 @@ def add_routes(to: APIRouter, actions: Sequence[Action]) -> None:
 def _make_endpoint(action: Action) -> Any:
     async def endpoint(context: Any, body: Any = None, **given: object) -> Response:
         arguments = given | (body.model_dump(exclude_unset=True) if body is not None else {})
-        place = (context.tenant, context.session) if of_session else (await require_tenant(context),)
+        place = (context.tenant, context.session) if of_session else (await find_tenant(context),)
         with _switches.during_action():
             return json_answers.render(await action.function(context.services, *place, **arguments))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
@@ -20,7 +20,7 @@ from proxy.replay.read import RecordedConversation as Recorded
 from proxy.replay.stored import StoredSession as Stored
 from proxy.sessions import locate
 from proxy.store.base import Store
-from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, require_tenant
+from proxy.web.api.admin_context import AdminContextDep, SessionContextDep, find_tenant, require_tenant
 from proxy.web.api.json_answers import ERROR_RESPONSES
 
 router = APIRouter(prefix="/api", tags=["transfer"], responses=ERROR_RESPONSES)
@@ -73,7 +73,7 @@ async def _export_lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
 
 
 def _export_line(one: Recorded, session: str) -> bytes:
-    head = msgspec.json.encode({"id": one.id, "session": session})[:-1]
+    head = msgspec.json.encode({"id": one.id, "session": session, "model": one.model})[:-1]
     tools = b',"tools":' + one.tools if one.tools else b""
     times = b',"times":' + msgspec.json.encode(one.times)
     # A message of several lines is still one line here: JSON's own line ends mean nothing between values.
@@ -95,13 +95,19 @@ def _export_line(one: Recorded, session: str) -> bytes:
         }
     },
 )
-async def import_lines(admin: AdminContextDep, request: Request) -> ImportResult:
+async def import_lines(
+    admin: AdminContextDep,
+    request: Request,
+    first_line: Annotated[
+        int, Query(ge=1, description="The number of the first line in its file, for errors and for names.")
+    ] = 1,
+) -> ImportResult:
     """Store conversations, one JSON object a line: `{"id", "messages", "tools"?, "session"?, "model"?}`. Messages have
-    the form of chat completions or of Gemini. All lines are read before the first is stored. An existing conversation
-    stays unchanged and gives 409."""
-    tenant = await require_tenant(admin)
+    the form of chat completions or of Gemini, and the time of the import. All lines are read before the first is
+    stored. An existing conversation stays unchanged and gives 409."""
+    tenant = await find_tenant(admin)
     body = await request.body()
-    found = await asyncio.to_thread(lambda: list(_read(body, admin)))
+    found = await asyncio.to_thread(lambda: list(_read(body, admin, first_line)))
     if not found:
         raise BadRequest("there is no line to import")
     messages = 0
@@ -114,15 +120,15 @@ async def import_lines(admin: AdminContextDep, request: Request) -> ImportResult
     )
 
 
-def _read(body: bytes, admin: AdminContextDep) -> Iterable[ImportedConversation]:
-    lines = [(n, line) for n, line in enumerate(body.split(b"\n"), 1) if line.strip()]
+def _read(body: bytes, admin: AdminContextDep, first_line: int) -> Iterable[ImportedConversation]:
+    lines = [(n, line) for n, line in enumerate(body.split(b"\n"), first_line) if line.strip()]
     if len(lines) > MAX_CONVERSATIONS:
         raise Unprocessable(f"{len(lines)} conversations, {MAX_CONVERSATIONS} are allowed at once")
     for number, line in lines:
         try:
             fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         except (ValueError, RecursionError):
-            raise BadRequest(f"line {number} is not a JSON object") from None
+            raise BadRequest(f"line {number}: this is not a JSON object") from None
         given, tools = bytes(fields.get("messages", b"")), bytes(fields.get("tools", b""))
         spans = json_spans.find_elements(given)
         if spans is None or (tools not in (b"", b"null", b"[]") and json_spans.find_elements(tools) is None):

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from proxy.replay.read import read_conversations
+from tests.running import running_beside
 from tests.web.api.conftest import Got, World
 from tests.web.api.test_operator_actions import go_on, sent
+from tests.web.test_auth import entry
 
 LINES = "application/x-ndjson"
 
 
-def bring(world: World, *lines: object, key: str = "cp-acme-admin") -> Got:
+def bring(world: World, *lines: object, key: str | None = "cp-acme-admin") -> Got:
     body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
     return world.ask("POST", "/api/import", body, key=key, content_type=LINES)
 
@@ -42,6 +44,7 @@ def test_an_imported_conversation_is_shown_edited_by_the_operator_and_gone_on_wi
     line["session"] = "copy"
     got = bring(world, line)
     assert got.json() == {"conversations": 1, "messages": len(line["messages"]), "sessions": ["copy"]}
+    assert world.ask("GET", "/api/sessions/copy/exchanges").json()["items"][0]["model"] == "demo", "its window is known"
     assert world.ask("GET", "/api/sessions/copy").json()["rows"]["messages"] == len(line["messages"]) - 1, "no system"
     titles = [one["title"] for one in world.ask("GET", "/api/sessions/copy/groups").json()["items"]]
     assert titles == ["Read the log.", "And the other one?", "Thank you."]
@@ -79,6 +82,7 @@ def test_geminis_form_is_understood_and_marked(world: World) -> None:
         ([{"id": "x"}], 422),
         ([{"id": "x", "messages": []}], 422),
         ([{"id": "x", "messages": ["a"]}], 422),
+        ([{"id": "x", "messages": [{"role": "wizard", "content": "a"}]}], 422),
         ([{"id": "x", "messages": [{"role": "user", "content": "a"}], "tools": 3}], 422),
         ([{"id": "fine", "messages": [{"role": "user", "content": "a"}]}, {"id": "x", "messages": 3}], 422),
     ],
@@ -101,3 +105,21 @@ def test_a_session_is_imported_into_ones_own_tenant(world: World) -> None:
     assert bring(world, line, key="cp-other-admin").status == 200
     assert world.ask("GET", "/api/sessions/talk", key="cp-other-admin").json()["rows"]["messages"] == 2
     assert world.ask("GET", "/api/sessions/talk").json()["rows"]["messages"] > 2
+
+
+def test_an_empty_store_without_keys_takes_an_import_for_clients_without_a_credential(tmp_path: Path) -> None:
+    line = {"id": "talk", "messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]}
+    with running_beside("demo", db=str(tmp_path / "a.sqlite3")) as proxy:
+        world = World(proxy)
+        assert bring(world, line, key=None).json()["sessions"] == ["talk"]
+        body = {"model": "demo", "messages": [*line["messages"], {"role": "user", "content": "Thank you."}]}
+        got = world.ask("POST", "/v1/chat/completions", body, key=None)
+        assert got.headers["x-context-session"] == "talk", "the agent goes on with it"
+
+
+def test_an_empty_store_with_keys_needs_the_tenant_of_an_import(tmp_path: Path) -> None:
+    line = {"id": "talk", "messages": [{"role": "user", "content": "Hello"}]}
+    with running_beside("demo", db=str(tmp_path / "a.sqlite3"), keys=[entry("cp-all", "*", "admin")]) as proxy:
+        got = bring(World(proxy), line, key="cp-all")
+    assert got.status == 409
+    assert "?tenant=" in got.json()["error"]["hint"]

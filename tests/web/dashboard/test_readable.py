@@ -173,3 +173,33 @@ def test_the_tables_of_money_and_the_head_fit_a_phone(browser: Browser, tmp_path
         assert end is not None
         assert end["y"] < brand["y"] + brand["height"], "one line"
         screen.well()
+
+
+def test_the_charts_of_a_session_s_money_stand_in_rows_below_their_sum(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text('[models."priced"]\nwindow = 100000\ninput = 20.0\noutput = 60.0\n')
+    with (
+        stage(tmp_path, models_file=str(tmp_path / "models.toml")) as made,
+        looking(browser, made, viewport={"width": 1280, "height": 900}) as screen,
+    ):
+        made.say("one", "Hello.", model="priced")
+        screen.go("#/s/acme/one/costs", ".chart .u-over")
+        boxes = [one.bounding_box() for one in screen.page.locator(".charts > *").all()]
+        tops, heights = ([box[side] for box in boxes if box is not None] for side in ("y", "height"))
+        assert len(tops) == 5
+        assert tops[0] < tops[1] == tops[2] < tops[3] == tops[4]
+        assert len(set(heights[1:])) == 1
+        screen.well()
+
+
+def test_cached_tokens_stand_beside_the_prompt_that_the_provider_counted(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path) as made, looking(browser, made) as screen:
+        made.model.usage = {
+            "prompt_tokens": 5100, "completion_tokens": 9, "total_tokens": 5109,
+            "prompt_tokens_details": {"cached_tokens": 5000},
+        }  # fmt: skip
+        made.converse("talk", policy="rolling")
+        made.ask("POST", f"/api/sessions/talk/groups/{made.get('/sessions/talk/groups')['items'][0]['id']}/drop")
+        made.say("talk", "And now?", policy="rolling")
+        screen.go("#/s/acme/talk/latency", ".events")
+        assert "5.0k of 5.1k cached at the provider, " in screen.page.locator(".events").inner_text()
+        screen.well()

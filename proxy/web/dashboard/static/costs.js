@@ -25,11 +25,11 @@ function charts(session, points, own) {
   const common = along(session, points);
   const prompts = along(session, own);
   return h("div", { class: "charts" },
-    priced ? h("div", {}, chart("Dollars so far", { ...common, format: dollars, between: ["without the proxy", "paid"], series: [
+    priced ? h("p", { class: "soft" }, summary(cost.at(-1), without.at(-1), points))
+      : h("p", { class: "notice" }, "What was paid is unknown: the model has no price in config/models.toml, or its upstream reports no usage."),
+    priced && chart("Dollars so far", { ...common, format: dollars, between: ["without the proxy", "paid"], series: [
       { name: "without the proxy", look: "c-without", values: without, kind: "line" }, { name: "paid", look: "c-paid", values: cost, kind: "line" },
       ...(observed ? [{ name: "with the observed plans", look: "c-planned", values: running(points.map((one) => one.cost_planned ?? one.cost)), kind: "line" }] : [])] }),
-    h("p", { class: "soft" }, summary(cost.at(-1), without.at(-1), points)))
-      : h("p", { class: "notice" }, "What was paid is unknown: the model has no price in config/models.toml, or its upstream reports no usage."),
     chart("Tokens of each prompt", { ...prompts, format: short, between: ["as the client sent it", "as it went out"], series: [
       { name: "as the client sent it", look: "c-without", values: own.map((one) => one.tokens_before), kind: "line" },
       { name: "as it went out", look: "c-paid", values: own.map((one) => one.tokens_after), kind: "line" }] }),

@@ -47,5 +47,5 @@ function events(session, points) {
         one.edited && h("span", { class: "flag" }, "new edits"), one.loop && h("span", { class: "flag warn" }, "a note on a loop was inserted"),
         one.fallback && h("span", { class: "flag bad" }, `sent unchanged: ${words(one.fallback)}`), !["complete", "open"].includes(one.status) && h("span", { class: "flag bad" }, outcome(one.status))),
       h("span", { class: "facts" }, h("span", {}, one.tokens_before === one.tokens_after ? `${short(one.tokens_after)} tokens` : `${short(one.tokens_before)} → ${short(one.tokens_after)} tokens`),
-        one.cached_tokens !== null && h("span", {}, `${short(one.cached_tokens)} cached, ${short(one.predicted)} predicted`), one.cost !== null && h("span", {}, dollars(one.cost)))))) : h("p", { class: "soft" }, "none so far"));
+        one.cached_tokens !== null && h("span", {}, `${short(one.cached_tokens)} of ${short(one.prompt_tokens)} cached at the provider, ${short(one.predicted)} predicted`), one.cost !== null && h("span", {}, dollars(one.cost)))))) : h("p", { class: "soft" }, "none so far"));
 }
