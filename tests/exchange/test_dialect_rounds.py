@@ -281,6 +281,8 @@ async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_promp
     for one in agent.heard:
         assert b"STATE" not in one.body
         assert b"Technical Anchors" not in one.body
+    said = [one for one in wire.sent(model, -1) if one.get("role") == "assistant"]
+    assert "STATE" not in json.dumps(said), "the newest note is quoted by the proxy; an older one would be untrue"
     assert states
     assert states[-1].startswith("Goal: ")
     assert NOTE.split("\n")[1] in json.dumps(wire.bodies(model)[-1])
