@@ -290,6 +290,23 @@ async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_promp
 
 @BOTH
 @STREAMING
+async def test_a_call_of_ours_that_failed_goes_back_as_one(stream: bool, wire: Wire) -> None:
+    model = wire.play(number([[("ours", 1)], END, END]))
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        agent = wire.agent(proxy, read, stream=stream)
+        await agent.work("Hello")
+        await agent.work("Thank you")
+    assert wire.refused(model) == []
+    for at in (1, 2):
+        sent = wire.sent(model, at)
+        if wire.name == "messages":
+            assert sent[2]["content"][0]["is_error"] is True
+        else:
+            assert set(sent[2]) == {"type", "call_id", "output"}
+
+
+@BOTH
+@STREAMING
 async def test_a_lost_store_costs_reasoning_and_no_conversation(stream: bool, wire: Wire) -> None:
     answers = number([[THINK, ("ours", 1)], [THINK, ("ours", 2)], END, END])
     model = wire.play(answers)
