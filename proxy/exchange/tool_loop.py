@@ -37,7 +37,7 @@ from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
 from proxy.stream.tool_call_filter import HiddenCall
-from proxy.tools.run_tool import make_error_result, run_tool_call
+from proxy.tools.run_tool import is_error_result, make_error_result, run_tool_call
 from proxy.tools.tool_context import ToolContext
 from proxy.upstream.client import Reply, Target
 
@@ -188,7 +188,9 @@ class ToolLoop:
         made = []
         for call in calls:
             text = make_error_result(LIMIT_RESULTS[ended]) if ended else await self._run_call(call)
-            made.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text}))
+            # Messages and Gemini have a word for a call that failed; chat completions would refuse the member.
+            failed = {"is_error": True} if self.turn.wire is not None and is_error_result(text) else {}
+            made.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text, **failed}))
         return made
 
     async def _wait_for_messages(self) -> None:

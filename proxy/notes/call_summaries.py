@@ -94,11 +94,21 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def describe_result(result: Message, outcome: QuotedOutcome) -> str:
-    """The outcome of a call in words, read from its result: the number of results, the end of the run, or the
-    failure."""
-    text = result.text.strip()
+    """The outcome of a call in words, read from its result: the number of results, the end of the run, or the failure.
+    Images or files beside the text are named."""
+    media = count_media(result.media_count)
+    told = _describe_text(result.text.strip(), outcome)
+    return f"{told}, with {media}" if told and media else told or media or "empty"
+
+
+def count_media(count: int) -> str:
+    """The number of parts that are not text, in words; empty for none."""
+    return f"{count} images or files" if count > 1 else "an image or file" if count else ""
+
+
+def _describe_text(text: str, outcome: QuotedOutcome) -> str:
     if not text:
-        return "an image or file" if result.media_count else "empty"
+        return ""
     lines = text[:MAX_SEARCHED_CHARS].splitlines()
     first = outcome.quoted_line or next((one for one in lines if one.strip()), "")
     if outcome.outcome in ("success", "unknown"):

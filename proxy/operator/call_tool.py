@@ -17,7 +17,7 @@ from proxy.exchange import record_outcome
 from proxy.exchange.services import Services
 from proxy.operator.find_session import find_last_exchange, read_session
 from proxy.tools.registry import TOOLS
-from proxy.tools.run_tool import run_tool_call
+from proxy.tools.run_tool import is_error_result, run_tool_call
 from proxy.tools.search_messages import SEARCH
 from proxy.tools.tool import Tool
 from proxy.tools.tool_context import ToolContext
@@ -78,7 +78,7 @@ async def call_tool(
         on_memo_saved=lambda memo, _: record_outcome.publish_memo_changed(services, tenant, memo),
     )
     text = await run_tool_call(_Call(name, msgspec.json.encode(arguments).decode()), context, OUTSIDE_TOOLS)
-    return ToolResult(text, text.startswith('{"error": '))
+    return ToolResult(text, is_error_result(text))
 
 
 async def _find_branch(services: Services, tenant: str, session: str) -> str:

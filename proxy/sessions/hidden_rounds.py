@@ -126,8 +126,13 @@ def splice_hidden_rounds(
 
 
 def drop_wire(raw: bytes) -> bytes:
-    """A message of a hidden round as chat completions have it: without the items or blocks of another dialect, and
-    without the reasoning that was read from them."""
+    """A message of a hidden round as chat completions have it.
+
+    Items or blocks of another dialect leave, with the reasoning that was read from them. So does the mark of a failed
+    call.
+    """
+    if b'"is_error"' in raw:
+        raw = json_spans.remove_member(raw, "is_error")
     if b'"wire"' not in raw or json_spans.find_member(raw, "wire") is None:
         return raw
     return json_spans.remove_member(json_spans.remove_member(raw, "wire"), "reasoning_content")

@@ -233,7 +233,7 @@ class StateSettings(SettingsSection):
 
     ask: Literal["policy", "always", "when_needed", "never"] = "policy"
     """Rule for asking the model for the block. `policy`: as the policy says. `always`: every prompt also shows the
-    newest block."""
+    newest block. A model whose cache ends at breakpoints, for example Claude, is asked by literal policies only."""
     withhold: bool = True
     """Remove the block from the answer that the client gets. Only a block at the end of an answer that was asked for
     one counts."""

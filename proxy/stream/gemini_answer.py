@@ -15,6 +15,7 @@ from proxy.dialects.completions.request import read_message
 from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
 from proxy.dialects.gemini.contents import convert_answer
 from proxy.dialects.gemini.stream import (
+    RUNNABLE_REASONS,
     list_parts,
     read_error_text,
     read_finish_reason,
@@ -24,6 +25,7 @@ from proxy.dialects.gemini.stream import (
 from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
 from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
+from proxy.stream.block_filter import BlockFilter
 
 MAX_PARTS = 4096
 """Parts that are read in one answer, texts that follow each other counting once."""
@@ -124,10 +126,31 @@ class GeminiAnswer(AssembledAnswer):
         is_there = self._parts or self.finish_reasons
         return _convert(self._parts) if is_there and not index else None
 
-    def build_round_message(self) -> bytes | None:
-        """Return the canonical message without empty texts, which upstream would refuse if it got them back."""
-        kept = [part for part in self._parts if part != {"text": ""}]
+    def build_round_message(self, headings: tuple[str, ...] = ()) -> bytes | None:
+        """Return the canonical message without empty texts, which upstream would refuse if it got them back.
+
+        headings: blocks under them are left out of the texts, unless nothing but thoughts would be left.
+        """
+        kept = [part for part in self._cut_parts(headings) if part != {"text": ""}] if headings else []
+        if all(part.get("thought") is True for part in kept):
+            kept = [part for part in self._parts if part != {"text": ""}]
         return _convert(kept) if kept else None
+
+    def _cut_parts(self, headings: tuple[str, ...]) -> list[dict[str, Any]]:
+        """The parts without these blocks. Texts are one up to a part that is neither text nor thought."""
+        made: list[dict[str, Any]] = []
+        block_filter, last = BlockFilter(headings), -1
+        for part in [*self._parts, {}]:
+            if isinstance(part.get("text"), str) and part.get("thought") is not True:
+                made.append({**part, "text": block_filter.feed(part["text"])})
+                last = len(made) - 1
+                continue
+            if last >= 0 and part.get("thought") is not True:
+                rest = block_filter.end(cut=not part and self.reason not in RUNNABLE_REASONS)
+                made[last]["text"] += rest
+                block_filter, last = BlockFilter(headings), -1
+            made.append(part)
+        return made[:-1]
 
     @property
     def text(self) -> str:

@@ -147,6 +147,13 @@ class ItemRewriter:
         usage = self._ending[1].get("usage") if self._ending else None
         return read_usage(usage)
 
+    def build_round_message(self) -> bytes | None:
+        """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
+        was shown."""
+        if any(one.blocks or one.other_blocks for one in self.block_filters):
+            return body_rules.build_round_message(self.round_answer, self._headings)
+        return self.round_answer.build_message()
+
     def _list_usages(self) -> list[Any]:
         return [*self._previous_usages, self._ending[1].get("usage") if self._ending else None]
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 
+from proxy.chat import json_spans
 from proxy.chat.message import Call
 from proxy.dialects.base import read_dropped_reasoning
-from proxy.dialects.completions.stream import read_json, repair_surrogates
+from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
 from proxy.dialects.messages.blocks import convert_answer
 from proxy.dialects.messages.context_management import FIELD, read_cleared
 from proxy.dialects.messages.stream import (
+    CUT_REASONS,
     BlockBuilder,
     MessagesEvent,
     merge_usage,
@@ -25,10 +27,12 @@ from proxy.dialects.messages.stream import (
 )
 from proxy.dialects.usage import read_usage
 from proxy.errors import NotManaged
+from proxy.notes import state_block
 from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
 
 MAX_BLOCKS = 4096
 """Blocks that are read in one answer. Blocks beyond it are passed on and not read."""
+_THINKING = ("thinking", "redacted_thinking")
 
 
 class MessagesAnswer(AssembledAnswer):
@@ -144,9 +148,29 @@ class MessagesAnswer(AssembledAnswer):
         is_there = self._list or self.finish_reasons
         return _convert([block.build() for block in self._list]) if is_there and not index else None
 
-    def build_round_message(self) -> bytes | None:
-        """Return the canonical message without empty texts, which upstream would refuse if it got them back."""
-        kept = [block.build() for block in self._list if block.kind != "text" or block.text.strip()]
+    def build_round_message(self, headings: tuple[str, ...] = ()) -> bytes | None:
+        """Return the canonical message without empty texts, which upstream would refuse if it got them back.
+
+        headings: blocks under them are left out of the texts. Thinking is bound to the text in front of it: that text
+        stays. The blocks stay also where nothing but thinking would be left.
+        """
+        texts = [block.text if block.kind == "text" else "" for block in self._list]
+        shown = list(texts)
+        for n in reversed(range(len(texts)) if headings else ()):
+            if self._list[n].kind in _THINKING:
+                break
+            is_cut = self.stop_reason in CUT_REASONS and n == len(texts) - 1
+            shown[n] = state_block.split_blocks(texts[n], headings, is_cut_off=is_cut)[0]
+        kinds = [block.kind for n, block in enumerate(self._list) if block.kind != "text" or shown[n].strip()]
+        if all(kind in _THINKING for kind in kinds):
+            shown = texts
+        kept = [
+            block.build()
+            if shown[n] == texts[n]
+            else json_spans.set_member(block.build(), "text", write_json(shown[n]))
+            for n, block in enumerate(self._list)
+            if block.kind != "text" or shown[n].strip()
+        ]
         return _convert(kept) if kept else None
 
     @property

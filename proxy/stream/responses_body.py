@@ -144,6 +144,27 @@ def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
     return RoundContent(message, calls, shown, not shown, answer.usage)
 
 
+def build_round_message(answer: ItemAnswer, headings: tuple[str, ...]) -> bytes | None:
+    """The canonical message of a round without these blocks.
+
+    Reasoning is bound to the text in front of it: that text stays. The blocks stay also where nothing but reasoning
+    would be left.
+    """
+    shown: list[bytes] = []
+    is_bound, has_answer = False, False
+    for raw in reversed(answer.items):
+        is_bound = is_bound or (facts.read_object(raw) or {}).get("type") == "reasoning"
+        visible = raw if is_bound else cut_item(raw, headings)[0]
+        has_answer = has_answer or (visible is not None and not is_bound)
+        shown += [] if visible is None else [visible]
+    if not has_answer:
+        return answer.build_message()
+    made = ItemAnswer(max(CAPTURE_LIMIT, sum(map(len, shown)) + 64 * len(shown)))
+    for index, raw in enumerate(reversed(shown)):
+        made.put_item(index, raw)
+    return made.build_message()
+
+
 def make_hidden_calls(items: Sequence[Mapping[str, Any]]) -> list[HiddenCall]:
     """The calls in these items; none if one of them has no id and so cannot be answered."""
     ids = [item.get("call_id") for item in items]

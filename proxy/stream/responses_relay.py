@@ -111,8 +111,9 @@ class ResponsesRelay:
         return self._rewriter.round_usage
 
     def build_round_message(self) -> bytes | None:
-        """The canonical message of this round as upstream wrote it, with hidden calls and withheld text."""
-        return self._rewriter.round_answer.build_message()
+        """The canonical message of this round as upstream should get it back: with hidden calls, and the text as it
+        was shown."""
+        return self._rewriter.build_round_message()
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of upstream. Return the bytes that may go to the client now."""

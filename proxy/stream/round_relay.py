@@ -42,7 +42,7 @@ class RoundAnswer(Protocol):
     usage: Usage | None
     wire_usage: dict[str, Any]
 
-    def build_round_message(self) -> bytes | None: ...
+    def build_round_message(self, headings: tuple[str, ...] = ()) -> bytes | None: ...
 
 
 AnswerT = TypeVar("AnswerT", bound=RoundAnswer)
@@ -120,9 +120,10 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
         return (self._round or self.answer).usage
 
     def build_round_message(self) -> bytes | None:
-        """Return the canonical message of this round as upstream should get it back: with its hidden calls, and with
-        the text as upstream wrote it."""
-        return (self._round or self.answer).build_round_message()
+        """Return the canonical message of this round as upstream should get it back: with its hidden calls, and the
+        text as it was shown."""
+        has_blocks = any(one.blocks or one.other_blocks for one in self._filters)
+        return (self._round or self.answer).build_round_message(self._withheld if has_blocks else ())
 
     def read_wire_usage(self) -> dict[str, Any]:
         """Return the usage object of this round."""

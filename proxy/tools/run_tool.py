@@ -73,6 +73,11 @@ def make_error_result(message: str) -> str:
     return json.dumps({"error": message}, ensure_ascii=False)
 
 
+def is_error_result(text: str) -> bool:
+    """True for a result that reports an error, also one that was cut."""
+    return text.startswith('{"error": ')
+
+
 def truncate_result(text: str, most: int) -> str:
     """Return at most so many characters that any encoder accepts: the last guard, because each tool has cut its own
     result by then."""

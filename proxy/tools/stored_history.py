@@ -18,6 +18,7 @@ from proxy.chat.message import Message
 from proxy.context.analysis.provenance import Provenance, find_provenance
 from proxy.dialects.completions.request import read_message
 from proxy.errors import NotManaged
+from proxy.notes.call_summaries import count_media
 from proxy.store.base import MessageRecord
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.tool_context import ToolContext
@@ -52,14 +53,14 @@ _ROUND = msgspec.json.Decoder(_Round)
 
 
 def format_message(message: Message) -> str:
-    """Return all that a message says: its text, then its reasoning, its calls, and the number of parts that are not
-    text."""
+    """Return all that a message says: its text, then its reasoning and its calls, and which images or files it had
+    beside these."""
     parts = [message.text] if message.text else []
     if message.reasoning:
         parts.append(f"[reasoning]\n{message.reasoning}")
     parts += [f"[call {call.id}] {call.name} {call.arguments}" for call in message.calls]
     if message.media_count:
-        parts.append(f"[{message.media_count} parts that are not text]")
+        parts.append(f"[{count_media(message.media_count)} of this message cannot be shown here]")
     return "\n\n".join(parts)
 
 

@@ -296,3 +296,9 @@ def test_the_note_never_holds_the_heading_that_asks_for_a_new_one() -> None:
 def test_a_stopped_branch_gets_nothing() -> None:
     made, out = plan(TALK, THRIFTY, BranchState(stopped="upstream_reject", states=KNOWN.states))
     assert (out, made.messages, made.asks_for_state) == (TALK, None, False)
+
+
+@pytest.mark.parametrize(("policy", "is_asked"), [(THRIFTY, False), (ROLLING, True)], ids=["thrifty", "rolling"])
+def test_where_a_cache_ends_at_breakpoints_only_a_literal_policy_asks(policy: Policy, is_asked: bool) -> None:
+    made, _ = plan(TALK, replace(policy, ask="always"), model=replace(PLAIN, cache="breakpoint"))
+    assert made.asks_for_state is is_asked

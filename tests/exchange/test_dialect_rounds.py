@@ -281,9 +281,28 @@ async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_promp
     for one in agent.heard:
         assert b"STATE" not in one.body
         assert b"Technical Anchors" not in one.body
+    said = [one for one in wire.sent(model, -1) if one.get("role") == "assistant"]
+    assert "STATE" not in json.dumps(said), "the newest note is quoted by the proxy; an older one would be untrue"
     assert states
     assert states[-1].startswith("Goal: ")
     assert NOTE.split("\n")[1] in json.dumps(wire.bodies(model)[-1])
+
+
+@BOTH
+@STREAMING
+async def test_a_call_of_ours_that_failed_goes_back_as_one(stream: bool, wire: Wire) -> None:
+    model = wire.play(number([[("ours", 1)], END, END]))
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        agent = wire.agent(proxy, read, stream=stream)
+        await agent.work("Hello")
+        await agent.work("Thank you")
+    assert wire.refused(model) == []
+    for at in (1, 2):
+        sent = wire.sent(model, at)
+        if wire.name == "messages":
+            assert sent[2]["content"][0]["is_error"] is True
+        else:
+            assert set(sent[2]) == {"type", "call_id", "output"}
 
 
 @BOTH

@@ -115,6 +115,24 @@ async def test_upstream_refuses_nothing_and_the_client_sees_nothing_of_ours(
     assert texts == "".join(part.get("text", "") for one in agent.answers for part in one["parts"])
 
 
+@STREAMING
+async def test_a_call_of_ours_that_failed_goes_back_as_an_error(stream: str) -> None:
+    model = play(number([[("ours", 1)], END, END]))
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        agent = GeminiAgent(proxy, read, stream=stream)
+        await agent.work("Hello")
+        await agent.work("Thank you")
+    assert model.refusals == []
+    for body in model.bodies[1:]:
+        (response,) = [
+            part["functionResponse"]
+            for one in body["contents"]
+            for part in one["parts"]
+            if len(part) == 1 and "functionResponse" in part
+        ]
+        assert set(response["response"]) == {"error"}
+
+
 def assert_grows(model: StrictGemini) -> None:
     before: list[Json] = []
     for at, body in enumerate(model.bodies):

@@ -47,3 +47,13 @@ def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
 def test_a_result_that_is_an_image_is_no_failure() -> None:
     found = message(result("c", [{"type": "image_url", "image_url": {"url": "data:"}}]))
     assert call_summaries.describe_result(found, QuotedOutcome("success")) == "an image or file"
+
+
+def test_an_image_beside_a_text_is_named() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    found = message(result("c", [{"type": "text", "text": "Page: a\nTitle: b"}, image]))
+    assert call_summaries.describe_result(found, QuotedOutcome("success")) == "Page: a (2 lines), with an image or file"
+    found = message(result("c", [{"type": "text", "text": "Error: no page"}, image, image]))
+    assert (
+        call_summaries.describe_result(found, QuotedOutcome("error")) == "error: Error: no page, with 2 images or files"
+    )

@@ -252,3 +252,5 @@ def test_a_round_of_another_dialect_goes_out_as_chat_completions_have_it() -> No
     assert drop_wire(raw) == b'{"role":"assistant","content":"Hi."}'
     own = b'{"role":"assistant","content":"\\"wire\\"","reasoning_content":"Hm."}'
     assert drop_wire(own) == own
+    failed = b'{"role":"tool","tool_call_id":"c","content":"no","is_error":true}'
+    assert drop_wire(failed) == b'{"role":"tool","tool_call_id":"c","content":"no"}'

@@ -113,7 +113,7 @@ def test_a_stream_cut_at_every_byte_gives_the_same_answer(
     assert read(lines) == read(whole)
 
 
-def test_the_state_block_is_withheld_and_upstreams_text_is_kept_for_upstream() -> None:
+def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> None:
     out, relay = run([stream(think(), text(NOTED[:16]), text(NOTED[16:], thoughtSignature="x"))], withhold_state=True)
     assert b"STATE" not in out
     assert shapes(read(out)) == ["Let me see.", "Reading on."]
@@ -122,8 +122,16 @@ def test_the_state_block_is_withheld_and_upstreams_text_is_kept_for_upstream() -
     assert answer_digest(relay) == digest(read(out)["parts"])
     upstream = relay.build_round_message()
     assert upstream is not None
-    said = [json.loads(part).get("text", "") for part in make_answer_parts(upstream, is_signed=True)]
-    assert "".join(said[1:]) == NOTED
+    said = [json.loads(part) for part in make_answer_parts(upstream, is_signed=True)]
+    assert "".join(part.get("text", "") for part in said[1:]) == "Reading on."
+    assert said[-1]["thoughtSignature"] == "x"
+
+
+def test_a_round_of_nothing_but_thoughts_and_state_goes_back_as_it_came() -> None:
+    _, relay = run([stream(think(), text(STATE))], withhold_state=True)
+    assert STATE in json.loads(relay.build_round_message() or b"")["content"]
+    _, relay = run([stream(text(STATE), own("o"))], withhold_state=True, **HIDING)
+    assert sent(relay.build_round_message())[1] is None
 
 
 def test_an_answer_of_nothing_but_state_ends_with_an_empty_text() -> None:

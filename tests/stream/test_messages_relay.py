@@ -84,7 +84,7 @@ def test_a_stream_cut_at_every_byte_gives_the_same_answer(rounds: list[list[Bloc
     assert read(crlf.replace(b"\r\n", b"\n")) == read(whole)
 
 
-def test_the_state_block_is_withheld_and_upstreams_text_is_kept_for_upstream() -> None:
+def test_the_state_block_is_withheld_from_the_client_and_from_later_rounds() -> None:
     out, relay = run([stream(think(), text(NOTED))], withhold_state=True)
     assert b"STATE" not in out
     assert shapes(read(out)) == ["thinking", "Reading on."]
@@ -93,7 +93,23 @@ def test_the_state_block_is_withheld_and_upstreams_text_is_kept_for_upstream() -
     assert _answer_digest(relay) == _digest(read(out)["content"])
     upstream = relay.build_round_message()
     assert upstream is not None
-    assert json.loads(make_answer_blocks(upstream))[1]["text"] == NOTED
+    assert json.loads(make_answer_blocks(upstream))[1]["text"] == "Reading on."
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kept"),
+    [
+        ([think(), text(STATE), own("o")], ["thinking", "o"]),
+        ([text(NOTED), think(), text(NOTED), own("o")], [NOTED, "thinking", "Reading on.", "o"]),
+        ([think(), text(STATE)], ["thinking", STATE]),
+    ],
+    ids=["alone", "bound", "nothing else"],
+)
+def test_a_later_round_gets_state_back_only_where_thinking_is_bound_to_it(blocks: list[Block], kept: list[str]) -> None:
+    _, relay = run([stream(*blocks)], withhold_state=True, hidden_tools=HIDDEN)
+    upstream = relay.build_round_message()
+    assert upstream is not None
+    assert shapes({"content": json.loads(make_answer_blocks(upstream))}) == kept
 
 
 def test_a_block_that_is_nothing_but_state_leaves_whole() -> None:

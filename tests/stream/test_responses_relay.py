@@ -97,7 +97,7 @@ def test_state_is_withheld_from_all_copies() -> None:
     assert read_with_sdk(out).output_text == "Hello, you."
     assert answer_of(relay).digest == send_back(output).digest
     kept = read_message(relay.build_round_message() or b"")
-    assert kept.text.endswith(BLOCK)
+    assert kept.text == "Hello, you."
 
 
 def test_a_message_that_is_nothing_but_state_never_was() -> None:
@@ -106,7 +106,16 @@ def test_a_message_that_is_nothing_but_state_never_was() -> None:
     assert [item["id"] for item in check_copies(check_numbers(out))] == ["rs_1", "fc_3"]
     assert [item.id for item in read_with_sdk(out).output] == ["rs_1", "fc_3"]
     assert len(relay.blocks) == 1
-    assert json.loads(relay.build_round_message() or b"")["wire"] == made["output"]
+    assert json.loads(relay.build_round_message() or b"")["wire"] == [made["output"][0], made["output"][2]]
+
+
+def test_state_goes_back_where_reasoning_is_bound_to_it_or_has_nothing_else_behind_it() -> None:
+    for made in (
+        response(message(1, BLOCK), thinking(2), tool_call(3, "recall")),
+        response(thinking(1), message(2, BLOCK)),
+    ):
+        _, relay = relay_round(events(made), withhold_state=True, hidden_tools=OURS)
+        assert json.loads(relay.build_round_message() or b"")["wire"] == made["output"]
 
 
 def test_a_part_that_is_nothing_but_state_leaves_its_message() -> None:
@@ -164,7 +173,7 @@ def test_a_hidden_round_leaves_no_trace() -> None:
     assert (relay.round_usage.completion, relay.round_response_id, relay.shown_calls) == (7, "resp_2", 1)
 
 
-def test_the_round_that_goes_on_is_told_whole() -> None:
+def test_the_round_that_goes_on_is_told_whole_but_for_its_state() -> None:
     first = response(
         thinking(1, "So."), message(2, f"I look.\n\n{BLOCK}"), tool_call(3, "recall"), tool_call(4, "query_db")
     )
@@ -173,7 +182,9 @@ def test_the_round_that_goes_on_is_told_whole() -> None:
     assert relay.terminal == b""
     assert b"completed" not in b"".join(one for one in data.split(b"\n") if one.startswith(b"event"))
     assert [(call.id, call.name) for call in relay.hidden_calls] == [("call_3", "recall"), ("call_4", "query_db")]
-    assert json.loads(relay.build_round_message() or b"")["wire"] == first["output"]
+    wire = json.loads(relay.build_round_message() or b"")["wire"]
+    assert wire[1]["content"][0]["text"] == "I look."
+    assert [wire[0], *wire[2:]] == [first["output"][0], *first["output"][2:]]
 
 
 def test_a_mixed_round_ends_the_answer_and_names_the_hidden_calls() -> None:

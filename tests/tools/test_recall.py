@@ -54,8 +54,8 @@ async def test_a_message_that_calls_is_told_with_its_calls_its_thoughts_and_what
         assert body_of(await ask(make_tool_context(store), "recall", id=names[1])) == (
             'I read it.\n\n[reasoning]\nWhere is it?\n\n[call c1] read {"path": "a.py"}'
         )
-        assert (
-            body_of(await ask(make_tool_context(store), "recall", id=names[0])) == "see\n\n[1 parts that are not text]"
+        assert body_of(await ask(make_tool_context(store), "recall", id=names[0])) == (
+            "see\n\n[an image or file of this message cannot be shown here]"
         )
 
 

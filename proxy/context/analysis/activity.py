@@ -112,7 +112,7 @@ class ActivityRecord:
     command_runs: dict[str, CommandRun] = field(default_factory=dict)
     """Commands, by the identity of the run, so that the newest run of each counts."""
     error_lines: dict[str, list[str]] = field(default_factory=dict)
-    """Error lines, by the command that printed them."""
+    """Quoted error lines, by the command that printed them."""
     open_items: tuple[str, ...] = ()
     change_count: int = 0
     """Number of file changes."""
@@ -165,7 +165,7 @@ class ActivityRecord:
         if failed or passed:
             self.error_lines.pop(key, None)
         if failed and (error_lines := _failure_lines(call_outcome, lines)):
-            self.error_lines[key] = error_lines
+            self.error_lines[key] = [_quote_error(line, path) for line in error_lines]
 
     def supersede_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines | None) -> None:
         """Apply a call whose result is in the prompt: entries of an earlier equal call are outdated and removed."""
@@ -294,7 +294,7 @@ class ActivityRecord:
             ActivityEntries("Created", _newest(self.files_created, 8)),
             ActivityEntries("Read", _newest([path for path in self.files_read if path not in self.files_edited], 12)),
             ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count)),
-            ActivityEntries("Last errors", [_quoted(line) for line in _newest(errors, 3)]),
+            ActivityEntries("Last errors", _newest(errors, 3)),
             ActivityEntries("Open", _newest(self.open_items, 8)),
         )
         return [one for one in found if one.entries]
@@ -386,9 +386,11 @@ def _outdated_reason(one: CommandRun, changes: int) -> str:
     return ", run again since" if one.again else ", files changed since" if changes > one.changes_before else ""
 
 
-def _quoted(line: str) -> str:
-    """Quote a line that a tool has printed, so that it is distinct from the proxy's text."""
-    return '"' + line.replace('"', "'") + '"'
+def _quote_error(line: str, path: str | None) -> str:
+    """Quote a line that a tool has printed, so that it is distinct from the proxy's text, with the file of the call if
+    the line does not name it."""
+    quoted = '"' + line.replace('"', "'") + '"'
+    return f"{quoted} on {_shorten_command(path)}" if path and path.rpartition("/")[2] not in line else quoted
 
 
 def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:

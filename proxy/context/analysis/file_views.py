@@ -13,6 +13,7 @@ from typing import Any, Literal
 from proxy.chat.message import Call
 from proxy.context.analysis import identifiers, moved_files, outcome, refetch, shell_commands
 from proxy.context.analysis.moved_files import FileChange
+from proxy.context.analysis.refetch import ResultSource
 from proxy.context.plan import View
 
 ViewState = Literal["current", "changed", "gone"]
@@ -83,7 +84,7 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
     To read such a result again would give the text of before the change.
     """
     sources = refetch.find_sources(view)
-    written: dict[str, int] = {}
+    written: dict[tuple[str, bool], tuple[int, ResultSource]] = {}
     changes: list[tuple[int, FileChange]] = []
     has_wandered = False
     for n, call in refetch.pair_results(view.messages):
@@ -94,13 +95,13 @@ def make_state_test(view: View) -> Callable[[int], ViewState]:
         if (named or (source.action == "writes" and source.path)) and not has_failed(view, n, call):
             changes += [(n, one) for one in named]
             if source.action == "writes" and source.path and not named:
-                written[source.path] = n
+                written[source.path, source.by_shell] = n, source
 
     def find_state(n: int) -> ViewState:
         source = sources.get(n)
         if source is None or not source.path or source.action not in ("shows", "writes"):
             return "current"
-        later = [at for path, at in written.items() if at > n and refetch.is_same_file(path, source.path)]
+        later = [at for at, other in written.values() if at > n and refetch.has_same_file(other, source)]
         later += [
             at
             for at, one in changes

@@ -105,12 +105,12 @@ def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
     has_wandered = any(map(moved_files.changes_directory, earlier))
     for n, later in refetch.pair_results(messages, index + 1):
         command = shell_commands.parse_call(later)
-        changes = moved_files.read_changes(later, command, has_wandered=has_wandered) if subject.path else []
+        changes = moved_files.read_changes(later, command, has_wandered=has_wandered) if subject.source.path else []
         has_wandered = has_wandered or moved_files.changes_directory(command)
         failed = outcome.read_outcome(messages[n], command).verdict == "failed"
         if command.kind == "call" and failed:
             continue
-        kinds, is_maybe = (set[str](), False) if failed else _find_change_kinds(changes, subject.path)
+        kinds, is_maybe = (set[str](), False) if failed else _find_change_kinds(changes, subject.source.path)
         if kinds or (_FAILED.search(messages[n].text[:200]) is None and _changes(later, subject)):
             edits += 1
             gone = kinds == {"gone"}
@@ -152,8 +152,8 @@ def _keeps_files(command: ShellCommand) -> bool:
 class _Subject:
     """The subject of a result."""
 
-    path: str
-    """The path of the shown file."""
+    source: ResultSource
+    """The source of a result that shows a file; its path is empty for others."""
     text: str
     """The text of a result that shows several files."""
     values: frozenset[str]
@@ -162,8 +162,8 @@ class _Subject:
 
 def _subject(message: Message, call: Call, source: ResultSource) -> _Subject:
     if source.path:
-        return _Subject(source.path, "", frozenset())
-    return _Subject("", message.text, frozenset() if source.by_shell else _values(call))
+        return _Subject(source, "", frozenset())
+    return _Subject(source, message.text, frozenset() if source.by_shell else _values(call))
 
 
 def _values(call: Call) -> frozenset[str]:
@@ -181,11 +181,16 @@ def _changes(later: Call, subject: _Subject) -> bool:
     source = refetch.find_source(later)
     if source.action != "writes":
         return False
-    if subject.path:
-        return bool(source.path) and refetch.is_same_file(source.path, subject.path)
+    if subject.source.path:
+        return bool(source.path) and refetch.has_same_file(source, subject.source)
     if source.path:
-        return source.path in subject.text or _tail(source.path) in subject.text
+        return _names(subject.text, source.path) or _names(subject.text, _tail(source.path))
     return not subject.values.isdisjoint(_values(later))
+
+
+def _names(text: str, path: str) -> bool:
+    """True if a text names this path: `data.py` does not name `a.py`."""
+    return path in text and re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w-])", text) is not None
 
 
 def _tail(path: str) -> str:

@@ -121,7 +121,7 @@ class _Known:
 
     by_call: dict[str, int]
     """The newest results by their call."""
-    by_file: dict[str, list[tuple[int, str, SourceAction]]]
+    by_file: dict[str, list[tuple[int, ResultSource]]]
     """The calls on files, by the last part of the path."""
     by_id: dict[str, int]
     """The results by public id."""
@@ -176,11 +176,11 @@ def _add_result(known: _Known, view: View, n: int, source: ResultSource) -> None
     kind, of = _earlier(known, source)
     if kind is not None and of is not None:
         steps = view.request_counts[n] - view.request_counts[of]
-        known.found[n] = Refetch(kind, n, of, steps, _count_edits(known, source.path, of))
+        known.found[n] = Refetch(kind, n, of, steps, _count_edits(known, source, of))
     if source.action in ("shows", "looks", "other"):
         known.by_call[source.canonical_call] = n
     if source.path and source.action in ("shows", "writes"):
-        known.by_file.setdefault(_find_base_name(source.path), []).append((n, source.path, source.action))
+        known.by_file.setdefault(_find_base_name(source.path), []).append((n, source))
     if source.action != "recalls":
         known.by_id[public_id(view.keys[n])] = n
 
@@ -193,24 +193,34 @@ def _earlier(known: _Known, source: ResultSource) -> tuple[RefetchKind | None, i
     same = known.by_call.get(source.canonical_call)
     if source.action != "shows" or not source.path:
         return ("repeat", same) if same is not None else (None, None)
-    seen = next((n for n, action in _list_newest_uses(known, source.path) if action == "shows"), None)
+    seen = next((n for n, action in _list_newest_uses(known, source) if action == "shows"), None)
     if seen is None:
         return None, None
     return ("repeat", same) if same is not None else ("reread", seen)
 
 
-def _count_edits(known: _Known, path: str, since: int) -> int:
-    if not path:
+def _count_edits(known: _Known, source: ResultSource, since: int) -> int:
+    if not source.path:
         return 0
-    uses = takewhile(lambda use: use[0] > since, _list_newest_uses(known, path))
+    uses = takewhile(lambda use: use[0] > since, _list_newest_uses(known, source))
     return sum(action == "writes" for _, action in uses)
 
 
-def _list_newest_uses(known: _Known, path: str) -> Iterator[tuple[int, SourceAction]]:
-    """The results that show or write a file, the newest first."""
-    for n, other, action in reversed(known.by_file.get(_find_base_name(path), ())):
-        if is_same_file(other, path):
-            yield n, action
+def _list_newest_uses(known: _Known, source: ResultSource) -> Iterator[tuple[int, SourceAction]]:
+    """The results that show or write the file of a source, the newest first."""
+    for n, other in reversed(known.by_file.get(_find_base_name(source.path), ())):
+        if has_same_file(other, source):
+            yield n, other.action
+
+
+def has_same_file(first: ResultSource, second: ResultSource) -> bool:
+    """True if two sources mean the same file, as `is_same_file`.
+
+    Relative paths that are given to tools begin at the same folder. Those of a shell begin at any.
+    """
+    if first.by_shell or second.by_shell or first.path.startswith("/") or second.path.startswith("/"):
+        return is_same_file(first.path, second.path)
+    return first.path == second.path
 
 
 def is_same_file(first: str, second: str) -> bool:

@@ -103,6 +103,16 @@ _SHELLS = frozenset((
     "bash", "sh", "zsh", "dash",
 ))  # fmt: skip
 
+_CONTAINERS = frozenset(("docker", "docker-compose", "podman", "kubectl", "oc"))
+_CARRIES = re.compile(r"(?:^|[\s;&|(/])(?:ssh|(?:ba|z|da)?sh|docker(?:-compose)?|podman|kubectl|oc)\s[^;&|\n'\"`]*\Z")
+"""The text in front of a quoted command that another shell, machine or container runs."""
+MAX_CARRIER_CHARS = 300
+"""Characters in front of a quoted text that are searched for `_CARRIES`."""
+_VALUED = re.compile(r"-[BbcDEeFIiJLlmOopQRSWwuP]|--(?:env|env-file|workdir|user|index|namespace|container)")
+"""Options of these carriers that have a value in the next word."""
+_SHOWN, _ASKED = "shown_", "asked_"
+"""Beginnings of the word for a carried command that only shows; `_ASKED` if it shows what another program answers."""
+
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w++)\1([^\n]*+)\n(.*?)(?:^[ \t]*\2[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*(?P<end>\"?)", re.DOTALL)
 _SINGLE_QUOTED = re.compile(r"'[^']*'")
@@ -234,7 +244,7 @@ def parse_command(text: str) -> ShellCommand:
             "look",
             exit_code_proves=bool(parts),
             is_search=_ends_in_search(parts),
-            asks_another=any(part.first in _ASKING for part in parts),
+            asks_another=any(part.first in _ASKING or f" {_ASKED}" in part.words for part in parts),
         )
     proves, cut = strict or simple, False
     after = 0
@@ -319,7 +329,17 @@ def _quoted(found: re.Match[str]) -> str:
     """Replace quoted text by a word without operators. Harmless characters stay, so that commands remain distinct."""
     inner = found[0][1:-1]
     plain = re.sub(r"[^\w./:=@-]", "_", inner)
-    return (plain if plain == inner else f"{plain}_{_digest(inner)}") or "Q"
+    return (plain if plain == inner else f"{_mark_carried(found)}{plain}_{_digest(inner)}") or "Q"
+
+
+def _mark_carried(found: re.Match[str]) -> str:
+    """Return `_SHOWN` or `_ASKED` if a quoted text is a command that is carried elsewhere and only shows; else ""."""
+    inner = found[0][1:-1]
+    before = found.string[max(0, found.start() - MAX_CARRIER_CHARS) : found.start()]
+    if "$(" in inner or "`" in inner or _CARRIES.search(before) is None:
+        return ""  # the output of a substitution may be what is run
+    command = parse_command(inner)
+    return "" if command.kind != "look" else _ASKED if command.asks_another else _SHOWN
 
 
 def _parts(bare: str) -> Iterator[_Part]:
@@ -352,6 +372,8 @@ def _shows(first: str, words: list[str]) -> bool:
         named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
         return bool(named) and named[0] in _GIT_SHOWING
     given = [word for word in words[1:] if not word.startswith("-")]
+    if carried := _find_carried(first, words):
+        return carried[0].startswith((_SHOWN, _ASKED)) or _shows(carried[0].rpartition("/")[2], carried)
     if first in _OTHER_SHOWING:
         return any(given[: len(shown.split())] == shown.split() for shown in _OTHER_SHOWING[first])
     if first in _CLOUDS:
@@ -360,8 +382,30 @@ def _shows(first: str, words: list[str]) -> bool:
         return any(map(_QUERY.match, given))
     if first == "curl":
         return not any(map(_SENDS.match, words))
-    if first == "ssh" and given[1:]:
-        return _shows(given[1].rpartition("/")[2], given[1:])
     return first.lower() in _SHOWING and not (
         first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words)
     )
+
+
+def _find_carried(first: str, words: Sequence[str]) -> list[str]:
+    """Return the words of the command that another shell, machine or container runs; empty if there is none."""
+    found: list[str] = []
+    if first in _SHELLS:
+        at = next((n for n, word in enumerate(words) if re.fullmatch(r"-\w*c", word)), len(words))
+        found = list(words[at + 1 : at + 2])
+    elif first == "ssh":
+        found = _skip_options(words[1:])[1:]
+    elif first in _CONTAINERS and "exec" in words[1:3]:
+        found = list(words[words.index("exec") + 1 :])
+        found = found[found.index("--") + 1 :] if "--" in found else _skip_options(found)[1:]
+    while found and found[0] in _PREFIXES:
+        del found[0]
+    return found
+
+
+def _skip_options(words: Sequence[str]) -> list[str]:
+    """Return the words from the first one that is neither an option nor its value."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if _VALUED.fullmatch(words[at]) else 1
+    return list(words[at:])

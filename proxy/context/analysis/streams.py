@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from proxy.chat.group import is_beside_results
 from proxy.chat.message import Call, Message
+from proxy.context.analysis import outcome, shell_commands
 from proxy.context.plan import View
 
 
@@ -65,7 +66,7 @@ class Research:
     call_count: int
     """The number of answered calls."""
     page_calls: tuple[Call, ...]
-    """The answered calls that read a page."""
+    """The answered calls that read a page: a read that failed has read none."""
 
 
 def find_research(view: View, start: int, page_tools: str) -> Research:
@@ -82,9 +83,13 @@ def find_research(view: View, start: int, page_tools: str) -> Research:
         elif view.is_result[n]:
             used += 1
             call = _answered(asked, message)
-            if call is not None and reads.search(call.name):
+            if call is not None and reads.search(call.name) and not _has_failed(call, message):
                 read.append(call)
     return Research(used, tuple(read))
+
+
+def _has_failed(call: Call, result: Message) -> bool:
+    return outcome.read_outcome(result, shell_commands.parse_call(call)).verdict == "failed"
 
 
 def _answered(asked: list[Call], message: Message) -> Call | None:

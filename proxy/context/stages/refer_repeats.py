@@ -373,10 +373,10 @@ def _reference(view: View, n: int, lines: NumberedLines, start: int, end: int, t
     last = first + end - start
     own = there = ""
     if lines.is_listing:
-        own = f" ({lines.numbers[start]}-{lines.numbers[end - 1]})"
+        own = _render_numbers(lines.numbers[start:end])
         numbers = target.held.numbers
         if target.call is None and numbers and numbers[first] != first + 1:
-            there = f" ({numbers[first]}-{numbers[last - 1]})"
+            there = _render_numbers(numbers[first:last])
     kind, call = ("result", _call_of(view, target.at)) if target.call is None else ("call", target.call)
     ago = view.request_counts[n] - view.request_counts[target.at]
     when = "in this step" if not ago else "1 step before this" if ago == 1 else f"{ago} steps before this"
@@ -386,6 +386,12 @@ def _reference(view: View, n: int, lines: NumberedLines, start: int, end: int, t
         f"[{end - start} lines{own}: as lines {first + 1}-{last}{there} of {kind} {name}{what},"
         f" {when}: {_render_call(call)}]"
     )
+
+
+def _render_numbers(numbers: Sequence[int]) -> str:
+    """Return the first and the last number of a listing's lines; lines around a listing have none."""
+    found = [number for number in numbers if number >= 0]
+    return f" ({found[0]}-{found[-1]})" if found else ""
 
 
 def _call_of(view: View, n: int) -> Call | None:

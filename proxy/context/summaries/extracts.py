@@ -19,6 +19,7 @@ from proxy.context.analysis.shell_commands import PLAIN_CALL
 from proxy.context.plan import Ask, View
 from proxy.context.summaries import placeholders
 from proxy.context.summaries.stub import find_reported_errors, render_recall_call
+from proxy.notes.call_summaries import count_media
 
 SUMMARY_PROMPT = (
     "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
@@ -68,6 +69,11 @@ def _extract_step(view: View, step: Step) -> StepExtract:
     first = _cut_first_line(results[0], FIRST_LINE_CHARS) if results else ""
     text = "\n".join(results)
     errors = _find_step_lines(view, step, excluded=first)
+    media = count_media(sum(view.messages[n].media_count for n in range(step.start, step.end)))
+    if media and results:
+        first = f"{first}, with {media}" if first else media
+    elif media:
+        call = f"{call}, with {media}" if call else media
     seen = " ".join((call, first, *errors))
     names = (
         n

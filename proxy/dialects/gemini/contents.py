@@ -260,5 +260,15 @@ def make_result_part(chat: bytes, name: str) -> bytes:
     """The wire part of a canonical tool message that answers a call of this function."""
     message = read_message(chat)
     known = b"" if _is_made(message.call_id or "") else b'"id":' + spans.encode_text(message.call_id or "") + b","
-    inner = known + b'"name":' + spans.encode_text(name) + b',"response":{"output":'
-    return b'{"functionResponse":{' + inner + spans.encode_visible(message.text) + b"}}}"
+    head = known + b'"name":' + spans.encode_text(name) + b',"response":'
+    return b'{"functionResponse":{' + head + _make_response(chat, message.text) + b"}}"
+
+
+def _make_response(chat: bytes, text: str) -> bytes:
+    """The response of a function: its `output`, or its `error` if the call failed."""
+    if b'"is_error"' not in chat or json_spans.read_value(chat, "is_error") != b"true":
+        return b'{"output":' + spans.encode_visible(text) + b"}"
+    members = json_spans.find_members(text.encode())
+    if members is not None and [one.key for one in members] == ["error"]:
+        return text.encode()
+    return b'{"error":' + spans.encode_visible(text) + b"}"

@@ -66,10 +66,14 @@ def test_t1_five_runs_that_failed_are_told_to_have_failed() -> None:
 
 def test_t2_an_edit_that_failed_is_no_edit() -> None:
     assert noted(
-        ("Edit", {"file_path": "a.py"}, "Error: old string not found in file"),
+        ("Edit", {"file_path": "a.py"}, "Error: old string not found"),
         ("Edit", {"file_path": "b.py"}, "The file b.py has been updated."),
         ("Write", {"file_path": "c.py"}, "Permission denied"),
-    ) == ["Edited: b.py", 'Last errors: "Permission denied"; "Error: old string not found in file"']
+        ("Read", {"file_path": "src/d.py"}, "No such file: d.py"),
+    ) == [
+        "Edited: b.py",
+        'Last errors: "No such file: d.py"; "Permission denied" on c.py; "Error: old string not found" on a.py',
+    ]
 
 
 def test_t2_lines_of_source_are_no_errors() -> None:
@@ -198,7 +202,7 @@ def test_a_file_tool_whose_argument_is_called_command_touches_files() -> None:
         did("create", "c.py"),
         did("insert", "d.py", "Invalid `insert_line`"),
         did("undo_edit", "e.py"),
-    ) == ["Edited: b.py", "Created: c.py", "Read: a.py", 'Last errors: "Invalid `insert_line`"']
+    ) == ["Edited: b.py", "Created: c.py", "Read: a.py", 'Last errors: "Invalid `insert_line`" on d.py']
 
 
 def test_errors_that_a_later_run_has_got_past_are_not_told() -> None:
@@ -207,7 +211,7 @@ def test_errors_that_a_later_run_has_got_past_are_not_told() -> None:
         ("bash", {"command": "python x.py | tail"}, "Traceback (most recent call last):\nKeyError: 'b'"),
         ("run_tests", {"suite": "unit"}, "E   assert 1 == 2\n=== 1 failed in 0.1s ==="),
         ("run_tests", {"suite": "unit"}, "=== 2 passed in 0.1s ==="),
-        ("Edit", {"file_path": "a.py"}, "Error: old string not found in file"),
+        ("Edit", {"file_path": "a.py"}, "Error: old string not found"),
         ("Edit", {"file_path": "a.py"}, "The file a.py has been updated."),
     ) == [
         "Edited: a.py",

@@ -93,6 +93,14 @@ def test_a_view_is_outdated_once_its_file_was_changed() -> None:
     assert [n for n in range(9) if make_state_test(look(again))(n) == "changed"] == [2, 6]
 
 
+@pytest.mark.parametrize(("path", "state"), [("web/a.py", "current"), ("/r/a.py", "changed"), ("./a.py", "changed")])
+def test_a_file_of_the_same_name_in_another_folder_is_another_file(path: str, state: str) -> None:
+    """Tools read relative paths from one folder."""
+    arguments = {"path": path, "old": OLD, "new": NEW}
+    view = look([user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY)), *step("edit_file", arguments, NEW)])
+    assert make_state_test(view)(2) == state
+
+
 def test_a_change_of_another_file_and_one_that_failed_leave_a_view_current() -> None:
     arguments = {"path": "a.py", "old": "nothing", "new": NEW}
     values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]

@@ -22,6 +22,8 @@ OTHER = ("Edit", {"file_path": "/r/src/b.py"}, "done")
 FAILED = ("Edit", {"file_path": "/r/src/a.py"}, "Error: old string not found in file")
 SED = ("bash", {"command": "cd /r && sed -i 's/1/2/' src/a.py"}, "")
 GREP = ("Grep", {"pattern": "x"}, "src/a.py:1:x = 1")
+LISTED = ("Grep", {"pattern": "y"}, "src/data.py:1:y = 1\na.pyi:2:y")
+SHOWN = ("read_file", {"path": "src/a.py"}, "x = 1")
 USER = ("get_user", {"user_id": "u_17"}, '{"tier": "gold"}')
 TIER = ("set_tier", {"user_id": "u_17", "tier": "silver"}, "ok")
 
@@ -39,6 +41,9 @@ def told(*steps: tuple[str, Json, str]) -> str:
         ((READ, EDIT, SED, EDIT), "4 steps ago; edited 3 times since: read it again for its present text"),
         ((GREP, READ), "2 steps ago"),
         ((GREP, EDIT), "2 steps ago; changed once since: ask again for what is there now"),
+        ((GREP, ("Edit", {"file_path": "c/a.py"}, "done")), "2 steps ago"),
+        ((LISTED, ("Edit", {"file_path": "a.py"}, "done")), "2 steps ago"),
+        ((SHOWN, ("edit_file", {"path": "a.py"}, "done")), "2 steps ago; no call has changed it since"),
         ((USER, TIER, TIER), "3 steps ago; changed 2 times since: ask again for what is there now"),
         ((USER, ("set_tier", {"user_id": "u_18"}, "ok")), "2 steps ago"),
     ],

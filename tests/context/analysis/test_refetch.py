@@ -11,6 +11,7 @@ from proxy.context.analysis.refetch import (
     ResultSource,
     find_refetches,
     find_source,
+    has_same_file,
     is_same_file,
     pair_results,
 )
@@ -141,6 +142,15 @@ def test_a_relative_path_is_the_end_of_an_absolute_one() -> None:
     assert is_same_file("/r/src/a.py", "src/a.py")
     assert not is_same_file("/r/src/a.py", "/src/a.py")
     assert not is_same_file("xsrc/a.py", "src/a.py")
+
+
+def test_relative_paths_of_tools_begin_at_one_folder_and_those_of_a_shell_anywhere() -> None:
+    read = tool("read_file", path="src/a.py")
+    assert not has_same_file(tool("edit_file", path="a.py"), read)
+    assert has_same_file(tool("edit_file", path="/r/src/a.py"), read)
+    assert has_same_file(shell("sed -i s/x/y/ a.py"), read)
+    view = look(history(("read_file", {"path": "README.md"}), ("read_file", {"path": "web/README.md"})))
+    assert find_refetches(view) == {}
 
 
 @pytest.mark.parametrize("name", ["file_path", "filePath", "path", "absolute_path", "TargetFile", "relative_path"])

@@ -155,6 +155,12 @@ def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
         ("cd /r && sudo curl -s http://localhost/health | jq .", True),
         ("gh run view 7 --log", True),
         ("ssh host tail -n 9 a.log", True),
+        ("ssh -p 22 -i key me@host 'sudo tail -n 9 /var/log/a.log | grep FAILED'", True),
+        ("ssh host \"bash -c 'cat a.log'\"", True),
+        ("docker compose exec -T -e A=b web cat a.log", True),
+        ("kubectl exec -n x pod -c y -- sh -c 'tail a.log'", True),
+        ("bash -c 'curl -s http://localhost/health'", True),
+        ("bash -lc 'cat build.log'", False),
         ("cat curl.txt", False),
         ("grep -rn docker .", False),
     ],
@@ -164,9 +170,37 @@ def test_a_command_that_shows_the_answer_of_another_program(text: str, asks: boo
     assert (found.kind, found.asks_another) == ("look", asks)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ssh host 'cd /r && pytest -q'",
+        "ssh host",
+        "docker exec -w /r app pytest -q",
+        "kubectl exec pod -- make test",
+        "bash -c 'cat a.log; make'",
+        'bash -c "$(curl -fsSL http://x/install.sh)"',
+        "git commit -m 'cat a.log'",
+    ],
+)
+def test_a_carried_command_that_runs_something_is_a_run(text: str) -> None:
+    assert shell_commands.parse_command(text).kind == "run"
+
+
+@pytest.mark.parametrize("carrier", ["sh -c '", 'ssh h "', 'bash -c "sh -c \\"'])
+def test_many_carried_commands_take_linear_time(carrier: str) -> None:
+    assert shell_commands.parse_command(carrier * (MAX_PARSED_CHARS // len(carrier))).kind in ("run", "look")
+
+
 @given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))
 def test_any_text_is_read(text: str) -> None:
     assert shell_commands.parse_command(text).kind in ("run", "look")
+
+
+@given(
+    st.lists(st.sampled_from(["ssh h ", "sh -c ", "'", '"', "cat a", "; ", "docker exec c ", "-- ", "\\"]), max_size=30)
+)
+def test_any_carried_command_is_read(pieces: list[str]) -> None:
+    assert shell_commands.parse_command("".join(pieces)).kind in ("run", "look")
 
 
 def test_text_for_a_running_command_gets_the_output_of_a_run() -> None:

@@ -68,3 +68,15 @@ def test_b4_calls_without_an_answer_and_those_before_the_prompt_do_not_count() -
     talk = [user("a"), *step("read", "x"), user("b"), *step("read", "y"), ask("read", "c2")]
     done = find_research(look(talk), 4, "read")
     assert (done.call_count, len(done.page_calls)) == (1, 1)
+
+
+def test_b4_a_read_that_failed_was_a_call_and_read_no_page() -> None:
+    failures = [
+        "Error: page not found",
+        "<tool_use_error>File does not exist.</tool_use_error>",
+        '{"error": "HTTP 404"}',
+        "ENOENT: no such file or directory, open 'a.py'",
+    ]
+    talk = [user("a"), *(message for text in (*failures, "a page on errors") for message in step("read_page", text))]
+    done = find_research(look(talk), 1, "read")
+    assert (done.call_count, len(done.page_calls)) == (5, 1)

@@ -110,6 +110,14 @@ def test_blanks_at_the_end_of_a_line_make_another_line() -> None:
     assert len(text.split("\n")) == 3
 
 
+def test_a_line_in_front_of_a_listing_has_no_number() -> None:
+    echo = "\n".join(["The file was edited. It reads now, from line 31 on:", *FILE[30:60], "(end)"])
+    view, _ = planned(running(echo, echo + "\n"))
+    pointer = texts(view)[4]
+    assert POINTER.match(pointer)
+    assert pointer.startswith("[32 lines (31-60): as lines 1-32 (31-60) of result ")
+
+
 def test_a_listing_keeps_every_tenth_number_and_all_its_lines() -> None:
     (found,) = proposals(look(reading("\n".join(FILE)))).values()
     out = (found.text or "").split("\n")

@@ -39,6 +39,14 @@ def test_e4_a_line_has_the_call_the_first_line_the_errors_and_the_ids() -> None:
     assert extracts.extract_step(view, view.steps[2]) == extracts.StepExtract("on", "", (), ())
 
 
+def test_e4_a_line_names_the_images_that_leave_with_a_step() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    shot = [{"type": "text", "text": "The page\nhas a button"}, image, image]
+    view = look([user([{"type": "text", "text": "See this"}, image]), call("shoot", 1), result("c1", shot), user("b")])
+    assert extracts.extract_step(view, view.steps[0]).call == "See this, with an image or file"
+    assert extracts.extract_step(view, view.steps[1]).first_line == "The page, with 2 images or files"
+
+
 def test_e4_an_extract_says_of_which_message_it_is_and_how_long_that_was() -> None:
     view = view_of()
     text = extracts.extract_result(view, view.steps[1], 2)

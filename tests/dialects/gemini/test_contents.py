@@ -111,6 +111,21 @@ def test_messages_of_the_proxy_become_parts() -> None:
     assert result == {"functionResponse": {"name": "recall", "response": {"output": "[removed]"}}}
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"error": "no such id"}', "no such id"),
+        ("[cut]", "[cut]"),
+        ('{"error": "a"}, "b": 1', '{"error": "a"}, "b": 1'),
+    ],
+)
+def test_a_call_of_the_proxys_tools_that_failed_is_an_error(text: str, error: str) -> None:
+    chat = json.dumps({"role": "tool", "tool_call_id": "x7", "content": text, "is_error": True}).encode()
+    part = make_result_part(chat, "recall")
+    assert json.loads(part)["functionResponse"]["response"] == {"error": error}
+    assert json.loads(convert_result(part, "x7"))["is_error"] is True
+
+
 def test_the_wire_of_another_dialect_is_not_sent() -> None:
     chat = b'{"role":"assistant","content":"Hm.","wire":[{"type":"text","text":"Hm."}]}'
     assert make_answer_parts(chat, is_signed=True) == [b'{"text":"Hm."}']
