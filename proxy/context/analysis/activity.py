@@ -133,20 +133,8 @@ class ActivityRecord:
             error_lines=dict(self.error_lines),
         )
 
-    def add_call(self, call: Call, result: str | None) -> None:
-        """Add one call and its result; None if there is no result."""
-        command = shell_commands.parse_call(call)
-        if result is None:
-            self.add_parsed_call(call, command, outcome.UNKNOWN_OUTCOME, None)
-        else:
-            self.add_parsed_call(
-                call, command, outcome.read_text_outcome(result, command), partial(outcome.split_lines, result)
-            )
-
-    def add_parsed_call(
-        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines | None
-    ) -> None:
-        """Add one call, its command, its outcome, and the lines of its result; None if there is no result."""
+    def add_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines) -> None:
+        """Add one call, its command, its outcome, and the lines of its result."""
         arguments = identifiers.parse_arguments(call.arguments)
         words, path, key = _describe_call(call, command, arguments)
         key, place = self._add_directory(key, command, arguments)
@@ -167,7 +155,7 @@ class ActivityRecord:
         if failed and (error_lines := _failure_lines(call_outcome, lines)):
             self.error_lines[key] = error_lines
 
-    def supersede_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines | None) -> None:
+    def supersede_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines) -> None:
         """Apply a call whose result is in the prompt: entries of an earlier equal call are outdated and removed."""
         arguments = identifiers.parse_arguments(call.arguments)
         words, path, key = _describe_call(call, command, arguments)
@@ -191,7 +179,7 @@ class ActivityRecord:
         return f"{place}\n{key}", place
 
     def _follow(
-        self, call: Call, command: ShellCommand, end: ToolOutcome, lines: Lines | None, *, stands: bool = False
+        self, call: Call, command: ShellCommand, end: ToolOutcome, lines: Lines, *, stands: bool = False
     ) -> bool | None:
         """Apply a call's changes of recorded files and of the current directory.
 
@@ -257,7 +245,7 @@ class ActivityRecord:
         found = _open_items(arguments)
         self.open_items = self.open_items if found is None else found
 
-    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Lines | None) -> bool:
+    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Lines) -> bool:
         """Record the file in its list. True if the call touched the file."""
         for kinds, files in ((_CREATES, self.files_created), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
@@ -299,10 +287,6 @@ class ActivityRecord:
         )
         return [one for one in found if one.entries]
 
-    def render_lines(self) -> list[str]:
-        """Return the entries, one line for each kind."""
-        return [str(one) for one in self.list_entries()]
-
 
 def build_activity_record(
     messages: Sequence[Message], has_left: Sequence[bool], before: ActivityRecord | None = None
@@ -321,7 +305,7 @@ def build_activity_record(
             call, command = found.open_calls[message.call_id], found.open_commands[message.call_id]
             lines = partial(outcome.read_lines, message)
             if gone:
-                found.add_parsed_call(call, command, outcome.read_outcome(message, command), lines)
+                found.add_call(call, command, outcome.read_outcome(message, command), lines)
             else:
                 found.supersede_call(call, command, outcome.read_outcome(message, command), lines)
     return found
@@ -343,12 +327,12 @@ def _is_item_list(words: set[str]) -> bool:
     return "todo" in words or "plan" in words
 
 
-def _proves_change(end: ToolOutcome, lines: Lines | None) -> bool:
+def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
     """True if a result proves that a file was changed.
 
     Its first sentence reports the change, or it is a short message of the tool with no word against it.
     """
-    if end.verdict != "unknown" or lines is None:
+    if end.verdict != "unknown":
         return end.verdict == "succeeded"
     if end.summary_lines:
         return False  # the result counts no changes
@@ -395,10 +379,10 @@ def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]
     return list(names)[-most:][::-1]
 
 
-def _failure_lines(end: ToolOutcome, lines: Lines | None) -> list[str]:
+def _failure_lines(end: ToolOutcome, lines: Lines) -> list[str]:
     """Return the lines that describe the failure."""
     numbers = end.failure_lines or end.summary_lines
-    shown = lines() if lines is not None and numbers else ()
+    shown = lines() if numbers else ()
     found = [output_wrappers.strip_line(shown[n]) for n in numbers]
     return identifiers.remove_duplicates(_shorten_command(line) for line in found if output_wrappers.has_content(line))[
         -_ERRORS:

@@ -131,9 +131,6 @@ class ToolOutcome:
     """The first line with content."""
 
 
-UNKNOWN_OUTCOME = ToolOutcome()
-
-
 def read_outcome(
     message: Message, command: ShellCommand = PLAIN_CALL, lines: Sequence[str] | None = None
 ) -> ToolOutcome:
@@ -156,11 +153,6 @@ def read_lines(message: Message) -> Sequence[str]:
     not stored with the message, because that would double its size.
     """
     return split_lines(message.text) if message.text[:200].lstrip()[:1] == "{" else message.text.splitlines()
-
-
-def read_text_outcome(text: str, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
-    """Return the outcome of a result's text."""
-    return _read(_unwrapped(text), command)
 
 
 def split_lines(text: str) -> Sequence[str]:
