@@ -13,7 +13,7 @@
 
 Rules that depend on the account or on the model are the provider's to judge. M5 is refused by newer models alone; it
 is named because no plan may break it. Thinking is bound to the system prompt, the tools and all messages before it, as
-they were sent. `compute_bindings` hashes what the provider compares.
+they were sent. `trace_prompt` hashes what the provider compares.
 """
 
 from __future__ import annotations
@@ -243,17 +243,6 @@ def _judge_tools(value: dict[str, Any]) -> Iterator[str]:
 
 
 # Bound thinking.
-
-
-def compute_bindings(body: bytes, answer: bytes = b"[]") -> dict[str, Binding]:
-    """By token, the prompt that each thinking block stands under in this body, in the order of the blocks.
-
-    answer: blocks of the model's answer to this body, as a JSON array; its tokens are included. Raises ValueError or
-    RecursionError if a text is not JSON.
-    """
-    trace = trace_prompt(body)
-    _add_message(trace, {"role": "assistant", "content": spans.read_any(answer)})
-    return trace.bindings
 
 
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:

@@ -488,22 +488,6 @@ def _add_tools(request: ResponsesRequest, tools: bytes) -> Replacement:
     return spans.append_element(request.body, span, made)
 
 
-def append_instructions(body: bytes, text: str) -> bytes:
-    """The body with text at the end of `instructions`, which is made if the body has none.
-
-    From GPT-6.2 on, `instructions` stands behind the input and is no part of the prefix: a note for one turn.
-    """
-    members = spans.read_members(body)
-    span = members.get("instructions")
-    if span is None:
-        change = spans.append_member(body, (0, len(body)), "instructions", spans.encode_text(text))
-        return spans.apply_replacements(body, [change])
-    start, end = span
-    if body[start : start + 1] != b'"':
-        return body[:start] + spans.encode_text(text) + body[end:]
-    return body[: end - 1] + spans.encode_text("\n\n" + text)[1:] + body[end:]
-
-
 def find_session_names(headers: Mapping[str, str], body: bytes) -> list[str]:
     """The names that the client gives its session, the most specific one first. headers: by lower-case name."""
     found = [headers.get(name, "").strip() for name in SESSION_HEADERS]

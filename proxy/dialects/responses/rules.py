@@ -240,17 +240,6 @@ def _find_partners(items: Sequence[Item]) -> dict[str, str]:
     return found
 
 
-def compute_bindings(body: bytes, answer: Iterable[bytes] = ()) -> dict[str, Binding]:
-    """The prompt in front of each reasoning item of a body, by its token.
-
-    answer: items that the model made under this body, whose tokens are to be recorded. Raises ValueError for a body
-    that is no JSON object.
-    """
-    trace = trace_prompt(body)
-    _add_items(trace, map(msgspec.json.decode, answer))
-    return trace.bindings
-
-
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
     read."""

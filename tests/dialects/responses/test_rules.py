@@ -140,13 +140,17 @@ def test_edits_and_whole_steps_that_leave_break_no_rule(items: list[Json], data:
             strict.check_item(n, item, len(sent))
 
 
+def bind(items: Any, **more: Any) -> dict[str, base.Binding]:
+    return rules.trace_prompt(dump(items, **more)).bindings
+
+
 def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
-    before = rules.compute_bindings(dump(GOOD))
+    before = bind(GOOD)
     assert list(before) == ["gAAA1", "gAAA2"]
     assert (before["gAAA1"].after, before["gAAA2"].after) == ("", "gAAA1")
 
     def broken(items: Any, **more: Any) -> list[str]:
-        return base.find_broken(rules.compute_bindings(dump(items, **more)), before)
+        return base.find_broken(bind(items, **more), before)
 
     stubbed = [item | {"output": "[a stub]"} if "output" in item else item for item in GOOD]
     assert broken(stubbed) == ["gAAA2"]
@@ -155,7 +159,7 @@ def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
     assert broken([*GOOD[:4], *GOOD[4:6], user("New."), *GOOD[6:]]) == ["gAAA2"]
     assert broken([item for item in GOOD if item.get("id") != "rs_1"]) == []  # reasoning may leave from the front
     longer = [*GOOD, reasoning(3), said("z", 3), user()]
-    before |= rules.compute_bindings(dump(longer))
+    before |= bind(longer)
     assert broken([item for item in longer if item.get("id") != "rs_2"]) == ["gAAA3"]
     assert (
         broken(GOOD, tools=[{"type": "web_search"}]) == broken(GOOD, reasoning={"effort": "low"}) == ["gAAA1", "gAAA2"]
@@ -165,7 +169,7 @@ def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
 
 
 def test_what_is_not_compared_does_not_part_reasoning_from_its_prompt() -> None:
-    before = rules.compute_bindings(dump(GOOD, instructions="I", tools=[]))
+    before = bind(GOOD, instructions="I", tools=[])
     again: list[Json] = []
     for item in GOOD:
         made = {k: v for k, v in item.items() if k not in ("id", "status")}
@@ -174,18 +178,17 @@ def test_what_is_not_compared_does_not_part_reasoning_from_its_prompt() -> None:
         elif item["type"] == "message":
             made["content"] = [{"type": "output_text", "text": item["content"][0]["text"]}]
         again.append(made)
-    assert rules.compute_bindings(dump(again)) == before
-    assert rules.compute_bindings(dump("no reasoning")) == {}
+    assert bind(again) == before
+    assert bind("no reasoning") == {}
 
 
 def test_the_tokens_of_an_answer_are_bound_to_the_body_it_answers() -> None:
-    answer = [json.dumps(item).encode() for item in GOOD[6:8]]
-    found = rules.compute_bindings(dump(GOOD[:6]), answer)
-    assert found == rules.compute_bindings(dump(GOOD))
-    text = [json.dumps(item).encode() for item in (reasoning(), said("x"))]
-    assert rules.compute_bindings(dump("Do it."), text) == rules.compute_bindings(
-        dump([user(), reasoning(), said("x")])
-    )
+    def answered(prompt: Any, *items: Json) -> dict[str, base.Binding]:
+        trace = rules.trace_prompt(dump(prompt))
+        return trace.bindings | rules.trace_answer(trace, json.dumps({"role": "assistant", "wire": items}).encode())
+
+    assert answered(GOOD[:6], *GOOD[6:8]) == bind(GOOD)
+    assert answered("Do it.", reasoning(), said("x")) == bind([user(), reasoning(), said("x")])
 
 
 def test_stripped_reasoning_takes_the_ids_of_what_it_led_to() -> None:
