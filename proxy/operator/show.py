@@ -20,11 +20,10 @@ from proxy.context.plan import Edit
 from proxy.context.policy import Policy
 from proxy.context.render import render_message
 from proxy.errors import NotFound
-from proxy.exchange import iteration_records, lookups, rebuild_prompt
+from proxy.exchange import lookups, rebuild_prompt
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
-from proxy.notes.reflection import IterationReport
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
@@ -224,15 +223,6 @@ async def read_message(
     if index is None:
         raise NotFound(f"this branch has no message {name!r}", hint="List its groups.")
     return (await _read_messages_between(services, here, index, index + 1))[0]
-
-
-async def list_iterations(
-    services: Services, tenant: str, session: str, *, branch: str | None = None
-) -> list[IterationReport]:
-    """Return the records of a branch's iterations, oldest first."""
-    record = await find_session.read_session(services, tenant, session)
-    exchange = await find_session.find_last_exchange(services, record, branch)
-    return await iteration_records.read_iterations(services.store, (tenant, session, exchange.branch))
 
 
 async def _read_messages_between(

@@ -96,12 +96,6 @@ async def test_results_are_awaited_where_the_last_answer_called() -> None:
         ]  # fmt: skip
 
 
-async def test_records_of_iterations_come_with_feedback() -> None:
-    async with talking("reflective") as talk:
-        found = await show.list_iterations(talk.parts, talk.tenant, "s")
-        assert [one.tool_calls[0].tool for one in found] == ["look"] * 3
-
-
 async def test_what_is_not_there_is_not_found() -> None:
     async with talking("thrifty") as talk:
         parts, tenant = talk.parts, talk.tenant
