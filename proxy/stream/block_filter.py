@@ -325,12 +325,6 @@ class _Body(msgspec.Struct, frozen=True):
 _BODY = msgspec.json.Decoder(_Body)
 
 
-def remove_state_blocks(body: bytes) -> tuple[bytes, list[str]]:
-    """Return (a non-streaming body without its STATE blocks, those of its first choice): see `remove_blocks`."""
-    visible, blocks = remove_blocks(body)
-    return visible, [block.body for block in blocks]
-
-
 def remove_blocks(
     body: bytes, headings: tuple[str, ...] = state_block.HEADINGS
 ) -> tuple[bytes, list[state_block.NoteBlock]]:
