@@ -363,7 +363,6 @@ class UpstreamClient:
         if traced is not None:
             traced.record_answer(response.status_code)
             response.stream = _TracedBody(response.stream, traced)
-            return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
         return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
 
     def build_request(

@@ -186,11 +186,6 @@ def _compile_patterns(settings: LoopSettings) -> _LoopPatterns:
     return _LoopPatterns(settings)
 
 
-def find_theme(thought: str, settings: LoopSettings) -> str:
-    """Return the theme of a thought."""
-    return _compile_patterns(settings).find_theme(thought)
-
-
 def find_loops(view: View, settings: LoopSettings) -> list[Loop]:
     """Return the loops that the newest step continues, in the order of `LOOP_KINDS`. The View's messages are the
     client's own, so that messages that have left the prompt are included."""

@@ -136,16 +136,6 @@ def _find_places(body: bytes, limits: SizeLimits | None) -> tuple[dict[str, span
     return members, spans.find_history(body, members["messages"], limits, "messages is no list, or an empty one")
 
 
-def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
-    """The wire body with canonical messages of the proxy at its end: an answer, and the results of its calls.
-
-    Raises NotManaged or ValueError if the body or a message cannot be read.
-    """
-    request = read_messages_request(body)
-    own: list[OutgoingMessage] = [(n, unit.chat) for n, (_, unit) in enumerate(request.units)]
-    return request.write([*own, *((None, raw) for raw in messages)])
-
-
 def _convert_system(system: bytes) -> MessageUnit:
     if system[:1] not in (b'"', b"["):
         raise NotManaged("shape", "a system prompt that is neither text nor a list")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.context.analysis.lexicon import LoopSettings
-from proxy.context.analysis.loops import LOOP_KINDS, Loop, find_loops, find_theme
+from proxy.context.analysis.loops import LOOP_KINDS, Loop, find_loops
 from tests.context.loops import PLANTED, find_loops_by_request
 from tests.context.research import ask, step, working
 from tests.conversations import Json, assistant, look, messages, result, system, user
@@ -66,7 +66,7 @@ def test_b5_scenario_2_of_the_source() -> None:
     ],
 )
 def test_b5_the_first_theme_in_order_of_which_a_word_begins_a_word(thought: str, is_of: str) -> None:
-    assert find_theme(thought, LoopSettings()) == is_of
+    assert seen(thrice(assistant(thought)), LoopSettings(looping=(is_of,)))["theme_loop"].subject == is_of
 
 
 def test_b5_which_themes_can_loop_is_a_setting() -> None:
