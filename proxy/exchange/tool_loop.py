@@ -36,6 +36,7 @@ from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
+from proxy.stream.nonstreaming import may_call
 from proxy.stream.tool_call_filter import HiddenCall
 from proxy.tools.run_tool import make_error_result, run_tool_call
 from proxy.tools.tool_context import ToolContext
@@ -133,7 +134,7 @@ class ToolLoop:
         """Run the rounds of answers that come in one body each, and return the body for the client. None where the
         original request has to be sent. strip_blocks: takes out of a body the blocks that the client must not see."""
         dialect = self.turn.dialect
-        if not dialect.may_call(body, self.tool_names):
+        if not may_call(body, self.tool_names):
             return body
         bodies = [body]
         found = dialect.read_round(body, self.tool_names)

@@ -386,6 +386,12 @@ def read_changed_arguments(old: bytes, new: bytes) -> list[str | None] | None:
         return None
 
 
+def make_message(role: str, content: bytes, *more: tuple[str, bytes]) -> bytes:
+    """A canonical message. content: its JSON. more: further members with their JSON."""
+    rest = b"".join(b',"' + name.encode() + b'":' + value for name, value in more)
+    return b'{"role":"' + role.encode() + b'","content":' + content + rest + b"}"
+
+
 def make_user_message(text: str) -> bytes:
     """A user message of the proxy, for upstreams that accept one after a tool result."""
     return msgspec.json.encode({"role": "user", "content": text})

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from proxy.dialects.usage import read_count
 
-_ERROR_MAX = 2000
+MAX_ERROR_CHARS = 2000
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +52,14 @@ def read_chunk(data: bytes) -> Chunk | None:
         return _CHUNK.decode(data)
     except (ValueError, RecursionError):
         return _lenient(read_json(data))
+
+
+def read_any_json(data: bytes) -> Any:
+    """Return JSON that msgspec or Python's own reader accepts; None if neither accepts it."""
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return read_json(data)
 
 
 def read_json(data: bytes) -> Any:
@@ -104,10 +112,14 @@ def read_error_text(chunk: Chunk) -> str | None:
     """Return the error that upstream reports, in words; None if the chunk is not an error."""
     if not chunk.has_failed:
         return None
-    error = chunk.error if chunk.error is not UNSET and chunk.error else chunk.message
+    return describe_error(chunk.error if chunk.error is not UNSET and chunk.error else chunk.message)
+
+
+def describe_error(error: Any) -> str:
+    """Return an error that upstream reports, in words: its message, or its JSON."""
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         error = error["message"]
-    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:_ERROR_MAX]
+    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:MAX_ERROR_CHARS]
 
 
 def repair_surrogates(text: str) -> str:

@@ -363,7 +363,7 @@ class _Changes:
             index, item = self._new[self._last_user]
             self._new[self._last_user] = index, append_part(item, read_text(raw))
             return
-        types = _find_call_types([item for _, item in self._new]) if role == "tool" else {}
+        types = wire.find_call_types(item for _, item in self._new) if role == "tool" else {}
         self._new += [(None, item) for item in wire.make_items(raw, types)]
         self._last_user = None
 
@@ -376,17 +376,6 @@ def read_text(message: bytes) -> str:
     if not isinstance(content, str):
         raise ValueError("a message of ours without a text")
     return content
-
-
-def _find_call_types(items: Sequence[bytes]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for raw in items:
-        if b'"call_id"' in raw and b"_call" in raw:
-            item = _OBJECT.decode(raw)
-            call_id = wire.find_call(item)
-            if call_id:
-                found[call_id] = wire.find_type(item)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

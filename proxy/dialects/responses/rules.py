@@ -72,7 +72,7 @@ def find_violations(body: bytes, partners: Mapping[str, str] | None = None) -> l
     return found
 
 
-def find_new_violations(body: bytes, original: bytes) -> list[str]:
+def find_added_violations(body: bytes, original: bytes) -> list[str]:
     """The violations of an outgoing body that the client's own body does not have. Raises ValueError as
     `find_violations`."""
     before = Counter(_split_place(line) for line in find_violations(original))
@@ -306,7 +306,7 @@ def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
     ValueError if an item must keep its id, or if the items cannot be told apart.
     """
     new = _without_reasoning(body, lambda items, n: wire.find_token(items[n]) in tokens)
-    if new is not body and (added := [line for line in find_new_violations(new, body) if line.startswith("R7")]):
+    if new is not body and (added := [line for line in find_added_violations(new, body) if line.startswith("R7")]):
         raise ValueError(added[0])
     return new
 

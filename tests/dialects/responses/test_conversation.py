@@ -65,7 +65,7 @@ class Miniature:
                 self.stripped |= set(base.extend_to_newest(rules.trace_prompt(sent).bindings, broken))
                 sent = rules.strip_bound(sent, self.stripped)
             assert base.find_broken(rules.trace_prompt(sent).bindings, self.known) == []
-            assert rules.find_new_violations(sent, rules.strip_bound(body, self.stripped)) == []
+            assert rules.find_added_violations(sent, rules.strip_bound(body, self.stripped)) == []
             self.saved += len(body) - len(sent)
             made = self.upstream.respond(sent)
             if self.streams:

@@ -90,27 +90,27 @@ def test_an_item_of_a_round_behind_a_hidden_one_was_not_made_after_its_reasoning
     client = [user(), reasoning, theirs, output()]
     woven = [user(), reasoning, mine, output(2), theirs, output()]
     assert rules.find_partners(dump(client)) == {theirs["id"]: "rs_1"}
-    assert rules.find_new_violations(dump(woven), dump(client)) == []
+    assert rules.find_added_violations(dump(woven), dump(client)) == []
     without = [item for item in woven if item is not reasoning]
-    assert {line[:2] for line in rules.find_new_violations(dump(without), dump(client))} == {"R7"}
+    assert {line[:2] for line in rules.find_added_violations(dump(without), dump(client))} == {"R7"}
     late = [user(), mine, output(2), theirs, output(), reasoning, call(3), output(3)]
-    assert {line[:2] for line in rules.find_new_violations(dump(late), dump(client))} == {"R7"}
+    assert {line[:2] for line in rules.find_added_violations(dump(late), dump(client))} == {"R7"}
 
 
 def test_only_what_a_plan_adds_counts() -> None:
     broken = [output(9), *GOOD]
-    assert rules.find_new_violations(dump(broken), dump(broken)) == []
-    assert rules.find_new_violations(dump([user(), *broken]), dump(broken)) == []
-    new = rules.find_new_violations(dump([user(), output(8), *broken]), dump(broken))
+    assert rules.find_added_violations(dump(broken), dump(broken)) == []
+    assert rules.find_added_violations(dump([user(), *broken]), dump(broken)) == []
+    new = rules.find_added_violations(dump([user(), output(8), *broken]), dump(broken))
     assert new == ["R5 input.1: no function_call for function_call_output call_8"]
     without = [item for item in GOOD if item.get("id") != "rs_1"]
-    assert {line[:2] for line in rules.find_new_violations(dump(without), dump(GOOD))} == {"R7"}
+    assert {line[:2] for line in rules.find_added_violations(dump(without), dump(GOOD))} == {"R7"}
 
 
 def test_a_body_with_fewer_cache_marks_than_the_clients_breaks_no_new_rule() -> None:
     six, seven = (dump([user(MARKED), user(MARKED[:count])]) for count in (1, 2))
-    assert rules.find_new_violations(six, seven) == []
-    assert rules.find_new_violations(seven, six) == ["R16 input: more than 4 cache marks"]
+    assert rules.find_added_violations(six, seven) == []
+    assert rules.find_added_violations(seven, six) == ["R16 input: more than 4 cache marks"]
 
 
 @given(histories(), st.data())
@@ -132,7 +132,7 @@ def test_edits_and_whole_steps_that_leave_break_no_rule(items: list[Json], data:
     if data.draw(st.booleans()):
         out.append((None, completions.make_user_message("A note.")))
     body = request.write(out)
-    assert rules.find_new_violations(body, request.body) == []
+    assert rules.find_added_violations(body, request.body) == []
     sent = strict.list_items(json.loads(body))
     strict.check_pairs(sent)
     for n, item in enumerate(sent):
@@ -199,7 +199,7 @@ def test_stripped_reasoning_takes_the_ids_of_what_it_led_to() -> None:
     assert sent[2] == {k: v for k, v in GOOD[3].items() if k not in ("id", "status")}
     assert sent[3] == {k: v for k, v in GOOD[4].items() if k != "id"}
     assert sent[4:] == GOOD[5:]
-    assert rules.find_new_violations(stripped, body) == []
+    assert rules.find_added_violations(stripped, body) == []
     assert rules.strip_bound(body, ["gAAA9"]) == body
     assert rules.strip_bound(dump("x"), ["gAAA1"]) == dump("x")
 
