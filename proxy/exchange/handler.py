@@ -39,7 +39,7 @@ from proxy.exchange import (
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import prepare_request, replan_refused
-from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, begins_stream, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block as grammar
@@ -281,7 +281,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
     if reply.encoding:
         return False
     try:
-        body = await reply.peek_body(bound_reasoning.ERROR_BODY_BYTES)
+        body = await reply.peek_body(ERROR_BODY_BYTES)
     except AnswerTooLong:
         return False
     except UpstreamError:

@@ -20,7 +20,7 @@ from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.dialect import DIALECTS
 from proxy.exchange.plan_request import read_wire
-from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.sessions import locate
 from proxy.upstream.demo_dialects import DemoAnswer, DemoDialect, DemoUsage, find_demo_dialect
 from proxy.upstream.script import ScriptedTurn
@@ -31,8 +31,6 @@ MAX_COMMAND_CHARS = 200
 """Limit in characters on a command: a longer line is no command."""
 REPLY_MARK = "[context-proxy]"
 """First characters of every reply, by which a reply is known when the client resends it."""
-LARGE_BYTES = 256 * 1024
-"""Bytes of a body from which it is read in a worker thread."""
 PIECE_CHARS = 400
 """Characters of a streamed reply in one event."""
 _COMMAND_STARTS = tuple([head] for head in COMMAND_WORDS)
@@ -67,7 +65,7 @@ async def extract_command(services: Services, incoming: Incoming) -> ExtractedCo
         if wire is not None and dialect.is_stored(wire):
             return ExtractedCommand(incoming)
         body = incoming.body if wire is None else wire.chat_body
-        if len(body) < LARGE_BYTES:
+        if len(body) < LARGE_BODY_BYTES:
             request, _ = services.message_cache.get_request(body)
         else:
             request, _ = await asyncio.to_thread(services.message_cache.get_request, body)

@@ -42,7 +42,7 @@ from proxy.exchange.holdout import CONTROL_POLICY, find_arm
 from proxy.exchange.lookups import inherit_state
 from proxy.exchange.plan_timer import PlanTimer
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
-from proxy.exchange.services import LARGE, Headers, Incoming, Services
+from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, Services
 from proxy.exchange.turn import UNPLANNED, Enriched, Prompt, Turn
 from proxy.sessions import locate
 from proxy.sessions.branch import adopt_stored_edits, find_simulated_state
@@ -254,7 +254,7 @@ async def _read_request(
 
     new = len(body) - len(old or ())
     # Each message has a bracket, and one character is counted in a third of the time of a word.
-    if new < NEW or (new < LARGE and (body.count(b"{", -new) < MANY or body.count(b'"role"', -new) < MANY)):
+    if new < NEW or (new < LARGE_BODY_BYTES and (body.count(b"{", -new) < MANY or body.count(b'"role"', -new) < MANY)):
         return read()
     return await asyncio.get_running_loop().run_in_executor(services.workers, read)
 
