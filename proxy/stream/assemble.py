@@ -244,7 +244,7 @@ class AssembledAnswer:
         except RecursionError:
             return None  # a single field nested to the reader's own limit: no client could send that back
 
-    def _build_choice(self, index: int = 0) -> dict[str, Any]:
+    def _read_raw_message(self, index: int = 0) -> dict[str, Any]:
         turn = self._turns.get(index)
         message = None if turn is None or turn.raw is None else _read_any(turn.raw)
         return message if isinstance(message, dict) else {}
@@ -256,7 +256,7 @@ class AssembledAnswer:
         if turn is None:
             return ""
         content = (
-            self._build_choice().get("content")
+            self._read_raw_message().get("content")
             if turn.raw is not None
             else build_json_value(turn.fields.get("content"))
         )
@@ -272,7 +272,7 @@ class AssembledAnswer:
         if turn is None:
             return ()
         if turn.raw is not None:
-            message = self._build_choice()
+            message = self._read_raw_message()
             found, old = message.get("tool_calls"), message.get("function_call")
         else:
             found, old = _finished(turn.rows), build_json_value(turn.fields.get("function_call"))
