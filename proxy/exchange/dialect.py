@@ -51,7 +51,7 @@ from proxy.stream import gemini_body, messages_body, nonstreaming, responses_bod
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import remove_blocks
 from proxy.stream.gemini_relay import GeminiRelay
-from proxy.stream.messages_patch import remove_told
+from proxy.stream.messages_patch import remove_hidden_member
 from proxy.stream.messages_relay import MessagesRelay
 from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.relay import Relay
@@ -211,7 +211,7 @@ def _find_clearing(original: bytes, sent: bytes) -> dict[str, bytes]:
 
 
 def _hide_clearing(body: bytes, _: frozenset[str], hidden_member: bytes = b"") -> bytes:
-    return remove_told(body, hidden_member.decode())
+    return remove_hidden_member(body, hidden_member.decode())
 
 
 MESSAGES = Dialect(

@@ -162,15 +162,15 @@ async def _send_and_relay(
     services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
         waited
     )
-    rounds = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
+    tool_loop = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
         if not (reply.is_stream and reply.is_readable):
-            await _relay_body(services, turn, reply, out, waited * 1000, rounds)
-        elif rounds is None:
+            await _relay_body(services, turn, reply, out, waited * 1000, tool_loop)
+        elif tool_loop is None:
             await _relay_stream(services, turn, reply, out, waited * 1000)
         else:
             async with keep_alive(out, has_comments=turn.dialect.has_comments) as heard:
-                await _relay_stream(services, turn, reply, heard, waited * 1000, rounds)
+                await _relay_stream(services, turn, reply, heard, waited * 1000, tool_loop)
     finally:
         await reply.close()
     return turn
@@ -379,8 +379,8 @@ async def _relay_stream(
     )
     rows += _make_iteration_rows(services, turn, relay.other_blocks)
     stored = await record_outcome.store_and_wait(services, turn, rows)
-    is_told = not stored and turn.dialect.has_comments
-    await out.end((b": persist deferred\n\n" if is_told else b"") + relay.terminal)
+    comment = b"" if stored or not turn.dialect.has_comments else b": persist deferred\n\n"
+    await out.end(comment + relay.terminal)
 
 
 def _make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:

@@ -406,8 +406,8 @@ async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes
     if found is None:
         return
     at = next((k for k, m in zip(turn.keys, turn.request.messages, strict=True) if not m.is_system), turn.keys[-1])
-    is_told = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
-    name = at + (OPERATOR_STATE_SUFFIX if is_told else MODEL_STATE_SUFFIX)
+    is_operators = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
+    name = at + (OPERATOR_STATE_SUFFIX if is_operators else MODEL_STATE_SUFFIX)
     branch.state = replace(branch.state, states=((name, found[1]),))
     turn.pending.rows.append(StateRow(turn.tenant, branch.session, branch.name, name, found[1], turn.started_at))
 

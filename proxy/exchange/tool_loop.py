@@ -229,8 +229,8 @@ class ToolLoop:
             return make_error_result(LIMIT_RESULTS["time"])
 
     def _make_context(self) -> ToolContext:
-        parts, turn = self._services, self.turn
-        header = parts.settings.memos.project_header.lower().encode()
+        services, turn = self._services, self.turn
+        header = services.settings.memos.project_header.lower().encode()
         named = [value for name, value in self._incoming.headers if header and name.lower() == header]
         return ToolContext(
             tenant=turn.tenant,
@@ -238,14 +238,14 @@ class ToolLoop:
             branch=turn.located.branch.name,
             explicit=turn.located.explicit,
             project=named[0].decode("latin-1").strip() if named else "",
-            store=parts.store,
-            settings=parts.settings,
-            metrics=parts.metrics,
-            now=parts.now,
-            sandbox=parts.sandbox,
+            store=services.store,
+            settings=services.settings,
+            metrics=services.metrics,
+            now=services.now,
+            sandbox=services.sandbox,
             prompt=turn.enriched.spliced.request.messages,
             prompt_keys=turn.enriched.spliced.keys,
-            on_memo_saved=lambda memo, merged: record_outcome.publish_memo_saved(parts, turn, memo, merged=merged),
+            on_memo_saved=lambda memo, merged: record_outcome.publish_memo_saved(services, turn, memo, merged=merged),
             offered_tools=self.tool_names,
         )
 

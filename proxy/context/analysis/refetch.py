@@ -19,7 +19,7 @@ from typing import Any, Literal
 from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
-from proxy.context.analysis.shell_commands import PATH_ARGUMENTS, replace_quoted
+from proxy.context.analysis.shell_commands import COMMAND_ARGUMENTS, PATH_ARGUMENTS, replace_quoted
 from proxy.context.plan import View
 
 RefetchKind = Literal["repeat", "reread", "recall"]
@@ -29,8 +29,8 @@ SourceAction = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
 """shows: the text of one file. writes: a file, or anything by a tool with such a name. looks: a search or listing, or a
 command that changes nothing. runs: any other command. recalls: the proxy's own look-up. other: any other tool."""
 
-COMMAND_ARGUMENTS = ("command", "cmd", "script", "code")
-"""Names of arguments that hold a shell command."""
+CODE_ARGUMENTS = (*COMMAND_ARGUMENTS, "code")
+"""Names of arguments that hold a shell command or code."""
 _SHELL = frozenset(
     ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
 )
@@ -233,7 +233,7 @@ def _find_source(call: Call) -> ResultSource:
     words = identifiers.split_tool_name(name)
     if name == "recall" and isinstance(arguments.get("id"), str):
         return ResultSource("recalls", arguments["id"].strip(), whole)
-    command = _find_first_text(arguments, COMMAND_ARGUMENTS)
+    command = _find_first_text(arguments, CODE_ARGUMENTS)
     if command and words & _SHELL:
         action, path = _of_command(command)
         return ResultSource(action, path, whole, by_shell=True)
