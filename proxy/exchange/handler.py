@@ -42,7 +42,7 @@ from proxy.exchange.plan_request import prepare_request, replan_refused
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, begins_stream, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
-from proxy.notes import state_block as grammar
+from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.sessions.branch import find_simulated_state
@@ -360,8 +360,8 @@ async def _relay_stream(
         raise
     answer = relay.answer
     blocks = relay.blocks
-    if turn.prompt.plan.asks_for_state and grammar.HEADING not in withheld:  # the block is shown to the client then
-        blocks = [block.body for block in grammar.find_blocks(answer.text)]
+    if turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld:  # the block is shown to the client then
+        blocks = [block.body for block in state_block.find_blocks(answer.text)]
     if broken is None and answer.error is not None:
         note = f"upstream error: {answer.error[:MAX_ERROR_CHARS]}"
         _record_unfinished(services, turn, "partial", reply.status, note, answer, blocks)
@@ -450,10 +450,10 @@ async def _relay_body(
             await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
             return
         visible, found = joined[0], [*found, *joined[1]]
-    is_shown = turn.prompt.plan.asks_for_state and grammar.HEADING not in withheld  # the client gets the block then
+    is_shown = turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld  # the client gets the block then
     if readable and is_shown and turn.prompt.fallback != "upstream_reject":
-        found = [*found, *turn.dialect.remove_blocks(visible, (grammar.HEADING,))[1]]
-    blocks = [block.body for block in found if block.heading == grammar.HEADING]
+        found = [*found, *turn.dialect.remove_blocks(visible, (state_block.HEADING,))[1]]
+    blocks = [block.body for block in found if block.heading == state_block.HEADING]
     if readable and turn.prompt.outgoing != turn.original:
         visible = _restore_echo(turn, visible)
     changed = visible != body
@@ -471,7 +471,7 @@ async def _relay_body(
         note=None if complete else f"http {reply.status}",
     )
     if complete:
-        reflections = [block.body for block in found if block.heading != grammar.HEADING]
+        reflections = [block.body for block in found if block.heading != state_block.HEADING]
         rows += _make_iteration_rows(services, turn, reflections)
     headers = _make_response_headers(turn, reply, changed=changed)
     if changed:
