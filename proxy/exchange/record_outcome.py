@@ -89,8 +89,7 @@ def record_outcome(
     note: str | None = None,
 ) -> list[Row]:
     """Return the rows of an exchange's end; update memory and metrics. first_byte_ms, note: as in OutcomeRow."""
-    now = services.now()
-    branch = turn.located.branch
+    now, branch = services.now(), turn.located.branch
     rows: list[Row] = []
     usage = answer.usage if answer is not None else None
     answer_key = None
@@ -110,11 +109,10 @@ def record_outcome(
     first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
     if answer is not None and state_key is not None and complete:
         state = _read_state(services, turn, answer, state_key, blocks, rows, now)
-        cached = first.cached if first is not None else None
         answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
         branch.state = branch.state.after_answer(
             predicted=0 if turn.prompt.observed else turn.prompt.plan.predicted,
-            cached=cached,
+            cached=first.cached if first is not None else None,
             state=state,
             answered_tip=turn.tip_key if answered else None,
         )
