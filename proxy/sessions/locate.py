@@ -212,8 +212,8 @@ async def _find_deepest(
     keys: Sequence[bytes],
     nodes: Sequence[int],
 ) -> tuple[LiveSession | None, int, Branch | None]:
-    """(the session, the index of the deepest message that it holds, the branch that stored it first). The index is -1 and
-    the branch None for new ones."""
+    """(the session, the index of the deepest message that it holds, the branch that stored it first). For a new session
+    or branch the index is -1 and the branch None."""
     live_session, at = await _find_session(live_sessions, tenant, names, messages, keys, nodes)
     if live_session is None:
         return None, -1, None

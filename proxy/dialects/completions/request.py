@@ -172,7 +172,7 @@ def _request(
     rest: int,
     notes: dict[Hashable, Any],
 ) -> Request:
-    plain = _Fields(body, spans)
+    plain = TopLevelFields(body, spans)
     tools = plain.raw("tools")
     tools = None if tools in (None, b"null", b"[]") else tools
     choices = plain.get("n")
@@ -216,7 +216,7 @@ def build_prefix_cache(request: Request) -> PrefixCache:
     return PrefixCache(memoryview(request.body)[:end], start, spans, request.messages, request.memo_values)
 
 
-class _Fields:
+class TopLevelFields:
     """Reader of top-level values, decoded one at a time: most requests need five short values of a large body."""
 
     def __init__(self, body: bytes, spans: dict[str, tuple[int, int]]) -> None:
