@@ -37,7 +37,7 @@ def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) 
     return taken
 
 
-def _free(_: Proposal) -> float:
+def _cost_nothing(_: Proposal) -> float:
     return 0.0
 
 
@@ -46,7 +46,7 @@ def when_it_pays(
     proposals: Sequence[Proposal],
     rent: float = 1.0,
     payback: float = 0.0,
-    fault_cost: Callable[[Proposal], float] = _free,
+    fault_cost: Callable[[Proposal], float] = _cost_nothing,
     *,
     eager: bool = False,
 ) -> list[Proposal]:
@@ -74,14 +74,14 @@ def when_it_pays(
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
     offers = list(_find_profitable(view, proposals, fault_cost))
-    chosen = _batch(view, offers, rent, payback, eager=eager)
+    chosen = _choose_batch(view, offers, rent, payback, eager=eager)
     if not chosen and view.tool_tokens:
         view = replace(view, tool_tokens=0)
         offers = [one for one in offers if one.proposal.refers_to_view]
-        chosen = _batch(view, offers, rent, payback, eager=eager)
+        chosen = _choose_batch(view, offers, rent, payback, eager=eager)
     if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
         warm = replace(view, cached_tokens=view.warm_tokens)
-        as_ever = {p.index for p in _batch(warm, offers, rent, payback, eager=eager)}
+        as_ever = {p.index for p in _choose_batch(warm, offers, rent, payback, eager=eager)}
         chosen = [p for p in chosen if not _is_quoted(p) or p.index in as_ever]
     return chosen
 
@@ -109,7 +109,7 @@ def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[
             yield _Offer(proposal, gain, saving)
 
 
-def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float, *, eager: bool) -> list[Proposal]:
+def _choose_batch(view: View, offers: Sequence[_Offer], rent: float, payback: float, *, eager: bool) -> list[Proposal]:
     """The proposals of the batch with the most rent left over, or none."""
     if not offers:
         return []
@@ -148,7 +148,7 @@ def is_batch_paid(
     proposals: Sequence[Proposal],
     rent: float = 1.0,
     payback: float = 0.0,
-    fault_cost: Callable[[Proposal], float] = _free,
+    fault_cost: Callable[[Proposal], float] = _cost_nothing,
 ) -> bool:
     """True if the rent of all these proposals together has reached their price, as in `when_it_pays`. proposals: in
     order, at least one."""

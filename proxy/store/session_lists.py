@@ -160,7 +160,7 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 """The same mapping as `lower` of both databases, which leave other letters unchanged."""
 
 
-def _like(text: str) -> str:
+def _make_like_pattern(text: str) -> str:
     for special in "!%_":
         text = text.replace(special, "!" + special)
     return f"%{text.translate(_LOWER)}%"
@@ -172,15 +172,15 @@ def contains_text(body: bytes, text: str) -> bool:
         value = decode(body)
     except (DecodeError, RecursionError):
         return text.casefold() in body.decode("utf-8", "replace").casefold()
-    return _within(value, text.casefold())
+    return _contains(value, text.casefold())
 
 
-def _within(value: object, text: str) -> bool:
+def _contains(value: object, text: str) -> bool:
     if isinstance(value, str):
         return text in value.casefold()
     if isinstance(value, dict):
-        return any(_within(one, text) for one in value.values())
-    return isinstance(value, list) and any(_within(one, text) for one in value)
+        return any(_contains(one, text) for one in value.values())
+    return isinstance(value, list) and any(_contains(one, text) for one in value)
 
 
 class SessionListReads(RowReader):
@@ -201,7 +201,7 @@ class SessionListReads(RowReader):
         place = after or _BEHIND_ALL
         args = (
             *(passes.since, asked, asked, passes.policy, passes.policy, passes.text),
-            *(_like(passes.text), limit),
+            *(_make_like_pattern(passes.text), limit),
         )
         if tenant is None:
             rows = await self._fetch(ALL_SESSIONS, (*place, *args))

@@ -152,7 +152,7 @@ class ActivityRecord:
             self._add_run(key, command, call_outcome, place)
         if failed or passed:
             self.error_lines.pop(key, None)
-        if failed and (error_lines := _failure_lines(call_outcome, lines)):
+        if failed and (error_lines := _find_failure_lines(call_outcome, lines)):
             self.error_lines[key] = error_lines
 
     def supersede_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines) -> None:
@@ -242,7 +242,7 @@ class ActivityRecord:
         return removed
 
     def _read_open_items(self, arguments: Mapping[str, Any]) -> None:
-        found = _open_items(arguments)
+        found = _parse_open_items(arguments)
         self.open_items = self.open_items if found is None else found
 
     def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Lines) -> bool:
@@ -278,12 +278,14 @@ class ActivityRecord:
             line for error_lines in self.error_lines.values() for line in error_lines
         )
         found = (
-            ActivityEntries("Edited", _newest(self.files_edited, 12)),
-            ActivityEntries("Created", _newest(self.files_created, 8)),
-            ActivityEntries("Read", _newest([path for path in self.files_read if path not in self.files_edited], 12)),
+            ActivityEntries("Edited", _list_newest(self.files_edited, 12)),
+            ActivityEntries("Created", _list_newest(self.files_created, 8)),
+            ActivityEntries(
+                "Read", _list_newest([path for path in self.files_read if path not in self.files_edited], 12)
+            ),
             ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count)),
-            ActivityEntries("Last errors", [_quoted(line) for line in _newest(errors, 3)]),
-            ActivityEntries("Open", _newest(self.open_items, 8)),
+            ActivityEntries("Last errors", [_quote(line) for line in _list_newest(errors, 3)]),
+            ActivityEntries("Open", _list_newest(self.open_items, 8)),
         )
         return [one for one in found if one.entries]
 
@@ -358,28 +360,28 @@ def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
     return [
         f"`{command if shown.count(command) == 1 else _render_both_ends(one.text)}` {one.outcome_text}".rstrip()
         + (f" in {_shorten_command(one.directory)}" if places and one.directory and not one.only_shows else "")
-        + _outdated_reason(one, changes)
+        + _render_outdated_reason(one, changes)
         for command, one in zip(shown, ran, strict=True)
     ]
 
 
-def _outdated_reason(one: CommandRun, changes: int) -> str:
+def _render_outdated_reason(one: CommandRun, changes: int) -> str:
     """Return the reason for which the outcome of a command may be outdated, empty if there is none."""
     if not one.outcome_text or one.only_shows:
         return ""
     return ", run again since" if one.again else ", files changed since" if changes > one.changes_before else ""
 
 
-def _quoted(line: str) -> str:
+def _quote(line: str) -> str:
     """Quote a line that a tool has printed, so that it is distinct from the proxy's text."""
     return '"' + line.replace('"', "'") + '"'
 
 
-def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
+def _list_newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
     return list(names)[-most:][::-1]
 
 
-def _failure_lines(end: ToolOutcome, lines: Lines) -> list[str]:
+def _find_failure_lines(end: ToolOutcome, lines: Lines) -> list[str]:
     """Return the lines that describe the failure."""
     numbers = end.failure_lines or end.summary_lines
     shown = lines() if numbers else ()
@@ -403,17 +405,24 @@ def _render_both_ends(text: str) -> str:
     return text if len(text) <= _SHORT else f"{text[:half]}...{text[-half:]}"
 
 
-def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _parse_open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the unfinished items of a list like `{"todos": [{"content", "status"}]}`, None if there is no such
     list."""
     lists = [value for value in arguments.values() if isinstance(value, list)]
-    items = [item for value in lists for item in value if isinstance(item, dict) and (_text(item) or "status" in item)]
+    items = [
+        item
+        for value in lists
+        for item in value
+        if isinstance(item, dict) and (_find_item_text(item) or "status" in item)
+    ]
     if not items and not any(not value for value in lists):
         return None
-    return tuple(_shorten_command(_text(item)) for item in items if _text(item) and not _is_finished(item))
+    return tuple(
+        _shorten_command(_find_item_text(item)) for item in items if _find_item_text(item) and not _is_finished(item)
+    )
 
 
-def _text(item: Mapping[str, Any]) -> str:
+def _find_item_text(item: Mapping[str, Any]) -> str:
     return next((item[k] for k in _ITEM if isinstance(item.get(k), str)), "")
 
 

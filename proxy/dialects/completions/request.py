@@ -187,7 +187,7 @@ def _build_request(
         model=model if isinstance(model, str) else "",
         stream=fields.get("stream") is True,
         tools=tools,
-        tool_names=_tool_names(tools),
+        tool_names=_read_tool_names(tools),
         is_free_text=choices in (None, 1)
         and (response_format is None or (isinstance(response_format, dict) and response_format.get("type") == "text"))
         and fields.get("tool_choice") in (None, "auto", "none")
@@ -236,7 +236,7 @@ class TopLevelFields:
             raise NotManaged("unreadable", f"{name} cannot be read: {problem}") from problem
 
 
-def _tool_names(tools: bytes | None) -> tuple[str, ...]:
+def _read_tool_names(tools: bytes | None) -> tuple[str, ...]:
     try:
         found = _ANY.decode(tools) if tools else []
     except (ValueError, RecursionError) as problem:
@@ -263,23 +263,23 @@ def write_request(request: Request, messages: Sequence[bytes] | None = None, *, 
     if messages is None and request.is_spliced:
         messages = [m.raw for m in request.messages]
     if messages is not None:
-        new.append((*spans["messages"], _array(messages)))
+        new.append((*spans["messages"], _join_array(messages)))
     tools = spans.get("tools")
     if request.tools is not None and tools is not None and request.tools != body[tools[0] : tools[1]]:
         new.append((*tools, (request.tools,)))
     if request_usage and request.stream and not request.usage_wanted:
-        new.append(_asking_for_usage(body, spans.get("stream_options")))
-    return _spliced(body, new) if new else body
+        new.append(_add_usage_option(body, spans.get("stream_options")))
+    return _splice(body, new) if new else body
 
 
-def _array(members: Sequence[bytes]) -> list[bytes]:
+def _join_array(members: Sequence[bytes]) -> list[bytes]:
     pieces = [b","] * (2 * len(members))
     pieces[::2] = members
     pieces[-1:] = [b"]"]
     return [b"[", *pieces]
 
 
-def _asking_for_usage(body: bytes, span: tuple[int, int] | None) -> tuple[int, int, Sequence[bytes]]:
+def _add_usage_option(body: bytes, span: tuple[int, int] | None) -> tuple[int, int, Sequence[bytes]]:
     if span is None:
         end = body.rindex(b"}")
         return end, end, (b',"stream_options":{"include_usage":true}',)
@@ -287,7 +287,7 @@ def _asking_for_usage(body: bytes, span: tuple[int, int] | None) -> tuple[int, i
     return *span, (json_spans.set_member(b"{}" if options == b"null" else options, "include_usage", b"true"),)
 
 
-def _spliced(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
+def _splice(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
     """The body with some of its values replaced. new: (start, end, pieces) of each replacement."""
     pieces: list[bytes | memoryview] = []
     came, at = memoryview(body), 0

@@ -51,7 +51,7 @@ def read_chunk(data: bytes) -> Chunk | None:
     try:
         return _CHUNK.decode(data)
     except (ValueError, RecursionError):
-        return _lenient(read_json(data))
+        return _read_lenient_chunk(read_json(data))
 
 
 def read_any_json(data: bytes) -> Any:
@@ -81,30 +81,30 @@ def write_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _lenient(value: Any) -> Chunk | None:
+def _read_lenient_chunk(value: Any) -> Chunk | None:
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # Gemini's compatible surface wraps its errors in a list
     if not isinstance(value, dict):
         return None
     choices = value.get("choices")
     return Chunk(
-        _string(value.get("id")),
-        _string(value.get("model")),
-        [_choice(one) for one in choices if isinstance(one, dict)] if isinstance(choices, list) else None,
+        _as_string(value.get("id")),
+        _as_string(value.get("model")),
+        [_read_choice(one) for one in choices if isinstance(one, dict)] if isinstance(choices, list) else None,
         value.get("usage", UNSET),
         value.get("error", UNSET),
-        _string(value.get("object")),
+        _as_string(value.get("object")),
         value.get("message"),
     )
 
 
-def _choice(value: dict[str, Any]) -> Choice:
+def _read_choice(value: dict[str, Any]) -> Choice:
     delta = value.get("delta")
     delta = delta if isinstance(delta, dict) else None
-    return Choice(read_count(value.get("index")) or 0, delta, _string(value.get("finish_reason")))
+    return Choice(read_count(value.get("index")) or 0, delta, _as_string(value.get("finish_reason")))
 
 
-def _string(value: Any) -> str | None:
+def _as_string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
