@@ -81,8 +81,8 @@ def when_it_pays(
         chosen = _choose_batch(view, offers, rent, payback, eager=eager)
     if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
         warm = replace(view, cached_tokens=view.warm_tokens)
-        as_ever = {p.index for p in _choose_batch(warm, offers, rent, payback, eager=eager)}
-        chosen = [p for p in chosen if not _is_quoted(p) or p.index in as_ever]
+        chosen_warm = {p.index for p in _choose_batch(warm, offers, rent, payback, eager=eager)}
+        chosen = [p for p in chosen if not _is_quoted(p) or p.index in chosen_warm]
     return chosen
 
 
@@ -115,27 +115,27 @@ def _choose_batch(view: View, offers: Sequence[_Offer], rent: float, payback: fl
         return []
     w, r = view.model.w, view.model.r
     total = view.total
-    keep = w * (total - view.cached_tokens) + r * view.cached_tokens
-    fronts = view.count_served_tokens()
+    unedited_price = w * (total - view.cached_tokens) + r * view.cached_tokens
+    served_tokens = view.count_served_tokens()
     now = view.request_counts[-1]
-    best, most = len(offers), -1.0
-    gained = saving = paid = 0.0
+    best_start, best_left = len(offers), -1.0
+    gained = saving = accrued = 0.0
     for n in range(len(offers) - 1, -1, -1):
         proposal = offers[n].proposal
         if proposal.rider:
             continue
         gained += offers[n].gain
         saving += offers[n].saving
-        paid += offers[n].saving * (now - view.request_counts[proposal.since])
-        cached = fronts[proposal.index]
-        price = w * (total + view.tool_tokens - gained - cached) + r * cached - keep
-        due = rent * paid
+        accrued += offers[n].saving * (now - view.request_counts[proposal.since])
+        cached = served_tokens[proposal.index]
+        price = w * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price
+        due = rent * accrued
         if eager and not proposal.waits_for_rent and _was_sent_once(view, proposal):
             due = max(due, payback * now * saving)
         left = due - price
-        if gained > 0 and left >= 0 and left > most and (payback == 0 or payback * now * saving >= price):
-            best, most = n, left
-    return [offered.proposal for offered in offers[best:]]
+        if gained > 0 and left >= 0 and left > best_left and (payback == 0 or payback * now * saving >= price):
+            best_start, best_left = n, left
+    return [offered.proposal for offered in offers[best_start:]]
 
 
 def _was_sent_once(view: View, proposal: Proposal) -> bool:
