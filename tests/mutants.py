@@ -113,15 +113,15 @@ MUTANTS = (
     Mutant(
         "a batch is made when its rent has reached its price",
         "proxy/context/schedule.py",
-        "if gained > 0 and left >= 0 and left > most",
-        "if gained > 0 and left > most - price",
+        "if gained > 0 and left >= 0 and left > best_left",
+        "if gained > 0 and left > best_left - price",
         ("tests/context/test_schedule.py",),
     ),
     Mutant(
         "a batch's price has what is written to the cache again",
         "proxy/context/schedule.py",
-        "price = w * (total + view.tool_tokens - gained - cached) + r * cached - keep",
-        "price = r * (total + view.tool_tokens - gained - cached) + r * cached - keep",
+        "price = w * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price",
+        "price = r * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price",
         ("tests/context/test_schedule.py",),
     ),
     Mutant(

@@ -48,9 +48,9 @@ _ADDED = re.compile(
     r"\s*<(?P<tag>system[-_]reminder|environment_(?:details|context)|ide_\w{1,40}|new-diagnostics|[\w-]{1,40}-hook)\b[^<>]*>"
 )
 """Pattern of the beginning of a text that a client adds by itself."""
-_SPEAKS = re.compile(r"\buser (?:has )?(?:just )?sent\b", re.IGNORECASE)
+_QUOTES_USER = re.compile(r"\buser (?:has )?(?:just )?sent\b", re.IGNORECASE)
 """Pattern of such a text with a message of the user in it (Claude Code, OpenCode)."""
-_SPEAKS_WITHIN = 300
+_QUOTES_USER_WITHIN = 300
 """Characters at the beginning of such a text in which it says so."""
 MAX_SEARCHED_CHARS = 20_000
 """Characters of an answer, from its end, that are searched for an action."""
@@ -137,13 +137,13 @@ def split_groups(
     previous_user = previous >= 0 and is_prompt(messages, previous, observation)
     for n in range(begin, len(messages)):
         message = messages[n]
-        speaks = is_prompt(messages, n, observation)
-        if speaks and not previous_user:
+        is_user_prompt = is_prompt(messages, n, observation)
+        if is_user_prompt and not previous_user:
             if opened:
                 starts.append(n)
             opened = True
         if not message.is_system:  # a system message between two user messages does not part them
-            previous_user = speaks
+            previous_user = is_user_prompt
     found = list(known[:-1])
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
         first = next((n for n in range(start, end) if messages[n].role == "user"), start)
@@ -198,7 +198,7 @@ def _has_only_added_content(message: Message) -> bool:
     while (found := _ADDED.match(text, end)) is not None:
         closing = f"</{found['tag']}>"
         closed = text.find(closing, found.end())
-        if closed < 0 or _SPEAKS.search(text, found.end(), min(closed, found.end() + _SPEAKS_WITHIN)):
+        if closed < 0 or _QUOTES_USER.search(text, found.end(), min(closed, found.end() + _QUOTES_USER_WITHIN)):
             return False
         end = closed + len(closing)
     return bool(end or message.media_count) and not text[end:].strip()
@@ -219,32 +219,32 @@ def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str
         return False
     if patterns is not None and patterns.search(message.text):
         return True
-    likeness = _read_likeness(message)
-    if not likeness:
+    score = _read_observation_score(message)
+    if not score:
         return False
     for at in range(n - 1, -1, -1):
         before = messages[at]
         if before.role == "assistant":
-            return not before.calls and before.derive(_acts) + likeness > 2
-        if before.role == "user" and not _read_likeness(before):
+            return not before.calls and before.derive(_rate_action) + score > 2
+        if before.role == "user" and not _read_observation_score(before):
             return False
     return False
 
 
-def _read_likeness(message: Message) -> int:
-    found: int | None = message.derived_values.get(_begins)
+def _read_observation_score(message: Message) -> int:
+    found: int | None = message.derived_values.get(_rate_beginning)
     if found is None:
-        found = message.derived_values[_begins] = _begins(message)
+        found = message.derived_values[_rate_beginning] = _rate_beginning(message)
     return found
 
 
-def _begins(message: Message) -> int:
+def _rate_beginning(message: Message) -> int:
     """Return 2 if the message begins like an observation, 1 if it may be an observation or a person's message, 0 if
     neither."""
     return 2 if _OBSERVES.match(message.text) else 1 if _MAY_OBSERVE.match(message.text) else 0
 
 
-def _acts(message: Message) -> int:
+def _rate_action(message: Message) -> int:
     """Return 2 if the end of the message holds an action, 1 if it holds a block of code, 0 if neither."""
     text = message.text[-MAX_SEARCHED_CHARS:]
     return 2 if _ACTS.search(text) else 1 if _CODE in text else 0

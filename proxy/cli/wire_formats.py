@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -68,8 +68,6 @@ GEMINI: Final = WireFormat(
     lambda key: {"x-goog-api-key": key} if key else {}, _ask_gemini,
     "or Gemini CLI\nGOOGLE_GEMINI_BASE_URL={url} gemini",
 )  # fmt: skip
-WIRE_FORMATS: Final[Mapping[str, WireFormat]] = {"completions": COMPLETIONS, "messages": MESSAGES, "gemini": GEMINI}
-"""The formats by the names of their dialects."""
 
 
 def find_wire_format(target: UpstreamSettings) -> WireFormat:

@@ -46,8 +46,8 @@ class StateRequest:
         """Read the form that `serialize` made; None for None."""
         if text is None:
             return None
-        losses, states, head = text.split(" ")
-        return cls(int(losses), int(states), bytes.fromhex(head))
+        losses, states, tip = text.split(" ")
+        return cls(int(losses), int(states), bytes.fromhex(tip))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +187,9 @@ class BranchState:
             else self._record_state_request(answered_tip),
         )
 
-    def _record_state_request(self, head: bytes) -> StateRequest:
-        before = self.last_state_request.state_count if head == self.last_state_request.tip else len(self.states)
-        return StateRequest(count_losses(self.edits), before, head)
+    def _record_state_request(self, tip: bytes) -> StateRequest:
+        before = self.last_state_request.state_count if tip == self.last_state_request.tip else len(self.states)
+        return StateRequest(count_losses(self.edits), before, tip)
 
     def rewind(self, tip: bytes) -> BranchState:
         """The state as it was before the request, if that request comes again.

@@ -50,13 +50,13 @@ def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Ma
     steps: tuple[Callable[[Mapping[bytes, Edit]], Mapping[bytes, Edit]], ...] = (
         lambda known: _remove_units(seen, last, known, low),
         lambda known: _cut_to_common_size(
-            seen, policy, known, list(_results(seen, guarded=False)), low, MIN_RESULT_TOKENS
+            seen, policy, known, list(_list_cuttable_results(seen, guarded=False)), low, MIN_RESULT_TOKENS
         ),
         lambda known: _remove_units(seen, newest, known, low),
         lambda known: _cut_to_common_size(
-            seen, policy, known, list(_results(seen, guarded=True)), low, MIN_TEXT_TOKENS
+            seen, policy, known, list(_list_cuttable_results(seen, guarded=True)), low, MIN_TEXT_TOKENS
         ),
-        lambda known: _cut_to_common_size(seen, policy, known, list(_older_texts(seen)), low, MIN_TEXT_TOKENS),
+        lambda known: _cut_to_common_size(seen, policy, known, list(_list_cuttable_texts(seen)), low, MIN_TEXT_TOKENS),
     )
     for step in steps:
         edits = step(edits)
@@ -100,7 +100,7 @@ def _remove_units(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edi
     return schedule.apply(now, chosen, edits, literal=False)
 
 
-def _results(seen: View, *, guarded: bool) -> Iterator[int]:
+def _list_cuttable_results(seen: View, *, guarded: bool) -> Iterator[int]:
     """Yield the indexes of the results that may be cut. guarded: include results that the model has just asked for with
     a tool of the proxy."""
     for n, is_result in enumerate(seen.is_result):
@@ -108,7 +108,7 @@ def _results(seen: View, *, guarded: bool) -> Iterator[int]:
             yield n
 
 
-def _older_texts(seen: View) -> Iterator[int]:
+def _list_cuttable_texts(seen: View) -> Iterator[int]:
     """Yield the indexes of all other texts that may be cut: older prompts, and answers of the model's without calls."""
     for n, message in enumerate(seen.messages[:-1]):
         if not seen.is_result[n] and not message.is_system and not message.calls and _may_cut(seen, n):
@@ -134,11 +134,11 @@ def _cut_to_common_size(
     found = [n for n in places if sizes[n] > least and not _is_gone(seen, n, edits)]
     if not found:
         return edits
-    level = _level([sizes[n] for n in found], over, least)
+    level = _find_common_size([sizes[n] for n in found], over, least)
     made = dict(edits)
     for n in found:
         if sizes[n] > level:
-            edit = _shortened(seen, policy, n, edits.get(seen.keys[n]), level)
+            edit = _make_cut(seen, policy, n, edits.get(seen.keys[n]), level)
             if edit.after < sizes[n]:
                 made[edit.key] = edit
     return made
@@ -149,7 +149,7 @@ def _is_gone(seen: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
     return edit is not None and edit.action in ("gone", "text_only")
 
 
-def _level(sizes: Sequence[int], over: int, least: int) -> int:
+def _find_common_size(sizes: Sequence[int], over: int, least: int) -> int:
     """The size to which the largest messages have to come down so that all together lose `over` tokens; at least
     `least`."""
     falling = sorted(sizes, reverse=True)
@@ -169,7 +169,7 @@ def _read_own_notes(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
     return (edit.text or "")[len(text) :]
 
 
-def _shortened(seen: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
+def _make_cut(seen: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
     """The edit that cuts the message to about `level` tokens. A text of the proxy at the end of the message stays."""
     message, key = seen.messages[n], seen.keys[n]
     text, added, whole = message.text, "", True
@@ -211,18 +211,18 @@ def add_gap_remarks(
     if edits is old or not text:
         return edits
     made = dict(edits)
-    for bearer, is_new in _gaps(seen, edits, old):
+    for bearer, is_new in _find_gaps(seen, edits, old):
         k = seen.keys[bearer]
         edit = made.get(k)
         if edit is not None and text in (edit.text or ""):
             continue
         before = old.get(k)
         if is_new or (before is not None and text in (before.text or "")):
-            made[k] = _with_remark(seen, bearer, edit, text)
+            made[k] = _add_remark(seen, bearer, edit, text)
     return made
 
 
-def _gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
+def _find_gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
     """Yield (index of the message that bears the remark, True if this request has removed something from the gap) for
     each gap."""
     bearer, removed, is_new = -1, False, False
@@ -238,20 +238,20 @@ def _gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) ->
         if removed and bearer >= 0:
             yield bearer, is_new
         removed = is_new = False
-        if _may_bear(seen, n, edit):
+        if _may_bear_remark(seen, n, edit):
             bearer = n
     if removed and bearer >= 0:
         yield bearer, is_new
 
 
-def _may_bear(seen: View, n: int, edit: Edit | None) -> bool:
+def _may_bear_remark(seen: View, n: int, edit: Edit | None) -> bool:
     message = seen.messages[n]
     if message.role == "assistant" or message.shape == "none" or is_pinned(seen, n):
         return False
     return edit is None or edit.text is not None
 
 
-def _with_remark(seen: View, n: int, edit: Edit | None, text: str) -> Edit:
+def _add_remark(seen: View, n: int, edit: Edit | None, text: str) -> Edit:
     size = seen.token_counter.count_text(text)
     if edit is None:
         whole = seen.original_tokens[n]

@@ -59,17 +59,17 @@ def rewrite(
     if model.own:
         policy = apply_model_settings(policy, model)
     if session.stopped is not None:
-        session, policy = _for_stopped(session, policy)
+        session, policy = _limit_to_last_resort(session, policy)
     if session.cache_miss_streak and session.is_never_cached:
         model = without_cache(model)
     if session.decisions is not None:
         policy = operator_edits.apply_to_policy(policy, session.decisions)
     seen = view.build_view(request, session, policy, model, now, inputs)
-    over = _find_expired_edits(seen, policy)
+    ended = _find_expired_edits(seen, policy)
     if session.decisions is not None:
-        over |= operator_edits.find_revoked_edits(seen.edits, session.decisions)
-    if over:
-        session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
+        ended |= operator_edits.find_revoked_edits(seen.edits, session.decisions)
+    if ended:
+        session = replace(session, edits={k: e for k, e in session.edits.items() if k not in ended})
         seen = view.build_view(request, session, policy, model, now, inputs)
     force = session.decisions.forced_action if session.decisions is not None else ""
     if force == "prune":
@@ -106,7 +106,7 @@ def _count_new_faults(seen: View, session: BranchState) -> tuple[View, list[Note
     return replace(seen, refetched=dict(counts)), notes
 
 
-def _for_stopped(session: BranchState, policy: Policy) -> tuple[BranchState, Policy]:
+def _limit_to_last_resort(session: BranchState, policy: Policy) -> tuple[BranchState, Policy]:
     """The session and the policy of a branch that is not rewritten any more.
 
     Only the stages of last resort act, if the prompt would not fit the window. The upstream would refuse such a prompt
@@ -121,7 +121,7 @@ class _Draft:
     """The decisions of a plan."""
 
     before: Mapping[bytes, Edit]
-    """The edits without inserts that stay where they are put."""
+    """The edits, without the inserts that stay where they are put."""
     edits: Mapping[bytes, Edit]
     wanted: Sequence[Insert]
     by_index: Mapping[int, list[Insert]]
@@ -137,21 +137,21 @@ def _rewrite_view(
     seen: View, session: BranchState, policy: Policy, model: Model, now: float, notes: list[Note], *, frozen: bool
 ) -> Plan:
     """The plan for the view. notes: the notes made so far."""
-    drawn = _draft_plan(seen, session, policy, frozen=frozen)
+    draft = _draft_plan(seen, session, policy, frozen=frozen)
     for _ in range(MAX_FIT_PASSES):
-        if seen.budget is None or drawn.tokens <= seen.budget or drawn.extra <= seen.insert_tokens:
+        if seen.budget is None or draft.tokens <= seen.budget or draft.extra <= seen.insert_tokens:
             break
-        seen = replace(seen, insert_tokens=drawn.extra)  # the messages have to make room for what is inserted
-        drawn = _draft_plan(seen, session, policy, frozen=frozen)
-    if seen.limit is not None and drawn.tokens > seen.limit and drawn.extra:
-        drawn = _without_inserts(seen, drawn, seen.limit, notes)
+        seen = replace(seen, insert_tokens=draft.extra)  # the messages have to make room for what is inserted
+        draft = _draft_plan(seen, session, policy, frozen=frozen)
+    if seen.limit is not None and draft.tokens > seen.limit and draft.extra:
+        draft = _without_inserts(seen, draft, seen.limit, notes)
     try:
-        made = render.render_prompt(seen, drawn.edits, drawn.by_index, drawn.after, model)
+        made = render.render_prompt(seen, draft.edits, draft.by_index, draft.after, model)
     except RuleBroken as broken:
-        return _refused(seen, session, policy, broken.rule, broken.message)
+        return _make_refused_plan(seen, session, policy, broken.rule, broken.message)
     except ValueError as problem:
-        return _refused(seen, session, policy, "render", str(problem))
-    return _plan(seen, session, policy, drawn, notes, made, now)
+        return _make_refused_plan(seen, session, policy, "render", str(problem))
+    return _make_plan(seen, session, policy, draft, notes, made, now)
 
 
 def _draft_plan(seen: View, session: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
@@ -169,8 +169,8 @@ def _draft_plan(seen: View, session: BranchState, policy: Policy, *, frozen: boo
                 else replace(seen, edits=edits, tokens=schedule.count_message_tokens(seen, edits))
             )
             wanted += [insert for injection in policy.injections for insert in injection(after_edits)]
-            owed = {insert.source for insert in session.deferred_inserts}  # an injection gives one note at a time
-            wanted = [i for i in wanted if not (i.note_count and i.source in owed)] + list(session.deferred_inserts)
+            deferred = {insert.source for insert in session.deferred_inserts}  # an injection gives one note at a time
+            wanted = [i for i in wanted if not (i.note_count and i.source in deferred)] + list(session.deferred_inserts)
     if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
         wanted, asked = [insert for insert in wanted if insert.persistent], False
     return _draft_with_inserts(seen, edits, wanted, asked=asked)
@@ -182,44 +182,42 @@ def _draft_with_inserts(seen: View, edits: Mapping[bytes, Edit], wanted: Sequenc
     by_index, after, edits = _place_inserts(seen, wanted, edits)
     added = sum(seen.token_counter.count_text(i.text) for found in by_index.values() for i in found)
     added += PER_MESSAGE + seen.token_counter.count_text(join_inserts(after)) if after else 0
-    bare = fit.count_total_tokens(seen, before) - seen.insert_tokens
-    tokens = added + (bare if edits is before else fit.count_total_tokens(seen, edits) - seen.insert_tokens)
-    extra = tokens - bare
+    without_inserts = fit.count_total_tokens(seen, before) - seen.insert_tokens
+    tokens = added + (without_inserts if edits is before else fit.count_total_tokens(seen, edits) - seen.insert_tokens)
+    extra = tokens - without_inserts
     return _Draft(before, edits, wanted, by_index, after, asked, tokens, extra)
 
 
-def _without_inserts(seen: View, drawn: _Draft, limit: int, notes: list[Note]) -> _Draft:
+def _without_inserts(seen: View, draft: _Draft, limit: int, notes: list[Note]) -> _Draft:
     """The draft with as many inserts as fit the window: the first ones, and the operator's notes."""
-    stay, out = list(drawn.wanted), []
-    for insert in reversed(drawn.wanted):
-        if drawn.tokens <= limit:
+    kept, left_out = list(draft.wanted), []
+    for insert in reversed(draft.wanted):
+        if draft.tokens <= limit:
             break
         if insert.source != operator_edits.NAME:
-            stay.remove(insert)
-            out.append(insert.source)
-            drawn = _draft_with_inserts(seen, drawn.before, stay, asked=drawn.asked)
-    notes.append(Note("inserts_left_out", f"no room in the window for {', '.join(out)}"))
-    return drawn
+            kept.remove(insert)
+            left_out.append(insert.source)
+            draft = _draft_with_inserts(seen, draft.before, kept, asked=draft.asked)
+    notes.append(Note("inserts_left_out", f"no room in the window for {', '.join(left_out)}"))
+    return draft
 
 
 def _decide_edits(seen: View, session: BranchState, policy: Policy, *, frozen: bool) -> Mapping[bytes, Edit]:
     """The edits in force, with those of this request."""
     force = session.decisions.forced_action if session.decisions is not None else ""
-    if frozen and not policy.literal:
-        return _update_references(
-            seen, schedule.apply(seen, schedule.collect(seen, _at_once(policy)), seen.edits, literal=False)
-        )
-    if policy.schedule == "provider":
-        edits = schedule.apply(seen, schedule.collect(seen, _at_once(policy)), seen.edits, literal=False)
-        if session.may_edit or force:
+    is_frozen = frozen and not policy.literal
+    if is_frozen or policy.schedule == "provider":
+        immediate = schedule.collect(seen, _list_immediate_stages(policy))
+        edits = schedule.apply(seen, immediate, seen.edits, literal=False)
+        if not is_frozen and (session.may_edit or force):
             edits = provider_clearing.clear_results(seen, policy, edits)
         return _update_references(seen, edits)
     low = _find_low_mark(seen, policy, force)
-    chosen = _choose(seen, policy, force, low, for_money=session.may_edit or bool(force))
+    chosen = _choose_proposals(seen, policy, force, low, for_money=session.may_edit or bool(force))
     edits = schedule.apply(seen, chosen, seen.edits, literal=policy.literal)
     if edits is not seen.edits:
         edits = add_gap_remarks(seen, edits, seen.edits, policy.remark)
-    return _update_references(seen, _fitted(seen, policy, edits, low))
+    return _update_references(seen, _fit_with_remarks(seen, policy, edits, low))
 
 
 def _update_references(seen: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
@@ -227,7 +225,7 @@ def _update_references(seen: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes
     return edits if edits is seen.edits else mark_broken_references(seen, edits)
 
 
-def _fitted(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+def _fit_with_remarks(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
     """The edits, with further edits that fit the prompt to its budget. The remarks that these edits need are within the
     budget too."""
     fitted = _fit(seen, policy, edits, low)
@@ -253,25 +251,25 @@ def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> M
     return fitted
 
 
-def _at_once(policy: Policy) -> list[Stage]:
-    """The stages that are a matter of correctness: they act whatever the schedule says."""
+def _list_immediate_stages(policy: Policy) -> list[Stage]:
+    """The stages that correctness needs: they act whatever the schedule says."""
     return [stage for stage in policy.stages if stage.when == "always"]
 
 
 def _find_expired_edits(seen: View, policy: Policy) -> set[bytes]:
-    """Keys of edits that only a stage of correctness made, and whose reason has ended.
+    """Keys of edits that only an immediate stage made, and whose reason has ended.
 
     For example, content that was withheld from another upstream comes back to the upstream that it was made for. All
     other edits stay for ever.
     """
     if not seen.edits:
         return set()
-    made = {_find_stage_name(stage) for stage in _at_once(policy)}
+    made = {_find_stage_name(stage) for stage in _list_immediate_stages(policy)}
     if made.isdisjoint(seen.edited_history.stages):
         return set()
     held = {k for k, e in seen.edits.items() if e.stage in made}
     plain = replace(seen, edits={k: e for k, e in seen.edits.items() if k not in held})
-    return held - {seen.keys[p.index] for p in schedule.collect(plain, _at_once(policy))}
+    return held - {seen.keys[p.index] for p in schedule.collect(plain, _list_immediate_stages(policy))}
 
 
 def _find_stage_name(stage: Stage) -> str:
@@ -291,54 +289,54 @@ def _find_low_mark(seen: View, policy: Policy, force: operator_edits.ForcedActio
     return int(seen.budget * min(1.0, policy.low / policy.budget))  # a share, so that it follows the window
 
 
-def _choose(
+def _choose_proposals(
     seen: View, policy: Policy, force: operator_edits.ForcedAction, low: int, *, for_money: bool
 ) -> list[Proposal]:
     """The proposals of the stages that the schedule takes, oldest first.
 
     for_money: True if edits may be made because they pay, and not for the budget alone.
     """
-    at_once = schedule.collect(seen, _at_once(policy))
-    open_ = schedule.collect(seen, [stage for stage in policy.stages if stage.when == "schedule"])
-    taken = {p.index for p in at_once}
-    open_ = [p for p in open_ if p.index not in taken]
+    immediate = schedule.collect(seen, _list_immediate_stages(policy))
+    scheduled = schedule.collect(seen, [stage for stage in policy.stages if stage.when == "schedule"])
+    taken = {p.index for p in immediate}
+    scheduled = [p for p in scheduled if p.index not in taken]
     if policy.schedule == "always" or force == "compress":
-        return sorted(at_once + open_, key=lambda p: p.index)
-    if at_once and policy.schedule == "when_it_pays":
-        seen = _apply_immediate_edits(seen, at_once)
+        return sorted(immediate + scheduled, key=lambda p: p.index)
+    if immediate and policy.schedule == "when_it_pays":
+        seen = _apply_immediate_edits(seen, immediate)
     high = seen.budget
     if policy.schedule == "over_budget" or not for_money:
-        chosen = schedule.over_budget(seen, open_, high, low) if high else []
-    elif not open_:
+        chosen = schedule.over_budget(seen, scheduled, high, low) if high else []
+    elif not scheduled:
         chosen = []
     else:
         chosen = schedule.when_it_pays(
-            seen, open_, policy.rent, policy.payback, page_faults.make_fault_cost(seen), eager=policy.eager
+            seen, scheduled, policy.rent, policy.payback, page_faults.make_fault_cost(seen), eager=policy.eager
         )
         if high and seen.total > high and sum(schedule.count_saved_tokens(seen, p) for p in chosen) < seen.total - high:
-            chosen = schedule.over_budget(seen, open_, high, low)
-    return sorted(at_once + _add_dependencies(chosen, open_), key=lambda p: p.index)
+            chosen = schedule.over_budget(seen, scheduled, high, low)
+    return sorted(immediate + _add_dependencies(chosen, scheduled), key=lambda p: p.index)
 
 
-def _apply_immediate_edits(seen: View, at_once: Sequence[Proposal]) -> View:
+def _apply_immediate_edits(seen: View, immediate: Sequence[Proposal]) -> View:
     """The view after the edits that are made at once.
 
     Behind the first of these edits nothing is served from the cache, so other edits there cost nothing.
     """
-    first = at_once[0].index
+    first = immediate[0].index
     tokens = list(seen.tokens)
-    for proposal in at_once:
+    for proposal in immediate:
         tokens[proposal.index] -= schedule.count_saved_tokens(seen, proposal)
     return replace(seen, tokens=tokens, cached_tokens=min(seen.cached_tokens, seen.prefix_tokens + sum(tokens[:first])))
 
 
-def _add_dependencies(chosen: list[Proposal], open_: Sequence[Proposal]) -> list[Proposal]:
+def _add_dependencies(chosen: list[Proposal], scheduled: Sequence[Proposal]) -> list[Proposal]:
     """Add the proposals that the chosen ones depend on, and the rest of each joint batch."""
-    have = {p.index for p in chosen}
+    chosen_indexes = {p.index for p in chosen}
     joint = {p.stage for p in chosen if p.joint}
-    chosen = chosen + [p for p in open_ if p.joint and p.stage in joint and p.index not in have]
+    chosen = chosen + [p for p in scheduled if p.joint and p.stage in joint and p.index not in chosen_indexes]
     missing = {p.needs_index for p in chosen} - {p.index for p in chosen}
-    return chosen + [p for p in open_ if p.index in missing]
+    return chosen + [p for p in scheduled if p.index in missing]
 
 
 def _place_inserts(
@@ -377,25 +375,25 @@ def _append_insert(seen: View, index: int, insert: Insert, old: Edit | None) -> 
     return replace(old, text=old.text + insert.text, after=old.after + size)
 
 
-def _plan(
-    seen: View, session: BranchState, policy: Policy, drawn: _Draft, notes: list[Note], made: Rendering, now: float
+def _make_plan(
+    seen: View, session: BranchState, policy: Policy, draft: _Draft, notes: list[Note], made: Rendering, now: float
 ) -> Plan:
     old = session.edits
-    edits = schedule.keep_first_reasons(drawn.edits, old) if policy.literal else drawn.edits
-    placed = [(n, i) for n, found in sorted(drawn.by_index.items()) for i in found] + [(-1, i) for i in drawn.after]
+    edits = schedule.keep_first_reasons(draft.edits, old) if policy.literal else draft.edits
+    placed = [(n, i) for n, found in sorted(draft.by_index.items()) for i in found] + [(-1, i) for i in draft.after]
     same = edits is seen.edits and not policy.literal  # then all of them are the session's
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
-    if drawn.wanted:
-        notes += inserts.make_quote_notes(drawn.wanted, placed, edits)
+    if draft.wanted:
+        notes += inserts.make_quote_notes(draft.wanted, placed, edits)
     notes += inserts.collect_stage_notes(policy.stages, seen, edits, new)
     limit = fit.find_budget_limit(seen, policy)
-    notes += fit.make_over_budget_notes(limit, drawn.tokens)
+    notes += fit.make_over_budget_notes(limit, draft.tokens)
     boundary = session.boundary if not policy.literal else b""
     if new and not policy.literal:
         boundary = breakpoints.find_boundary(seen, session, new)
     wanted, positions = NO_BREAKPOINTS, frozenset[int]()
     if seen.model.cache == "breakpoint":
-        wanted = breakpoints.choose_breakpoints(seen, session, made, new, boundary, drawn.tokens)
+        wanted = breakpoints.choose_breakpoints(seen, session, made, new, boundary, draft.tokens)
         positions = breakpoints.find_positions(made, wanted)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
@@ -411,12 +409,12 @@ def _plan(
         sources=tuple(made.places),
         keys=seen.keys,
         before=seen.prefix_tokens + sum(seen.original_tokens),
-        after=drawn.tokens,
+        after=draft.tokens,
         predicted=render.predict_cached_tokens(
             seen, session, made, now, tools_added=bool(seen.tool_tokens and count_losses(edits))
         ),
-        asks_for_state=drawn.asked and any(i.source == "ask" for _, i in placed),
-        deferred_inserts=_find_deferred_inserts(drawn.wanted, placed),
+        asks_for_state=draft.asked and any(i.source == "ask" for _, i in placed),
+        deferred_inserts=_find_deferred_inserts(draft.wanted, placed),
         literal=policy.literal,
         limit=limit,
         refetched=seen.refetched,
@@ -439,7 +437,7 @@ def _find_asks(stage: object, seen: View) -> Iterable[Ask]:
     return asks(seen) if asks is not None else ()
 
 
-def _refused(seen: View, session: BranchState, policy: Policy, rule: str, why: str) -> Plan:
+def _make_refused_plan(seen: View, session: BranchState, policy: Policy, rule: str, why: str) -> Plan:
     """The plan by which the original goes out; old edits stay remembered."""
     return Plan(
         messages=None,

@@ -14,7 +14,7 @@ from proxy.context import validate, view
 from proxy.context.branch_state import BranchState
 from proxy.context.models import Model
 from proxy.context.plan import Edit, Insert, View
-from proxy.context.validate import OutgoingMessage
+from proxy.context.validate import PlannedMessage
 from proxy.context.view import add_texts_to_mark, compute_mark, compute_unmarked_form
 from proxy.dialects.completions import request as completions
 
@@ -62,10 +62,10 @@ class Rendering:
         self.raws: list[bytes] = [*prefix.raws] if prefix else []
         self.marks: list[bytes] = [*prefix.marks] if prefix else []
         self.sizes: list[int] = [*prefix.sizes] if prefix else []
-        self.outs: list[OutgoingMessage] = [*prefix.outs] if prefix else []
+        self.outs: list[PlannedMessage] = [*prefix.outs] if prefix else []
         self.places: list[int] = [*prefix.places] if prefix else []
 
-    def add(self, raw: bytes, mark: bytes, size: int, out: OutgoingMessage, index: int) -> None:
+    def add(self, raw: bytes, mark: bytes, size: int, out: PlannedMessage, index: int) -> None:
         """Append one message."""
         self.raws.append(raw)
         self.marks.append(mark)
@@ -97,7 +97,7 @@ def render_plain(
             raws.append(message.raw)
             marks.append(compute_unmarked_form(message))
             sizes.append(original_tokens[n])
-            outs.append(OutgoingMessage(message, message.text, bool(message.calls)))
+            outs.append(PlannedMessage(message, message.text, bool(message.calls)))
             places.append(n)
             continue
         raw = render_message(message, edit)
@@ -108,7 +108,7 @@ def render_plain(
             raw,
             compute_mark(message, edit),
             edit.after,
-            OutgoingMessage(message, read_visible_text(message, edit), calls),
+            PlannedMessage(message, read_visible_text(message, edit), calls),
             n,
         )
     return made
@@ -146,10 +146,10 @@ def render(
             text += insert.text
             if insert.place == "system":
                 made.marks[at] = add_texts_to_mark(made.marks[at], [insert.text])
-        made.outs[at] = OutgoingMessage(out.message, text, out.has_calls)
+        made.outs[at] = PlannedMessage(out.message, text, out.has_calls)
     if own_inserts:
         text = join_inserts(own_inserts)
-        made.add(completions.make_user_message(text), b"", 0, OutgoingMessage(None, text, False), len(messages))
+        made.add(completions.make_user_message(text), b"", 0, PlannedMessage(None, text, False), len(messages))
     return made
 
 

@@ -63,11 +63,11 @@ def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[b
     steps = {n for step in view.steps if step.end - step.start > 1 for n in range(step.start, step.end)}
     for before, after in pairwise(stay):
         if after - before > 1 and _may_not_follow(view, before, after):
-            _bring_back(view, edits, edits_in_force, _parting(view, before, after, steps, edits_in_force))
+            _bring_back(view, edits, edits_in_force, _find_separators(view, before, after, steps, edits_in_force))
     model = view.model
     is_user_first = model.alternate or model.user_first or view.strategy in USER_FIRST_STRATEGIES
     if is_user_first or not view.messages[0].is_system:
-        _bring_back(view, edits, edits_in_force, _opening(view, edits, edits_in_force))
+        _bring_back(view, edits, edits_in_force, _find_opening_prompt(view, edits, edits_in_force))
     return edits
 
 
@@ -84,7 +84,9 @@ def _may_not_follow(view: View, before: int, after: int) -> bool:
     return view.model.alternate and one == other and one in ("user", "assistant")
 
 
-def _parting(view: View, before: int, after: int, steps: set[int], force: Mapping[bytes, Edit]) -> Sequence[int]:
+def _find_separators(
+    view: View, before: int, after: int, steps: set[int], force: Mapping[bytes, Edit]
+) -> Sequence[int]:
     """The indexes that come back between two messages: one message that may stand there alone, else all that stood
     there."""
     between = [n for n in range(before + 1, after) if _may_return(view, n, force)]
@@ -103,7 +105,7 @@ def _has_content(message: Message) -> bool:
     return bool(message.text or message.media_count)
 
 
-def _opening(view: View, edits: Mapping[bytes, Edit], force: Mapping[bytes, Edit]) -> Sequence[int]:
+def _find_opening_prompt(view: View, edits: Mapping[bytes, Edit], force: Mapping[bytes, Edit]) -> Sequence[int]:
     """The index of the prompt that belongs to the first remaining messages, if these do not begin with a prompt."""
     first = next((n for n, m in enumerate(view.messages) if not m.is_system and not _is_gone(view, n, edits)), None)
     if first is None or view.messages[first].role == "user":

@@ -37,7 +37,7 @@ def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) 
     return taken
 
 
-def _free(_: Proposal) -> float:
+def _cost_nothing(_: Proposal) -> float:
     return 0.0
 
 
@@ -46,7 +46,7 @@ def when_it_pays(
     proposals: Sequence[Proposal],
     rent: float = 1.0,
     payback: float = 0.0,
-    fault_cost: Callable[[Proposal], float] = _free,
+    fault_cost: Callable[[Proposal], float] = _cost_nothing,
     *,
     eager: bool = False,
 ) -> list[Proposal]:
@@ -74,15 +74,15 @@ def when_it_pays(
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
     offers = list(_find_profitable(view, proposals, fault_cost))
-    chosen = _batch(view, offers, rent, payback, eager=eager)
+    chosen = _choose_batch(view, offers, rent, payback, eager=eager)
     if not chosen and view.tool_tokens:
         view = replace(view, tool_tokens=0)
         offers = [one for one in offers if one.proposal.refers_to_view]
-        chosen = _batch(view, offers, rent, payback, eager=eager)
+        chosen = _choose_batch(view, offers, rent, payback, eager=eager)
     if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
         warm = replace(view, cached_tokens=view.warm_tokens)
-        as_ever = {p.index for p in _batch(warm, offers, rent, payback, eager=eager)}
-        chosen = [p for p in chosen if not _is_quoted(p) or p.index in as_ever]
+        chosen_warm = {p.index for p in _choose_batch(warm, offers, rent, payback, eager=eager)}
+        chosen = [p for p in chosen if not _is_quoted(p) or p.index in chosen_warm]
     return chosen
 
 
@@ -109,33 +109,33 @@ def _find_profitable(view: View, proposals: Sequence[Proposal], loss: Callable[[
             yield _Offer(proposal, gain, saving)
 
 
-def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float, *, eager: bool) -> list[Proposal]:
+def _choose_batch(view: View, offers: Sequence[_Offer], rent: float, payback: float, *, eager: bool) -> list[Proposal]:
     """The proposals of the batch with the most rent left over, or none."""
     if not offers:
         return []
     w, r = view.model.w, view.model.r
     total = view.total
-    keep = w * (total - view.cached_tokens) + r * view.cached_tokens
-    fronts = view.count_served_tokens()
+    unedited_price = w * (total - view.cached_tokens) + r * view.cached_tokens
+    served_tokens = view.count_served_tokens()
     now = view.request_counts[-1]
-    best, most = len(offers), -1.0
-    gained = saving = paid = 0.0
+    best_start, best_left = len(offers), -1.0
+    gained = saving = accrued = 0.0
     for n in range(len(offers) - 1, -1, -1):
         proposal = offers[n].proposal
         if proposal.rider:
             continue
         gained += offers[n].gain
         saving += offers[n].saving
-        paid += offers[n].saving * (now - view.request_counts[proposal.since])
-        cached = fronts[proposal.index]
-        price = w * (total + view.tool_tokens - gained - cached) + r * cached - keep
-        due = rent * paid
+        accrued += offers[n].saving * (now - view.request_counts[proposal.since])
+        cached = served_tokens[proposal.index]
+        price = w * (total + view.tool_tokens - gained - cached) + r * cached - unedited_price
+        due = rent * accrued
         if eager and not proposal.waits_for_rent and _was_sent_once(view, proposal):
             due = max(due, payback * now * saving)
         left = due - price
-        if gained > 0 and left >= 0 and left > most and (payback == 0 or payback * now * saving >= price):
-            best, most = n, left
-    return [offered.proposal for offered in offers[best:]]
+        if gained > 0 and left >= 0 and left > best_left and (payback == 0 or payback * now * saving >= price):
+            best_start, best_left = n, left
+    return [offered.proposal for offered in offers[best_start:]]
 
 
 def _was_sent_once(view: View, proposal: Proposal) -> bool:
@@ -148,7 +148,7 @@ def is_batch_paid(
     proposals: Sequence[Proposal],
     rent: float = 1.0,
     payback: float = 0.0,
-    fault_cost: Callable[[Proposal], float] = _free,
+    fault_cost: Callable[[Proposal], float] = _cost_nothing,
 ) -> bool:
     """True if the rent of all these proposals together has reached their price, as in `when_it_pays`. proposals: in
     order, at least one."""

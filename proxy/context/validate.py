@@ -15,7 +15,7 @@ from proxy.context.models import Model
 from proxy.errors import RuleBroken
 
 
-class OutgoingMessage(NamedTuple):
+class PlannedMessage(NamedTuple):
     """A message of a plan as the rules see it. `message` is None for a user message of the proxy."""
 
     message: Message | None
@@ -43,7 +43,7 @@ class RuleChecker:
         self._pairs: dict[str, str] = {}
         self._order: dict[str, str] = {}
 
-    def extend(self, messages: Sequence[OutgoingMessage]) -> RuleChecker:
+    def extend(self, messages: Sequence[PlannedMessage]) -> RuleChecker:
         """A new check that continues over these messages."""
         if not messages:
             return self
@@ -65,7 +65,7 @@ class RuleChecker:
             order.setdefault("W7", "the last message is the assistant's")
         return pairs | order
 
-    def _pair(self, n: int, out: OutgoingMessage) -> None:
+    def _pair(self, n: int, out: PlannedMessage) -> None:
         """Check W1 and W2: no result without its call before it, and no call without all its results right behind
         it."""
         message, _, calls = out
@@ -85,7 +85,7 @@ class RuleChecker:
             for call in message.calls:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
 
-    def _follow(self, n: int, out: OutgoingMessage) -> None:
+    def _follow(self, n: int, out: PlannedMessage) -> None:
         """Check W4, W5, W6 and W8: the order of the roles, and that no assistant message is empty. Note the last role
         for W7."""
         message, text, calls = out
@@ -104,7 +104,7 @@ class RuleChecker:
         self._previous = role
 
 
-def check(outgoing: Sequence[OutgoingMessage], original: Sequence[Message], model: Model) -> None:
+def check(outgoing: Sequence[PlannedMessage], original: Sequence[Message], model: Model) -> None:
     """Raise RuleBroken if the plan breaks a rule that the original does not break."""
     broken = _violations(outgoing, model)
     if broken:
@@ -119,17 +119,17 @@ def raise_new_violations(broken: dict[str, str], before: dict[str, str]) -> None
             raise RuleBroken(rule, message)
 
 
-def as_outgoing(original: Sequence[Message]) -> list[OutgoingMessage]:
+def as_outgoing(original: Sequence[Message]) -> list[PlannedMessage]:
     """The original messages as the rules see them."""
-    return [OutgoingMessage(m, m.text, bool(m.calls)) for m in original]
+    return [PlannedMessage(m, m.text, bool(m.calls)) for m in original]
 
 
-def _violations(plan: Sequence[OutgoingMessage], model: Model) -> dict[str, str]:
+def _violations(plan: Sequence[PlannedMessage], model: Model) -> dict[str, str]:
     """Broken rules with their messages (rule -> text)."""
     return RuleChecker(model).extend(plan).find_violations()
 
 
-def _check_kept(plan: Sequence[OutgoingMessage], original: Sequence[Message]) -> None:
+def _check_kept(plan: Sequence[PlannedMessage], original: Sequence[Message]) -> None:
     """Check that system messages, the last user message and the last message stay, and begin as the client sent
     them."""
     kept = {id(out.message): out for out in plan if out.message is not None}
@@ -142,7 +142,7 @@ def _check_kept(plan: Sequence[OutgoingMessage], original: Sequence[Message]) ->
         raise RuleBroken("kept", "no user message is left")
 
 
-def check_message_kept(message: Message, out: OutgoingMessage | None, *, is_prompt: bool) -> None:
+def check_message_kept(message: Message, out: PlannedMessage | None, *, is_prompt: bool) -> None:
     """Raise RuleBroken if a message that must stay is gone, or has another beginning."""
     if out is None:
         raise RuleBroken("kept", f"the {message.role} message that must stay is gone")

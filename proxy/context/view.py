@@ -19,7 +19,7 @@ from proxy.context.models import Model
 from proxy.context.plan import Edit, EditedHistory, History, RewriteInputs, View
 from proxy.context.policy import Policy
 
-_NONE: Mapping[bytes, Edit] = {}
+_NO_EDITS: Mapping[bytes, Edit] = {}
 
 
 def build_view(
@@ -29,36 +29,36 @@ def build_view(
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
     token_counter = inputs.token_counter
     messages = request.messages
-    known = build_history(request, keys, token_counter, policy.observation)
-    applied = apply_edits(known, _NONE if policy.literal else session.edits)
-    front = make_system_texts(request, session, policy) if policy.state_place == "system" else []
-    head = token_counter.count_tools(request.tools) if request.tools else 0
-    room = compute_token_budget(request, policy, model, session.learned_window)
-    warm = _count_cached_tokens(known, applied, head, session, model, front)
+    history = build_history(request, keys, token_counter, policy.observation)
+    edited_history = apply_edits(history, _NO_EDITS if policy.literal else session.edits)
+    system_texts = make_system_texts(request, session, policy) if policy.state_place == "system" else []
+    prefix_tokens = token_counter.count_tools(request.tools) if request.tools else 0
+    token_budget = compute_token_budget(request, policy, model, session.learned_window)
+    warm_tokens = _count_cached_tokens(history, edited_history, prefix_tokens, session, model, system_texts)
     return View(
         request=request,
         messages=messages,
         keys=keys,
-        tokens=applied.tokens,
-        original_tokens=known.original_tokens,
-        edits=applied.edits,
-        steps=known.steps,
-        groups=known.groups,
-        active_start=known.groups[-1].start if known.groups else 0,
-        prefix_tokens=head,
-        cached_tokens=0 if _is_cold(session, model, now) else warm,
-        warm_tokens=warm,
-        request_counts=known.request_counts,
+        tokens=edited_history.tokens,
+        original_tokens=history.original_tokens,
+        edits=edited_history.edits,
+        steps=history.steps,
+        groups=history.groups,
+        active_start=history.groups[-1].start if history.groups else 0,
+        prefix_tokens=prefix_tokens,
+        cached_tokens=0 if _is_cold(session, model, now) else warm_tokens,
+        warm_tokens=warm_tokens,
+        request_counts=history.request_counts,
         model=model,
-        budget=room.budget if room is not None else None,
-        limit=room.limit if room is not None else None,
+        budget=token_budget.budget if token_budget is not None else None,
+        limit=token_budget.limit if token_budget is not None else None,
         token_counter=token_counter,
         strategies=inputs.strategies,
         strategy=inputs.strategy,
-        is_result=known.is_result,
+        is_result=history.is_result,
         literal=policy.literal,
-        history=known,
-        edited_history=applied,
+        history=history,
+        edited_history=edited_history,
         now=now,
         state=session.state,
         helper_answers=session.helper_answers,
@@ -103,7 +103,12 @@ def _is_cold(session: BranchState, model: Model, now: float) -> bool:
 
 
 def _count_cached_tokens(
-    known: History, applied: EditedHistory, head: int, session: BranchState, model: Model, front: Sequence[str]
+    history: History,
+    edited_history: EditedHistory,
+    prefix_tokens: int,
+    session: BranchState,
+    model: Model,
+    system_texts: Sequence[str],
 ) -> int:
     """Tokens at the front that the provider's cache should hold if it has not expired, for the prompt as the View has
     it.
@@ -114,39 +119,39 @@ def _count_cached_tokens(
     """
     if model.cache == "none":
         return 0
-    same = found = head
+    same = found = prefix_tokens
     whole = not session.sent_marks
     if session.sent_marks:
-        marks = tuple(applied.marks)
-        if front:  # our texts stand behind the system prompt, which no edit removes
-            marks = (add_texts_to_mark(marks[0], front), *marks[1:])
+        marks = tuple(edited_history.marks)
+        if system_texts:  # our texts stand behind the system prompt, which no edit removes
+            marks = (add_texts_to_mark(marks[0], system_texts), *marks[1:])
         count = count_common_marks(marks, session.sent_marks)
         whole = count == len(session.sent_marks) < len(marks)
-        same += sum(applied.sizes[:count])
-        if known.marked_indexes or session.breakpoints:
-            found = _count_marked_tokens(known, applied, head, count, session.breakpoints)
+        same += sum(edited_history.sizes[:count])
+        if history.marked_indexes or session.breakpoints:
+            found = _count_marked_tokens(history, edited_history, prefix_tokens, count, session.breakpoints)
     else:
-        last = known.assistant_indexes[-1] if known.assistant_indexes else 0
-        same += sum(applied.tokens[:last])
+        last = history.assistant_indexes[-1] if history.assistant_indexes else 0
+        same += sum(edited_history.tokens[:last])
     if model.cache == "breakpoint" and not whole:
         same = found  # a shorter prefix is found again only where a breakpoint was set
     return same if same >= model.min else 0
 
 
 def _count_marked_tokens(
-    known: History, applied: EditedHistory, head: int, count: int, breakpoints: frozenset[int]
+    history: History, edited_history: EditedHistory, prefix_tokens: int, count: int, breakpoints: frozenset[int]
 ) -> int:
     """Tokens up to the last mark among the first `count` messages that go out: one of the client's or of the proxy."""
-    found = same = head
+    found = same = prefix_tokens
     out = 0
-    for n, message in enumerate(known.messages):
-        edit = None if message.is_system else applied.edits.get(known.keys[n])
+    for n, message in enumerate(history.messages):
+        edit = None if message.is_system else edited_history.edits.get(history.keys[n])
         if edit is not None and edit.action == "gone":
             continue
         if out == count:
             break
         out += 1
-        same += applied.tokens[n]
+        same += edited_history.tokens[n]
         if message.has_cache_mark or out - 1 in breakpoints:
             found = same
     return found
@@ -265,13 +270,13 @@ def _extend_history(
         marked_indexes=marked,
         last_user_index=prompt,
         steps=group.split_steps(messages, known.steps if known else ()),
-        groups=_groups(request, keys, observation, known),
+        groups=_find_groups(request, keys, observation, known),
         memo_values=dict(known.memo_values) if known else {},
         edited_history=known.edited_history if known else None,
     )
 
 
-def _groups(
+def _find_groups(
     request: Request, keys: tuple[bytes, ...], observation: re.Pattern[str] | None, known: History | None
 ) -> list[Group]:
     """The groups of the client's request if no message was added or left out. The memo itself is not changed."""

@@ -11,6 +11,7 @@ sends the token back behind another prompt is refused, or loses the reasoning. `
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -180,6 +181,12 @@ class ChainHash:
     def value(self) -> bytes:
         """The hash of all values so far."""
         return self._hash.digest()
+
+
+def select_added(found: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    """Those of the violations found whose rule, the first word, is broken more often than among the allowed ones."""
+    before, now = (Counter(line.split()[0] for line in lines) for lines in (allowed, found))
+    return [line for line in found if now[line.split()[0]] > before[line.split()[0]]]
 
 
 class BindingTrace:

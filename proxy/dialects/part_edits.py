@@ -12,6 +12,13 @@ from proxy.chat import json_spans
 from proxy.dialects import spans
 
 
+def check_same_place(old: bytes, new: bytes) -> None:
+    """Raise ValueError if a canonical message has another role after an edit, or answers another call."""
+    for name in ("role", "tool_call_id"):
+        if json_spans.read_value(old, name) != json_spans.read_value(new, name):
+            raise ValueError("a message has another role or answers another call")
+
+
 def make_text_part(literal: bytes) -> bytes:
     """A text part. literal: the JSON string of its text."""
     return b'{"type":"text","text":' + literal + b"}"

@@ -12,13 +12,11 @@ from typing import Final
 from proxy.context.policy import Policy
 from proxy.dialects.base import ClearedResults
 from proxy.dialects.messages import context_management
-from proxy.exchange.services import Headers, Services
+from proxy.exchange.services import MAX_REMEMBERED_MODELS, Headers, Services
 from proxy.exchange.turn import Turn
 
 USUAL_SCHEDULE: Final = "when_it_pays"
 """The schedule where the provider cannot clear; `append_only` takes its place if reasoning is bound to the prompt."""
-MAX_UPSTREAMS = 1000
-"""Limit of the pairs of upstream and model that are remembered. Clients choose the names of models."""
 
 
 def choose_provider_policy(services: Services, turn: Turn, policy: Policy) -> tuple[Policy, str]:
@@ -68,7 +66,7 @@ def remember_refusal(services: Services, turn: Turn) -> None:
     field = context_management.FIELD.encode()
     if field not in turn.prompt.outgoing or field in turn.original:
         return
-    if len(known) >= MAX_UPSTREAMS:
+    if len(known) >= MAX_REMEMBERED_MODELS:
         known.clear()
     known.add((turn.upstream, turn.request.model))
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from proxy.errors import UpstreamError
 from proxy.exchange import exchange_rows
-from proxy.exchange.services import Services
+from proxy.exchange.services import ERROR_BODY_BYTES, Services
 from proxy.exchange.turn import Turn
 from proxy.store.base import Row
 from proxy.stream.assemble import AssembledAnswer
@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 BOUND_ELSEWHERE: Final = b"bound to a different conversation"
 """Words with which Anthropic refuses reasoning behind another prompt, whatever wraps them."""
-ERROR_BODY_BYTES: Final = 1 << 20
-"""Bytes of an upstream's error that are read, so that the error can still be passed on."""
 TOKENS_PER_CHARACTER: Final = 3 / 16
 """Tokens of reasoning for each character of its token: base64 of about four bytes a token."""
 REASONS: Final = frozenset(

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from proxy.dialects.base import NO_BREAKPOINTS
 from proxy.errors import UpstreamError
-from proxy.exchange import bound_reasoning
-from proxy.exchange.services import Services
+from proxy.exchange.services import ERROR_BODY_BYTES, MAX_REMEMBERED_MODELS, Services
 from proxy.exchange.turn import Turn
 from proxy.upstream.client import Reply
-
-MAX_UPSTREAMS = 1000
-"""Limit of the pairs of upstream and model that are remembered. Clients choose the names of models."""
 
 
 def mark_prompt(services: Services, turn: Turn) -> Turn:
@@ -43,7 +39,7 @@ async def is_refusal(turn: Turn, reply: Reply) -> bool:
     if not turn.prompt.unmarked or not field or reply.encoding:
         return False
     try:
-        return field.encode() in await reply.peek_body(bound_reasoning.ERROR_BODY_BYTES)
+        return field.encode() in await reply.peek_body(ERROR_BODY_BYTES)
     except UpstreamError:
         return False
 
@@ -51,7 +47,7 @@ async def is_refusal(turn: Turn, reply: Reply) -> bool:
 def remember_support(services: Services, turn: Turn, *, is_supported: bool) -> None:
     """Note whether the upstream takes a prompt of this model with breakpoints of the proxy."""
     known = services.breakpoint_support
-    if len(known) >= MAX_UPSTREAMS:
+    if len(known) >= MAX_REMEMBERED_MODELS:
         known.clear()
     known[turn.upstream, turn.request.model] = is_supported
 

@@ -22,7 +22,7 @@ from proxy.dialects.responses.request import ResponsesRequest
 from proxy.errors import NotManaged, StoreUnavailable, UpstreamError
 from proxy.exchange.item_references import ITEM_PREFIX, remember_items, resolve_references
 from proxy.exchange.rebuild_prompt import rebuild_request
-from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import ERROR_BODY_BYTES, MAX_REMEMBERED_MODELS, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions.locate import derive_tenant
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
@@ -37,10 +37,6 @@ log = logging.getLogger(__name__)
 
 MANY_BYTES: Final = 64 * 1024
 """Bytes of a request or a history from which it is read in a worker thread."""
-MAX_MODELS: Final = 1000
-"""Models of upstreams that are known to refuse encrypted reasoning."""
-MAX_ERROR_BYTES: Final = 1 << 20
-"""Bytes of an upstream's error that are read, so that the error can still be passed on."""
 MAX_BODY_BYTES: Final = 64 << 20
 """Bytes of an answer in one body that are held so that it can be rewritten."""
 DIALECT: Final = "responses"
@@ -261,13 +257,13 @@ async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) ->
     if incoming.chain is None or not incoming.chain.adds_encrypted or reply.status != 400 or reply.encoding:
         return False
     try:
-        error = await reply.peek_body(MAX_ERROR_BYTES)
+        error = await reply.peek_body(ERROR_BODY_BYTES)
     except UpstreamError:
         return False
     if b"ncrypted content" not in error and b"encrypted_content" not in error and b'"include"' not in error:
         return False
     known = services.refused_encrypted
-    if len(known) >= MAX_MODELS:
+    if len(known) >= MAX_REMEMBERED_MODELS:
         known.clear()
     known.add(_find_place(services, incoming.body))
     return True

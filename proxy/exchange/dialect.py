@@ -51,7 +51,7 @@ from proxy.stream import gemini_body, messages_body, nonstreaming, responses_bod
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.block_filter import remove_blocks
 from proxy.stream.gemini_relay import GeminiRelay
-from proxy.stream.messages_patch import remove_told
+from proxy.stream.messages_patch import remove_hidden_member
 from proxy.stream.messages_relay import MessagesRelay
 from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.relay import Relay
@@ -103,7 +103,6 @@ class Dialect:
     """The answer in one body."""
     remove_blocks: Callable[[bytes, tuple[str, ...]], tuple[bytes, list[NoteBlock]]]
     """(A body without the blocks under these headings, the blocks)."""
-    may_call: Callable[[bytes, frozenset[str]], bool]
     read_round: Callable[[bytes, frozenset[str]], RoundContent]
     join_rounds: Callable[[Sequence[bytes], frozenset[str]], bytes]
     make_error_event: Callable[[str, str], bytes]
@@ -166,7 +165,6 @@ COMPLETIONS = Dialect(
     make_relay=Relay,
     read_answer=AssembledAnswer.from_body,
     remove_blocks=remove_blocks,
-    may_call=nonstreaming.may_call,
     read_round=nonstreaming.read_round,
     join_rounds=nonstreaming.join_rounds,
     make_error_event=make_error_event,
@@ -213,7 +211,7 @@ def _find_clearing(original: bytes, sent: bytes) -> dict[str, bytes]:
 
 
 def _hide_clearing(body: bytes, _: frozenset[str], hidden_member: bytes = b"") -> bytes:
-    return remove_told(body, hidden_member.decode())
+    return remove_hidden_member(body, hidden_member.decode())
 
 
 MESSAGES = Dialect(
@@ -222,7 +220,6 @@ MESSAGES = Dialect(
     make_relay=MessagesRelay,
     read_answer=messages_body.read_answer,
     remove_blocks=messages_body.remove_blocks,
-    may_call=messages_body.may_call,
     read_round=messages_body.read_round,
     join_rounds=messages_body.join_rounds,
     make_error_event=messages_stream.make_error_event,
@@ -249,7 +246,6 @@ RESPONSES = Dialect(
     make_relay=ResponsesRelay,
     read_answer=responses_body.read_answer,
     remove_blocks=responses_body.remove_blocks,
-    may_call=responses_body.may_call,
     read_round=responses_body.read_round,
     join_rounds=responses_body.join_rounds,
     make_error_event=responses_stream.make_error_event,
@@ -259,7 +255,7 @@ RESPONSES = Dialect(
     find_session_names=lambda headers, request: find_responses_session_names(headers, request.body),
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
     is_stored=lambda request: not _contains(request, "store", b"false"),
-    find_added_violations=responses_rules.find_new_violations,
+    find_added_violations=responses_rules.find_added_violations,
     trace_prompt=responses_rules.trace_prompt,
     trace_answer=responses_rules.trace_answer,
     drops_broken=True,
@@ -274,7 +270,6 @@ GEMINI = Dialect(
     make_relay=GeminiRelay,
     read_answer=gemini_body.read_answer,
     remove_blocks=gemini_body.remove_blocks,
-    may_call=gemini_body.may_call,
     read_round=gemini_body.read_round,
     join_rounds=gemini_body.join_rounds,
     make_error_event=gemini_stream.make_error_event,

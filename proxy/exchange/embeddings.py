@@ -42,7 +42,7 @@ async def load_vectors(
     except StoreUnavailable:
         _count(services, "store")
         return {}
-    found = {form: _unpacked(raw) for form, raw in stored.items()}
+    found = {form: _unpack(raw) for form, raw in stored.items()}
     missing = [form for form in wanted if form not in found]
     breaker = services.embeddings_breaker
     if missing and (breaker.is_open or breaker.open_calls >= services.settings.helper.concurrency):
@@ -57,8 +57,8 @@ async def load_vectors(
             if made.outcome != "answered":
                 break  # the next batch would fare no better, and nobody should wait for it
             # Unpack the stored form, so that a relevance does not depend on the process that made the vector.
-            packed = {form: _packed(vector) for form, vector in zip(batch, made.vectors, strict=True)}
-            found.update((form, _unpacked(raw)) for form, raw in packed.items())
+            packed = {form: _pack(vector) for form, vector in zip(batch, made.vectors, strict=True)}
+            found.update((form, _unpack(raw)) for form, raw in packed.items())
             now = services.now()
             services.store.put(
                 [EmbeddingRow(tenant, session, settings.model, form, raw, now) for form, raw in packed.items()]
@@ -101,9 +101,9 @@ def _count(services: Services, outcome: str) -> None:
     services.metrics.helper_total.labels(kind=KIND, outcome=outcome).inc()
 
 
-def _packed(vector: Sequence[float]) -> bytes:
+def _pack(vector: Sequence[float]) -> bytes:
     return struct.pack(f"<{len(vector)}f", *vector)
 
 
-def _unpacked(raw: bytes) -> tuple[float, ...]:
+def _unpack(raw: bytes) -> tuple[float, ...]:
     return struct.unpack(f"<{len(raw) // 4}f", raw)

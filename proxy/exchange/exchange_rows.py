@@ -117,8 +117,8 @@ def add_edit_rows(turn: Turn, now: float) -> None:
     """Put three kinds of rows on the turn: new edits, edits that come back behind a literal policy's, and withdrawn
     edits."""
     new = {edit.key: edit for edit in turn.prompt.plan.new_edits}
-    turn.pending.rows += make_edit_rows(turn, [*turn.prompt.plan.new_edits, *_returning(turn, new)], now)
-    turn.pending.rows += _make_returned_rows(turn, now)
+    turn.pending.rows += make_edit_rows(turn, [*turn.prompt.plan.new_edits, *_find_returning_edits(turn, new)], now)
+    turn.pending.rows += _make_reverted_rows(turn, now)
 
 
 def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
@@ -157,7 +157,7 @@ def add_undone_rows(turn: Turn, edits: Sequence[Edit], now: float) -> None:
 def add_exchange_rows(turn: Turn, forms: MessageForms, now: float) -> None:
     """Put two rows on the turn: the exchange, and the new position of its branch."""
     branch = turn.located.branch
-    turn.pending.rows.append(_exchange_row(turn, forms, now))
+    turn.pending.rows.append(_make_exchange_row(turn, forms, now))
     turn.pending.rows.append(branch.record_position(turn.tip_key, None, now))
 
 
@@ -167,28 +167,29 @@ def _make_inherited_rows(turn: Turn, now: float) -> list[Row]:
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     state = branch.state
     lasting = state.edits if state.lasting_edits is None else state.lasting_edits
-    rows: list[Row] = [_edit_row(turn, e, branch.edit_versions.setdefault(k, 1), now) for k, e in lasting.items()]
+    rows: list[Row] = [_make_edit_row(turn, e, branch.edit_versions.setdefault(k, 1), now) for k, e in lasting.items()]
     if turn.enriched.policy.literal:
         # No exchange under a literal policy has made an edit that lasts. The edits that do not last are copied as its
         # own.
         rows = [msgspec.structs.replace(row, exchange="") for row in rows if isinstance(row, EditRow)]
         rows += make_edit_rows(turn, [e for k, e in state.edits.items() if lasting.get(k) != e], now)
-        rows += _take_back(turn, [e for k, e in lasting.items() if k not in state.edits], now)
+        rows += _make_withdrawals(turn, [e for k, e in lasting.items() if k not in state.edits], now)
     branch.edit_number = len(rows)
     rows += [StateRow(turn.tenant, live_session.session, branch.name, k, text, now) for k, text in branch.state.states]
-    mine, turn.pending.rows = turn.pending.rows, []
     for k in sorted(branch.state.pins):
-        add_pin_row(turn, k, 0, now)
-    rows += turn.pending.rows
-    turn.pending.rows = mine
+        rows += _make_pin_rows(turn, k, 0, now)
     rows += make_strip_rows(turn, branch.refused_reasoning, now)
     return rows
 
 
 def add_pin_row(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
     """Put the row on the turn that pins a message. size: its tokens."""
+    turn.pending.rows += _make_pin_rows(turn, chain_key, size, now)
+
+
+def _make_pin_rows(turn: Turn, chain_key: bytes, size: int, now: float) -> list[EditRow]:
     edit = Edit(chain_key, "append", None, "pin", "asked for by the client", size, size)
-    turn.pending.rows += [msgspec.structs.replace(row, action="pin") for row in make_edit_rows(turn, [edit], now)]
+    return [msgspec.structs.replace(row, action="pin") for row in make_edit_rows(turn, [edit], now)]
 
 
 def make_strip_rows(turn: Turn, tokens: Iterable[bytes], now: float) -> list[Row]:
@@ -197,7 +198,7 @@ def make_strip_rows(turn: Turn, tokens: Iterable[bytes], now: float) -> list[Row
     return [msgspec.structs.replace(row, action="strip") for row in make_edit_rows(turn, edits, now)]
 
 
-class _Ingested(NamedTuple):
+class _StoredPrefix(NamedTuple):
     """Facts about the prefix of a request that has been stored."""
 
     system: list[tuple[int, str]]
@@ -224,12 +225,13 @@ def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> Me
 
 
 def _add_message_rows(
-    live_sessions: LiveSessions, turn: Turn, now: float, begin: int, known: _Ingested | None
-) -> _Ingested:
+    live_sessions: LiveSessions, turn: Turn, now: float, begin: int, known: _StoredPrefix | None
+) -> _StoredPrefix:
     """Put the rows of messages that are not stored yet on the turn, from index `begin` on."""
     live_session = turn.located.branch.live_session
     messages, keys = turn.request.messages, turn.keys
-    system, other, parent, position, reached = known or _Ingested([], {}, chain.derive_root_key(turn.tenant), 0, False)
+    known = known or _StoredPrefix([], {}, chain.derive_root_key(turn.tenant), 0, False)
+    system, other, parent, position, reached = known
     system, other = list(system), dict(other)
     group_ids = list_group_ids(turn.request, keys, turn.enriched.policy.observation, begin)
     for n, group_id in enumerate(group_ids, begin):
@@ -253,7 +255,7 @@ def _add_message_rows(
                 other[position] = message.form
                 _add_form(turn, message.form, message.raw)
         parent, position = keys[n], position + 1
-    return _Ingested(system, other, parent, position, reached)
+    return _StoredPrefix(system, other, parent, position, reached)
 
 
 def make_node(turn: Turn, row: MessageRow) -> Node:
@@ -329,11 +331,11 @@ def _add_form(turn: Turn, form: bytes, body: bytes) -> str:
     return form.hex()
 
 
-def _begins_turn(messages: Sequence[Message]) -> bool:
+def _ends_on_prompt(messages: Sequence[Message]) -> bool:
     return messages[-1].role == "user" and not is_beside_results(messages, len(messages) - 1)
 
 
-def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
+def _make_exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
     plan, branch = turn.prompt.plan, turn.located.branch
     start, end = turn.request.spans["messages"]
     envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
@@ -366,7 +368,7 @@ def _exchange_row(turn: Turn, forms: MessageForms, now: float) -> ExchangeRow:
                 max(0, plan.limit or 0),
                 {kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
                 turn.enriched.arm,
-                bool(turn.enriched.arm) and _begins_turn(turn.request.messages),
+                bool(turn.enriched.arm) and _ends_on_prompt(turn.request.messages),
             )
         ),
         policy=turn.enriched.policy.name,
@@ -388,12 +390,12 @@ def make_edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRo
     for edit in edits:
         version = branch.edit_versions.get(edit.key, 0) + 1
         branch.edit_versions[edit.key] = version
-        rows.append(_edit_row(turn, edit, version, now))
+        rows.append(_make_edit_row(turn, edit, version, now))
     branch.edit_number += len(rows)
     return rows
 
 
-def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
+def _find_returning_edits(turn: Turn, new: Container[bytes]) -> list[Edit]:
     """Return the lasting edits that are in force again, and were not while a literal policy planned."""
     state, edits = turn.located.branch.state, turn.prompt.plan.edits
     if state.lasting_edits is None or turn.prompt.plan.literal:
@@ -405,7 +407,7 @@ def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
     ]
 
 
-def _make_returned_rows(turn: Turn, now: float) -> list[EditRow]:
+def _make_reverted_rows(turn: Turn, now: float) -> list[EditRow]:
     """Return rows that take edits back, where a message comes back into the prompt. Literal policies do that; all
     others do it where the message had been kept from another upstream."""
     branch = turn.located.branch
@@ -413,20 +415,20 @@ def _make_returned_rows(turn: Turn, now: float) -> list[EditRow]:
     if not gone:
         return []
     here = set(turn.enriched.spliced.keys)
-    return _take_back(turn, [e for e in gone if e.key in here], now)
+    return _make_withdrawals(turn, [e for e in gone if e.key in here], now)
 
 
 def make_withdrawn_rows(turn: Turn, now: float) -> list[EditRow]:
     """Return rows that take back all edits of the turn's branch."""
     state = turn.located.branch.state
-    return _take_back(turn, list({**(state.lasting_edits or {}), **state.edits}.values()), now)
+    return _make_withdrawals(turn, list({**(state.lasting_edits or {}), **state.edits}.values()), now)
 
 
-def _take_back(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
+def _make_withdrawals(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
     return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in make_edit_rows(turn, edits, now)]
 
 
-def _edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
+def _make_edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
     branch = turn.located.branch
     return EditRow(
         tenant=turn.tenant,
@@ -460,8 +462,8 @@ def erase_resent(turn: Turn, removed: Collection[bytes]) -> None:
     raws = {m.form: m.raw for m, k in zip(messages, turn.keys, strict=True) if k in removed and not m.is_system}
     start, end = turn.request.spans["messages"]
     whole = chain.compute_form(turn.request.body[start:end])
-    open_ = [m for m in messages if not m.is_system]
-    positions = {at: m.raw for at, m in enumerate(open_) if m.form in raws}
+    chained = [m for m in messages if not m.is_system]
+    positions = {at: m.raw for at, m in enumerate(chained) if m.form in raws}
     for n, row in enumerate(turn.pending.rows):
         if isinstance(row, FormRow) and row.form in raws:
             turn.pending.rows[n] = msgspec.structs.replace(row, body=erase_content(raws[row.form], ERASED_TEXT))

@@ -19,7 +19,7 @@ from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.exchange import record_outcome, splice_rounds
 from proxy.exchange.dialect import DIALECTS, repair_cut_answers
-from proxy.exchange.services import LARGE, Incoming, ResponseWriter, Services
+from proxy.exchange.services import LARGE_BODY_BYTES, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ async def forward_original(services: Services, incoming: Incoming, out: Response
 
 async def _repair_cut_answers(services: Services, incoming: Incoming) -> bytes:
     dialect = DIALECTS[incoming.dialect]
-    if len(incoming.body) < LARGE:
+    if len(incoming.body) < LARGE_BODY_BYTES:
         return repair_cut_answers(dialect, incoming.body)
     return await asyncio.get_running_loop().run_in_executor(
         services.workers, repair_cut_answers, dialect, incoming.body
@@ -153,7 +153,7 @@ async def _read_model(services: Services, incoming: Incoming) -> str:
     if named := read_place(incoming.path).model:
         return named
     body = incoming.body
-    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other branch can run
+    if len(body) >= LARGE_BODY_BYTES:  # decoding it may take 200 ms, in which no other branch can run
         found = await asyncio.get_running_loop().run_in_executor(services.workers, find_model, body)
         body = b'{"model":%b}' % (found or b"null")
     try:

@@ -39,10 +39,10 @@ from proxy.exchange import (
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import prepare_request, replan_refused
-from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.tool_loop import ToolLoop, begins_stream, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
-from proxy.notes import state_block as grammar
+from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions import locate
 from proxy.sessions.branch import find_simulated_state
@@ -80,11 +80,11 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         await _forward(services, incoming, out, FallbackReason.OFF)
         return
     if services.settings.commands.in_band:
-        taken = await inband.extract_command(services, incoming)
-        if taken.command_line is not None:
-            await inband.answer_command(services, taken, out)
+        extracted = await inband.extract_command(services, incoming)
+        if extracted.command_line is not None:
+            await inband.answer_command(services, extracted, out)
             return
-        incoming = taken.incoming
+        incoming = extracted.incoming
     try:
         turn, target = await prepare_request(services, incoming)
     except NotManaged as reason:
@@ -101,9 +101,9 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         log.exception("planning failed; the request goes on as it came")
         await _forward(services, incoming, out, FallbackReason.ERROR)
         return
-    own = services.now() - began
+    preparation_s = services.now() - began
     turn = await _send_and_relay(services, turn, target, incoming, out)
-    services.metrics.request_seconds.labels(route="chat").observe(own)
+    services.metrics.request_seconds.labels(route="chat").observe(preparation_s)
     if turn.enriched.policy.idle_ages or services.idle_compressions:
         idle.schedule_compression(services, turn, incoming.headers)
 
@@ -162,15 +162,15 @@ async def _send_and_relay(
     services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
         waited
     )
-    rounds = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
+    tool_loop = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
         if not (reply.is_stream and reply.is_readable):
-            await _relay_body(services, turn, reply, out, waited * 1000, rounds)
-        elif rounds is None:
+            await _relay_body(services, turn, reply, out, waited * 1000, tool_loop)
+        elif tool_loop is None:
             await _relay_stream(services, turn, reply, out, waited * 1000)
         else:
-            async with keep_alive(out, has_comments=turn.dialect.has_comments) as heard:
-                await _relay_stream(services, turn, reply, heard, waited * 1000, rounds)
+            async with keep_alive(out, has_comments=turn.dialect.has_comments) as writer:
+                await _relay_stream(services, turn, reply, writer, waited * 1000, tool_loop)
     finally:
         await reply.close()
     return turn
@@ -196,10 +196,10 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
     if (
         reply.status in TOO_LONG_STATUSES
         and await _is_too_long(services, turn, incoming, reply)
-        and (again := await _replan_too_long(services, turn)) is not None
+        and (replanned := await _replan_too_long(services, turn)) is not None
     ):
         await reply.close()
-        turn = again
+        turn = replanned
         reply = await ask(turn.prompt.outgoing)
         record_sent(services, turn)
     if turn.prompt.unmarked and reply.status < 400:
@@ -281,7 +281,7 @@ async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply
     if reply.encoding:
         return False
     try:
-        body = await reply.peek_body(bound_reasoning.ERROR_BODY_BYTES)
+        body = await reply.peek_body(ERROR_BODY_BYTES)
     except AnswerTooLong:
         return False
     except UpstreamError:
@@ -311,17 +311,18 @@ def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Header
 
 
 def _make_relay_factory(
-    services: Services, turn: Turn, tool_loop: ToolLoop | None, kept: tuple[str, ...]
+    services: Services, turn: Turn, tool_loop: ToolLoop | None, withheld: tuple[str, ...]
 ) -> Callable[[AnswerRelay | None], AnswerRelay]:
-    """Return the function that makes the relay of a round from the relay of the round before."""
+    """Return the function that makes the relay of a round from the relay of the round before. withheld: the headings of
+    blocks that the client must not see."""
     echo = turn.dialect.find_echo(turn.original, turn.prompt.outgoing) if turn.prompt.outgoing != turn.original else {}
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
         return turn.dialect.make_relay(
-            withhold_state=bool(kept),
+            withhold_state=bool(withheld),
             drop_usage=(turn if tool_loop is None else tool_loop.turn).prompt.usage_added,
             limit=services.settings.limits.capture_mb << 20,
-            headings=kept,
+            headings=withheld,
             hidden_tools=tool_loop.tool_names if tool_loop is not None else frozenset(),
             previous=after,
             hold_text=services.settings.tools.hold_text,
@@ -341,13 +342,13 @@ async def _relay_stream(
 ) -> None:
     """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of the proxy. The
     terminal frame waits for the store."""
-    kept = record_outcome.find_withheld_headings(services, turn)
-    make = _make_relay_factory(services, turn, tool_loop, kept)
+    withheld = record_outcome.find_withheld_headings(services, turn)
+    make = _make_relay_factory(services, turn, tool_loop, withheld)
     relay = make(None)
     try:
         await out.start(
             reply.status,
-            _make_response_headers(turn, reply, changed=bool(kept or tool_loop) or turn.prompt.usage_added),
+            _make_response_headers(turn, reply, changed=bool(withheld or tool_loop) or turn.prompt.usage_added),
         )
         broken = await relay_stream(reply, relay, out)
         if tool_loop is not None and broken is None:
@@ -359,8 +360,8 @@ async def _relay_stream(
         raise
     answer = relay.answer
     blocks = relay.blocks
-    if turn.prompt.plan.asks_for_state and grammar.HEADING not in kept:  # the block is shown to the client then
-        blocks = [block.body for block in grammar.find_blocks(answer.text)]
+    if turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld:  # the block is shown to the client then
+        blocks = [block.body for block in state_block.find_blocks(answer.text)]
     if broken is None and answer.error is not None:
         note = f"upstream error: {answer.error[:MAX_ERROR_CHARS]}"
         _record_unfinished(services, turn, "partial", reply.status, note, answer, blocks)
@@ -379,8 +380,8 @@ async def _relay_stream(
     )
     rows += _make_iteration_rows(services, turn, relay.other_blocks)
     stored = await record_outcome.store_and_wait(services, turn, rows)
-    is_told = not stored and turn.dialect.has_comments
-    await out.end((b": persist deferred\n\n" if is_told else b"") + relay.terminal)
+    comment = b"" if stored or not turn.dialect.has_comments else b": persist deferred\n\n"
+    await out.end(comment + relay.terminal)
 
 
 def _make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:
@@ -428,8 +429,8 @@ async def _relay_body(
     first_byte_ms: float,
     tool_loop: ToolLoop | None = None,
 ) -> None:
-    """Bring back an answer that is one body. The whole body waits for the store, so that its headers can report the
-    outcome."""
+    """Relay an answer that is one body. It waits for the store, so that its headers can report whether the exchange is
+    stored."""
     try:
         body = await _read_body(services, turn, reply)
     except AnswerTooLong:
@@ -440,19 +441,19 @@ async def _relay_body(
         await _relay_stream(services, turn, reply, out, first_byte_ms, tool_loop)
         return
     readable = reply.is_readable
-    kept = record_outcome.find_withheld_headings(services, turn) if readable else ()
-    visible, found = turn.dialect.remove_blocks(body, kept) if kept else (body, [])
+    withheld = record_outcome.find_withheld_headings(services, turn) if readable else ()
+    visible, found = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
     if tool_loop is not None and readable:
-        joined = await _join_rounds(services, tool_loop, visible, kept)
+        joined = await _join_rounds(services, tool_loop, visible, withheld)
         turn = tool_loop.turn
         if joined is None:
             await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
             return
         visible, found = joined[0], [*found, *joined[1]]
-    is_shown = turn.prompt.plan.asks_for_state and grammar.HEADING not in kept  # the client gets the block then
+    is_shown = turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld  # the client gets the block then
     if readable and is_shown and turn.prompt.fallback != "upstream_reject":
-        found = [*found, *turn.dialect.remove_blocks(visible, (grammar.HEADING,))[1]]
-    blocks = [block.body for block in found if block.heading == grammar.HEADING]
+        found = [*found, *turn.dialect.remove_blocks(visible, (state_block.HEADING,))[1]]
+    blocks = [block.body for block in found if block.heading == state_block.HEADING]
     if readable and turn.prompt.outgoing != turn.original:
         visible = _restore_echo(turn, visible)
     changed = visible != body
@@ -470,7 +471,7 @@ async def _relay_body(
         note=None if complete else f"http {reply.status}",
     )
     if complete:
-        reflections = [block.body for block in found if block.heading != grammar.HEADING]
+        reflections = [block.body for block in found if block.heading != state_block.HEADING]
         rows += _make_iteration_rows(services, turn, reflections)
     headers = _make_response_headers(turn, reply, changed=changed)
     if changed:
@@ -496,14 +497,14 @@ def _restore_echo(turn: Turn, body: bytes) -> bytes:
 
 
 async def _join_rounds(
-    services: Services, tool_loop: ToolLoop, body: bytes, kept: tuple[str, ...]
+    services: Services, tool_loop: ToolLoop, body: bytes, withheld: tuple[str, ...]
 ) -> tuple[bytes, list[NoteBlock]] | None:
     """Return (all rounds as one body, the blocks that were taken out of the later rounds); None where the rounds
     failed."""
     found: list[NoteBlock] = []
 
     def clean(one: bytes) -> bytes:
-        visible, blocks = tool_loop.turn.dialect.remove_blocks(one, kept) if kept else (one, [])
+        visible, blocks = tool_loop.turn.dialect.remove_blocks(one, withheld) if withheld else (one, [])
         found.extend(blocks)
         return visible
 

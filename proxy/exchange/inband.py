@@ -20,7 +20,7 @@ from proxy.dialects.completions.request import write_request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.dialect import DIALECTS
 from proxy.exchange.plan_request import read_wire
-from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.sessions import locate
 from proxy.upstream.demo_dialects import DemoAnswer, DemoDialect, DemoUsage, find_demo_dialect
 from proxy.upstream.script import ScriptedTurn
@@ -31,12 +31,10 @@ MAX_COMMAND_CHARS = 200
 """Limit in characters on a command: a longer line is no command."""
 REPLY_MARK = "[context-proxy]"
 """First characters of every reply, by which a reply is known when the client resends it."""
-LARGE_BYTES = 256 * 1024
-"""Bytes of a body from which it is read in a worker thread."""
 PIECE_CHARS = 400
 """Characters of a streamed reply in one event."""
-_COMMAND_STARTS = tuple([head] for head in COMMAND_WORDS)
-_HEADS = tuple(head.encode() for head in COMMAND_WORDS)
+_FIRST_WORDS = tuple([word] for word in COMMAND_WORDS)
+_ENCODED_WORDS = tuple(word.encode() for word in COMMAND_WORDS)
 _NO_USAGE = DemoUsage(0, 0, 0)
 
 
@@ -60,27 +58,27 @@ async def extract_command(services: Services, incoming: Incoming) -> ExtractedCo
     read. A client that lets the provider store its answers would name the reply later, which no provider has: its
     commands are no commands."""
     dialect = DIALECTS[incoming.dialect]
-    if dialect.returns_rows or not any(head in incoming.body for head in _HEADS):
+    if dialect.returns_rows or not any(word in incoming.body for word in _ENCODED_WORDS):
         return ExtractedCommand(incoming)
     try:
         wire = await read_wire(services, dialect, incoming)
         if wire is not None and dialect.is_stored(wire):
             return ExtractedCommand(incoming)
         body = incoming.body if wire is None else wire.chat_body
-        if len(body) < LARGE_BYTES:
+        if len(body) < LARGE_BODY_BYTES:
             request, _ = services.message_cache.get_request(body)
         else:
             request, _ = await asyncio.to_thread(services.message_cache.get_request, body)
-        left = list(drop_commands(request.messages))
+        remaining = list(drop_commands(request.messages))
         line = _find_command(request.messages)
         if line is not None:
-            others = tuple(m for m in left if m is not request.messages[-1])
+            others = tuple(m for m in remaining if m is not request.messages[-1])
             return ExtractedCommand(incoming, line, request, others, wire)
-        if len(left) == len(request.messages):
+        if len(remaining) == len(request.messages):
             return ExtractedCommand(incoming)
         if wire is None:
-            return ExtractedCommand(replace(incoming, body=write_request(request, [m.raw for m in left])))
-        kept = set(map(id, left))
+            return ExtractedCommand(replace(incoming, body=write_request(request, [m.raw for m in remaining])))
+        kept = set(map(id, remaining))
         body = wire.write([(n, m.raw) for n, m in enumerate(request.messages) if id(m) in kept])
         return ExtractedCommand(replace(incoming, body=body, encoded=None))
     except (NotManaged, ValueError):
@@ -117,7 +115,7 @@ def is_command_line(text: str) -> bool:
     """True if a message is nothing but a command: one line that begins with one of `COMMAND_WORDS`. An unknown command
     after such a word is answered with help, and never goes upstream, since no other party knows its meaning."""
     line = text.strip()
-    return "\n" not in line and len(line) <= MAX_COMMAND_CHARS and line.split(maxsplit=1)[:1] in _COMMAND_STARTS
+    return "\n" not in line and len(line) <= MAX_COMMAND_CHARS and line.split(maxsplit=1)[:1] in _FIRST_WORDS
 
 
 def is_reply(text: str) -> bool:

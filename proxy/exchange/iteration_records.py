@@ -41,7 +41,7 @@ def make_iteration_rows(services: Services, turn: Turn, injection: Reflect, refl
     """Return the rows of the iteration whose results this exchange has brought upstream, and of the reflection on it;
     memory is updated. injection: the policy's. reflections: the REFLECTION blocks of the answer."""
     try:
-        return [*_reflection(services, turn, reflections), *_iteration(turn, injection)]
+        return [*_make_reflection_rows(services, turn, reflections), *_make_record_rows(turn, injection)]
     except Exception:  # P4: the answer is there, and a fault in its record must not lose it
         services.metrics.internal_errors_total.labels(where="reflection").inc()
         log.exception("an iteration cannot be recorded")
@@ -79,7 +79,7 @@ async def read_iterations(store: Store, branch_id: BranchId) -> list[IterationRe
     return made
 
 
-def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]:
+def _make_reflection_rows(services: Services, turn: Turn, written: list[str]) -> list[Row]:
     about = find_reflected_keys(turn)
     if not about:
         return []
@@ -107,7 +107,7 @@ def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]
     ]
 
 
-def _iteration(turn: Turn, injection: Reflect) -> list[Row]:
+def _make_record_rows(turn: Turn, injection: Reflect) -> list[Row]:
     """Return the record of the newest step, where only the user has spoken since. The steps that were reflected on
     together with it are recorded again: only now the name of their reflection is known."""
     messages, keys = turn.request.messages, turn.keys
@@ -115,7 +115,7 @@ def _iteration(turn: Turn, injection: Reflect) -> list[Row]:
     step = next((s for s in reversed(steps) if messages[s.start].role == "assistant"), None)
     if step is None or step.end - step.start == 1:
         return []
-    ranks = _ranks(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
+    ranks = _rank_results(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
     if injection.read_mode(turn.options) == "off":
         return [_make_row(turn, step, "", {}, ranks)]
     batches = call_batches.find_batches(messages, keys, steps, injection)
@@ -127,7 +127,7 @@ def _iteration(turn: Turn, injection: Reflect) -> list[Row]:
     return [_make_row(turn, s, name if s.start in batch_calls else "", places, ranks) for s in mine]
 
 
-def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
+def _rank_results(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
     """Rank the results of these steps by their relevance to the goal, by words and compared with each other."""
     messages = turn.request.messages
     found = [one for step in steps for one in call_batches.find_answered_calls(messages, step)]

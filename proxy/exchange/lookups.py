@@ -86,7 +86,7 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
         turn.enriched.spliced.keys,
     )
 
-    def look(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
+    def extend(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
         times, strategies = (list(known[0]), list(known[1])) if known else ([], [])
         for k in keys[begin:]:
             node = live_session.nodes.get(k)
@@ -99,8 +99,8 @@ def find_origins(turn: Turn) -> tuple[list[float], list[str]]:
         return times, strategies
 
     if hidden or keys[-1] not in live_session.nodes:
-        return look(0, None)
-    times, strategies = turn.request.memo("origins", look, live_session.serial)
+        return extend(0, None)
+    times, strategies = turn.request.memo("origins", extend, live_session.serial)
     lead = next((n for n, message in enumerate(turn.request.messages) if not message.is_system), 0)
     # The messages before the chain were made for this request, however often they came before.
     return [turn.started_at] * lead + times[lead:], [turn.strategy] * lead + strategies[lead:]
@@ -114,13 +114,13 @@ def find_task(turn: Turn) -> Task | None:
     """The task of a turn; None if no user has said anything."""
     messages, observed = turn.request.messages, turn.enriched.policy.observation
 
-    def look(begin: int, known: int | None) -> int:
+    def extend(begin: int, known: int | None) -> int:
         for n in range(len(messages) - 1, begin - 1, -1):
             if is_prompt(messages, n, observed):
                 return n
         return -1 if known is None else known
 
-    found = turn.request.memo("task", look, observed)
+    found = turn.request.memo("task", extend, observed)
     return (found, messages[found]) if found >= 0 else None
 
 
@@ -219,13 +219,13 @@ def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
 
 
 # Notes that a prompt gets in addition to its history: the session's scratchpad, and the memos that fit the user's
-# message.  They are read from the store once for each prompt. They are read again when the model has called a tool of
+# message. They are read from the store once for each prompt. They are read again when the model has called a tool of
 # the proxy since, or the session was written to. A store that is late or away delays nothing: then nothing is read, and
 # it is counted.
 
 
-MANY = 20
-"""Memos from which they are compared with the message in a worker thread: the words of all have to be read."""
+MAX_LOOP_MEMOS = 20
+"""Memos that are compared with the message on the event loop: the words of all have to be read."""
 
 
 class PromptNotes(TypedDict):
@@ -307,7 +307,7 @@ async def _load_fitting_memos(services: Services, turn: Turn, about: Message, pr
     if not kept:
         return ()
     most, chars = limits.most, limits.max_chars
-    if len(kept) < MANY:
+    if len(kept) < MAX_LOOP_MEMOS:
         return tuple(memo_matching.select_memos(kept, about.text, most, chars))
     return tuple(await asyncio.to_thread(memo_matching.select_memos, kept, about.text, most, chars))
 
@@ -315,7 +315,7 @@ async def _load_fitting_memos(services: Services, turn: Turn, about: Message, pr
 # Operator's decisions of a running session: read when a request comes, and again when a decision was made.
 
 
-async def refresh(services: Services, live_session: LiveSession, *, is_new: bool = False) -> StoredDecisions:
+async def refresh_decisions(services: Services, live_session: LiveSession, *, is_new: bool = False) -> StoredDecisions:
     """Return the decisions in force for a request of this session. If other processes write to the same store, they are
     read again; if that takes too long, the known ones count. is_new: the session got its name with this request, so
     nobody can have decided anything. Raises StoreUnavailable if none are known."""
@@ -337,7 +337,7 @@ async def refresh(services: Services, live_session: LiveSession, *, is_new: bool
     return live_session.stored_decisions
 
 
-async def reload(services: Services, tenant: str, session: str) -> StoredDecisions:
+async def reload_decisions(services: Services, tenant: str, session: str) -> StoredDecisions:
     """Read the decisions again after one was made; the session's next requests have them."""
     found = await read_decisions(services.store, tenant, session)
     live_session = services.live_sessions.find_session(tenant, session)
@@ -400,19 +400,19 @@ async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes
     operator removed; a state in them does not count. is_new_branch: the branch is new. StoreUnavailable passes
     through."""
     branch, explicit = turn.located.branch, turn.located.explicit
-    if not (is_new_branch and explicit and _begins_anew(turn)) or branch.state.states:
+    if not (is_new_branch and explicit and _starts_new_history(turn)) or branch.state.states:
         return
     found = await _find_newest_state(services, turn, dropped)
     if found is None:
         return
     at = next((k for k, m in zip(turn.keys, turn.request.messages, strict=True) if not m.is_system), turn.keys[-1])
-    is_told = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
-    name = at + (OPERATOR_STATE_SUFFIX if is_told else MODEL_STATE_SUFFIX)
+    is_operators = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
+    name = at + (OPERATOR_STATE_SUFFIX if is_operators else MODEL_STATE_SUFFIX)
     branch.state = replace(branch.state, states=((name, found[1]),))
     turn.pending.rows.append(StateRow(turn.tenant, branch.session, branch.name, name, found[1], turn.started_at))
 
 
-def _begins_anew(turn: Turn) -> bool:
+def _starts_new_history(turn: Turn) -> bool:
     """True if the request shares no answer with an earlier one of its session, and is none of its side calls."""
     place, messages = turn.located, turn.request.messages
     if place.relation == "main":
@@ -446,10 +446,10 @@ async def _find_newest_state(services: Services, turn: Turn, dropped: Container[
 
 log = logging.getLogger(__name__)
 
-KEPT_S = 7 * 86400.0
+WINDOW_TTL_S = 7 * 86400.0
 """Seconds for which a window is believed: an upstream may be started again with a larger one, and does not report
 that."""
-GUESS_KEPT_S = 60.0
+GUESSED_WINDOW_TTL_S = 60.0
 """Seconds for which the size of a prompt is believed that was refused without a number."""
 MAX_WINDOWS = 1000
 """Limit on the windows that are remembered."""
@@ -461,7 +461,7 @@ factor was not named because of this prompt."""
 def find_window(services: Services, upstream: str, model: str) -> int | None:
     """The window that an upstream has named for a model, in tokens of our count; None where it has not."""
     found = services.learned_windows.get((upstream, model))
-    if found is None or services.now() - found.seen_at > KEPT_S:
+    if found is None or services.now() - found.seen_at > WINDOW_TTL_S:
         return None
     return int(found.tokens / found.ratio)
 
@@ -469,10 +469,10 @@ def find_window(services: Services, upstream: str, model: str) -> int | None:
 async def load_windows(services: Services) -> None:
     """Read back the windows that were learned before. Without the store they are learned again."""
     try:
-        rows = await services.store.read_context_windows(services.now() - KEPT_S)
+        rows = await services.store.read_context_windows(services.now() - WINDOW_TTL_S)
     except StoreUnavailable:
         services.metrics.internal_errors_total.labels(where="learned_windows").inc()
-        log.warning("the context windows that upstreams have named cannot be read; they are learnt again")
+        log.warning("the context windows that upstreams have named cannot be read; they are learned again")
         return
     for row in rows:
         services.learned_windows[row.upstream, row.model] = LearnedWindow(row.tokens, row.seen_at)
@@ -485,17 +485,17 @@ def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
     if found is None:
         return False
     sent = max(1, turn.prompt.sent_tokens)
-    now, place = services.now(), (turn.upstream, turn.request.model)
+    now, key = services.now(), (turn.upstream, turn.request.model)
     if found.window_tokens is None:
-        known = find_window(services, *place)
+        known = find_window(services, *key)
         if known is None or known > sent:  # so many tokens are too many; the real limit is not reported
-            _remember(services.learned_windows, place, LearnedWindow(sent, now - KEPT_S + GUESS_KEPT_S))
+            _remember(services.learned_windows, key, LearnedWindow(sent, now - WINDOW_TTL_S + GUESSED_WINDOW_TTL_S))
         return True
     if found.window_tokens > MAX_RATIO * (sent + (turn.request.max_tokens or 0)):
         return False
-    before = services.learned_windows.get(place)
+    before = services.learned_windows.get(key)
     ratio = min(MAX_RATIO, max(1.0, (found.prompt_tokens or 0) / sent, before.ratio if before is not None else 1.0))
-    _remember(services.learned_windows, place, LearnedWindow(found.window_tokens, now, ratio))
+    _remember(services.learned_windows, key, LearnedWindow(found.window_tokens, now, ratio))
     if before is None or before.tokens != found.window_tokens:
         log.info(
             "upstream %s names a window of %d tokens for %r", turn.upstream, found.window_tokens, turn.request.model
@@ -507,9 +507,9 @@ def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
 
 
 def _remember(
-    limits: MutableMapping[tuple[str, str], LearnedWindow], place: tuple[str, str], window: LearnedWindow
+    windows: MutableMapping[tuple[str, str], LearnedWindow], key: tuple[str, str], window: LearnedWindow
 ) -> None:
-    limits.pop(place, None)
-    limits[place] = window
-    if len(limits) > MAX_WINDOWS:
-        del limits[next(iter(limits))]
+    windows.pop(key, None)
+    windows[key] = window
+    if len(windows) > MAX_WINDOWS:
+        del windows[next(iter(windows))]

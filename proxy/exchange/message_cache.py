@@ -32,7 +32,7 @@ WIRE_OVERHEAD = 400
 
 PREFIX_SHARE = 0.75
 """Share of the limit for the beginnings of large bodies, with the messages in them."""
-LARGEST = 1.25
+LARGE_PREFIX_FACTOR = 1.25
 """Limit on the one beginning that is kept beside the others, as a multiple of `max_bytes`. By default that is a body of
 8 MB, two million tokens. A body of 16 MB took 129 MB of memory for as long as the process lived."""
 SMALL = 8 * 1024
@@ -114,9 +114,10 @@ class BodyPrefixes:
 class MessageCache:
     """A bounded cache of messages by their raw bytes, and of bodies by how they begin; least recently used out first.
 
-    A body too large for the share of the beginnings has a place beside them, which holds the newest such body. Without
-    it a conversation of 7 MB is read anew with every request (100 ms and more), and with it among the others there
-    would be no room for them. A body over LARGEST is not kept.
+    A body too large for the share of the beginnings has a place of its own, which holds the newest such body. Without
+    this place a conversation of 7 MB is read again with every request (100 ms and more). Among the other beginnings it
+    would leave no room for them. A body over LARGE_PREFIX_FACTOR is not kept.
+
     A message of a large body stays as long as a beginning that contains it; a message of a small body stays by itself.
     Every message in the cache is found, even if the client rewrites its first message.
     """
@@ -131,15 +132,15 @@ class MessageCache:
         self._messages_size = 0
         self._max_shared = int(max_bytes * PREFIX_SHARE)
         self._prefixes = BodyPrefixes(self._max_shared)
-        self._max_beside = int(max_bytes * LARGEST)
-        self._beside = BodyPrefixes(0)
+        self._max_large_prefix = int(max_bytes * LARGE_PREFIX_FACTOR)
+        self._large_prefix = BodyPrefixes(0)
         # Large bodies are read in worker threads. Looking needs no lock, changing does, or the sizes drift.
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
         """Bytes of memory taken, estimated."""
-        return self._messages_size + self._prefixes.size + self._beside.size
+        return self._messages_size + self._prefixes.size + self._large_prefix.size
 
     def get_message(self, raw: bytes) -> Message:
         """Return the message in these bytes. Raises NotManaged as `read_message` does."""
@@ -166,9 +167,9 @@ class MessageCache:
 
     def get_request(self, body: bytes) -> tuple[Request, PrefixCache | None]:
         """Return the request in this body and, for a large body, its beginning as remembered. Raises NotManaged."""
-        return self.read_on(body, self.find_prefix(body))
+        return self.read_with_prefix(body, self.find_prefix(body))
 
-    def read_on(self, body: bytes, old: BodyPrefix[PrefixCache] | None) -> tuple[Request, PrefixCache | None]:
+    def read_with_prefix(self, body: bytes, old: BodyPrefix[PrefixCache] | None) -> tuple[Request, PrefixCache | None]:
         """The same, with the beginning that `find_prefix` has found."""
         limits = self.limits
         if len(body) < SMALL:
@@ -187,7 +188,7 @@ class MessageCache:
         self._replace(CHAT, old if request.known_messages else None, new)
         return request, prefix_cache
 
-    def read_wire_on(self, wire_format: str, body: bytes, old: BodyPrefix[W] | None, read: WireReader[W]) -> W:
+    def read_wire_with_prefix(self, wire_format: str, body: bytes, old: BodyPrefix[W] | None, read: WireReader[W]) -> W:
         """Return the request that `read` finds in this body of another wire format. Raises NotManaged."""
         request = read(body, self.limits, old.value if old is not None else None)
         if request.prefix_end >= SMALL_WIRE:
@@ -200,17 +201,17 @@ class MessageCache:
         with self._lock:
             if old is not None:
                 self._prefixes.drop(wire_format, old)
-                self._beside.drop(wire_format, old)
+                self._large_prefix.drop(wire_format, old)
             if new.size <= self._max_shared:
                 self._prefixes.add(wire_format, new)
-            elif new.size <= self._max_beside:
-                self._beside.add(wire_format, new)
+            elif new.size <= self._max_large_prefix:
+                self._large_prefix.add(wire_format, new)
 
     def find_prefix(self, body: bytes, wire_format: str = CHAT) -> BodyPrefix[Any] | None:
         """The part of the body that was read before, as its beginning; None if there is none, or it is short."""
         if len(body) < (SMALL_WIRE if wire_format else SMALL):
             return None
-        return self._prefixes.find(wire_format, body) or self._beside.find(wire_format, body)
+        return self._prefixes.find(wire_format, body) or self._large_prefix.find(wire_format, body)
 
 
 def _count_message_bytes(raw: bytes) -> int:

@@ -42,7 +42,7 @@ from proxy.exchange.holdout import CONTROL_POLICY, find_arm
 from proxy.exchange.lookups import inherit_state
 from proxy.exchange.plan_timer import PlanTimer
 from proxy.exchange.record_outcome import handle_lost_write, wait_until_stored
-from proxy.exchange.services import LARGE, Headers, Incoming, Services
+from proxy.exchange.services import LARGE_BODY_BYTES, Headers, Incoming, Services
 from proxy.exchange.turn import UNPLANNED, Enriched, Prompt, Turn
 from proxy.sessions import locate
 from proxy.sessions.branch import adopt_stored_edits, find_simulated_state
@@ -52,17 +52,17 @@ from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
 
-UNCOUNTED = 32 * 1024
-"""Characters not counted yet from which counting goes to a worker thread: 0.2 ms of most texts, 10 ms of the worst."""
-UNREAD = 384 * 1024
-"""Bytes of a prompt in which edits can be made, from which planning goes to a worker thread. They are the bytes that
-went out last time and the new ones. An old edit is only repeated, which takes a microsecond a message."""
-NEW = 64 * 1024
-"""Bytes that no plan has read yet, from which planning goes to a worker thread: dense text takes 0.2 ms a KB."""
-MANY = 1000
-"""New messages from which a body is read in a worker thread, however short they are."""
-NEW_MESSAGES = 200
-"""Messages that no plan has read yet, from which planning goes to a worker thread."""
+MAX_UNCOUNTED_CHARS = 32 * 1024
+"""Characters that are counted on the event loop, not in a thread: 0.2 ms of most texts, 10 ms of the worst."""
+MAX_PLANNED_BYTES = 384 * 1024
+"""Bytes in which edits can be made that are planned on the event loop. They are the bytes that went out last time and
+the new ones. An old edit is only repeated, which takes a microsecond a message."""
+MAX_NEW_BYTES = 64 * 1024
+"""Bytes that no plan has read yet that are read and planned on the event loop: dense text takes 0.2 ms a KB."""
+MAX_NEW_OBJECTS = 1000
+"""New objects or roles of a body that are read on the event loop, however short they are."""
+MAX_NEW_MESSAGES = 200
+"""Messages that no plan has read yet that are planned on the event loop."""
 
 
 async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn, Target]:
@@ -109,19 +109,19 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         named = next(iter(dialect.find_session_names(headers, wire)), None)
     token_counter = services.find_token_counter(model)
     await _count_tokens(services, token_counter, request, keys, tenant, named)
-    held = incoming.chain.history.session if incoming.chain is not None else ""
+    known_session = incoming.chain.history.session or None if incoming.chain is not None else None
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     policy = lookups.find_policy(services, headers, target, dialect)
     notes = lookups.expect_notes(services, policy, headers, is_named=bool(named))
-    asked = read_options(headers)
-    warnings = header_warnings.find_warnings(asked, services.policies) if asked else ()
+    options = read_options(headers)
+    warnings = header_warnings.find_warnings(options, services.policies) if options else ()
     if warnings:
         header_warnings.report(warnings, services.logged_warnings, services.metrics)
     turn = Turn(
         id=locate.make_id(),
         tenant=tenant,
         located=await locate.locate_request(
-            services.live_sessions, tenant, named, request, keys, retry=retry, known_session=held or None, notes=notes
+            services.live_sessions, tenant, named, request, keys, retry=retry, known_session=known_session, notes=notes
         ),
         request=request,
         keys=keys,
@@ -134,7 +134,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         prefix_cache=prefix_cache,
         log_fields=incoming.log_fields,
         warnings=warnings,
-        options=asked,
+        options=options,
         dialect=dialect,
         wire=wire,
         chain=incoming.chain,
@@ -162,7 +162,7 @@ async def _enrich(
 ) -> Turn:
     """Look up everything that the plan may use beside the request: decisions, state, search, hidden rounds, notes.
     cached: tokens that the provider's cache would hold without the proxy."""
-    decisions = await lookups.refresh(services, turn.located.branch.live_session, is_new=turn.located.is_new)
+    decisions = await lookups.refresh_decisions(services, turn.located.branch.live_session, is_new=turn.located.is_new)
     if decisions.removed:
         erase_resent(turn, decisions.removed)
     policy = lookups.choose_policy(services, turn.enriched.policy, decisions, headers.get("x-context-policy", ""))
@@ -216,11 +216,11 @@ async def read_wire(services: Services, dialect: Dialect, incoming: Incoming) ->
         read = partial(dialect.read_request, body, cache.limits, where)
     elif dialect.continues_earlier:
         old = cache.find_prefix(body, dialect.name)
-        read = partial(cache.read_wire_on, dialect.name, body, old, dialect.read_request)
+        read = partial(cache.read_wire_with_prefix, dialect.name, body, old, dialect.read_request)
         new -= len(old or ())
     else:
         read = partial(dialect.read_request, body, cache.limits)
-    return read() if new < NEW else await asyncio.get_running_loop().run_in_executor(services.workers, read)
+    return read() if new < MAX_NEW_BYTES else await asyncio.get_running_loop().run_in_executor(services.workers, read)
 
 
 def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Policy:
@@ -243,7 +243,7 @@ async def _read_request(
     old = services.message_cache.find_prefix(body)
 
     def read() -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
-        request, prefix_cache = services.message_cache.read_on(body, old)
+        request, prefix_cache = services.message_cache.read_with_prefix(body, old)
         if prefix_cache is None:
             return request, None, chain.compute_keys(tenant, request.messages)
         keys = chain.compute_keys(
@@ -254,7 +254,10 @@ async def _read_request(
 
     new = len(body) - len(old or ())
     # Each message has a bracket, and one character is counted in a third of the time of a word.
-    if new < NEW or (new < LARGE and (body.count(b"{", -new) < MANY or body.count(b'"role"', -new) < MANY)):
+    if new < MAX_NEW_BYTES or (
+        new < LARGE_BODY_BYTES
+        and (body.count(b"{", -new) < MAX_NEW_OBJECTS or body.count(b'"role"', -new) < MAX_NEW_OBJECTS)
+    ):
         return read()
     return await asyncio.get_running_loop().run_in_executor(services.workers, read)
 
@@ -278,7 +281,7 @@ async def _count_tokens(
         new = [n for n in new if not live_session.restore_token_count(keys[n], request.messages[n], token_counter)]
     uncounted = [request.messages[n] for n in new]
     if uncounted and (
-        id(token_counter) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > UNCOUNTED
+        id(token_counter) not in services.warm_counters or sum(len(m.raw) for m in uncounted) > MAX_UNCOUNTED_CHARS
     ):
         await asyncio.get_running_loop().run_in_executor(services.workers, token_counter.count_each, uncounted)
         services.warm_counters.add(id(token_counter))
@@ -452,17 +455,17 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
     state = branch.state
     # The provider caches nothing of a prompt that it refuses.
     branch.state = replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
-    again = await plan_request(services, turn)
-    if again.prompt.outgoing == turn.prompt.outgoing or again.is_as_it_came:
+    replanned = await plan_request(services, turn)
+    if replanned.prompt.outgoing == turn.prompt.outgoing or replanned.is_as_it_came:
         branch.state = state
         return None
     services.metrics.replans_total.labels(reason="too_long").inc()
     record_outcome.store_in_background(
         services, turn, [record_outcome.make_refused_row(services, turn, "the prompt was too long; planned once more")]
     )
-    again = again.with_values(id=locate.make_id())
-    forms = exchange_rows.add_request_rows(services.live_sessions, again, services.now())
-    return await _commit(services, again, forms)
+    replanned = replanned.with_values(id=locate.make_id())
+    forms = exchange_rows.add_request_rows(services.live_sessions, replanned, services.now())
+    return await _commit(services, replanned, forms)
 
 
 async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_preview: bool) -> Plan:
@@ -491,9 +494,10 @@ async def _plan_in_time(services: Services, plan: Callable[[], Plan], *, is_prev
 
 def _takes_long(turn: Turn) -> bool:
     """True if planning might hold the loop for longer than 20 ms."""
-    came, went = turn.located.branch.body_sizes
-    new = max(len(turn.request.body) - came, 0)
-    return went + new > UNREAD or new > NEW or len(turn.keys) - turn.located.known_until > NEW_MESSAGES
+    received, sent = turn.located.branch.body_sizes  # of the request before this one
+    new = max(len(turn.request.body) - received, 0)
+    new_messages = len(turn.keys) - turn.located.known_until
+    return sent + new > MAX_PLANNED_BYTES or new > MAX_NEW_BYTES or new_messages > MAX_NEW_MESSAGES
 
 
 def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:

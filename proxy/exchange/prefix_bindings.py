@@ -21,7 +21,7 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import bound_reasoning, exchange_rows, splice_rounds
 from proxy.exchange.bound_reasoning import hash_token
 from proxy.exchange.dialect import is_bound, is_bound_answer
-from proxy.exchange.services import LARGE, Services
+from proxy.exchange.services import LARGE_BODY_BYTES, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.store.base import Row
@@ -87,7 +87,7 @@ def _is_kept(turn: Turn) -> bool:
 
 async def _trace(services: Services, turn: Turn, body: bytes) -> BindingTrace:
     """The bindings in a body, read once for each; in a worker thread where that takes long."""
-    if turn.traces.get(id(body), (b"", None))[0] is body or len(body) < LARGE:
+    if turn.traces.get(id(body), (b"", None))[0] is body or len(body) < LARGE_BODY_BYTES:
         return trace_body(turn, body)
     return await asyncio.get_running_loop().run_in_executor(services.workers, trace_body, turn, body)
 

@@ -20,6 +20,7 @@ from proxy.context.render import render
 from proxy.dialects.completions.request import MessageReader, read_message, read_request, write_request
 from proxy.errors import StoreUnavailable
 from proxy.exchange.exchange_rows import MessageForms, SentTexts
+from proxy.exchange.services import LARGE_BODY_BYTES
 from proxy.sessions.hidden_rounds import (
     HiddenRound,
     SplicedRequest,
@@ -28,9 +29,6 @@ from proxy.sessions.hidden_rounds import (
     splice_hidden_rounds,
 )
 from proxy.store.base import ExchangeRecord, MessageRecord, Store
-
-LARGE = 256 * 1024
-"""Bytes of a body from which it is read in a worker thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ async def rebuild_request(
     body = await _rebuild_original(store, row, chain)
     request = (
         read_request(body, message_reader)
-        if len(body) < LARGE
+        if len(body) < LARGE_BODY_BYTES
         else await asyncio.to_thread(read_request, body, message_reader)
     )
     return request, _find_stored_keys(request, chain) or tuple(compute_keys(row.tenant, request.messages))

@@ -26,7 +26,6 @@ from proxy.exchange.cost import Meter
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
 from proxy.notes import reflection, state_block
-from proxy.notes import state_block as grammar
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import AssembledAnswer
@@ -49,8 +48,9 @@ def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
     """Headings of the blocks that are withheld from the client."""
     if turn.prompt.fallback == "upstream_reject":
         return ()
-    mine = (state_block.HEADING,) if turn.prompt.plan.asks_for_state and services.settings.state.withhold else ()
-    return (*mine, reflection.HEADING) if find_reflected_keys(turn) else mine
+    withholds_state = turn.prompt.plan.asks_for_state and services.settings.state.withhold
+    headings = (state_block.HEADING,) if withholds_state else ()
+    return (*headings, reflection.HEADING) if find_reflected_keys(turn) else headings
 
 
 def make_context_headers(turn: Turn) -> Headers:
@@ -84,11 +84,12 @@ def record_outcome(
     blocks: Sequence[str],
     status: ExchangeStatus,
     http_status: int,
-    **more: object,
+    *,
+    first_byte_ms: float | None = None,
+    note: str | None = None,
 ) -> list[Row]:
-    """Return the rows of an exchange's end; update memory and metrics. more: first_byte_ms, note, as in OutcomeRow."""
-    now = services.now()
-    branch = turn.located.branch
+    """Return the rows of an exchange's end; update memory and metrics. first_byte_ms, note: as in OutcomeRow."""
+    now, branch = services.now(), turn.located.branch
     rows: list[Row] = []
     usage = answer.usage if answer is not None else None
     answer_key = None
@@ -108,11 +109,10 @@ def record_outcome(
     first = turn.rounds.usage[0] if turn.rounds.usage else usage  # the prediction is for the first round's prompt
     if answer is not None and state_key is not None and complete:
         state = _read_state(services, turn, answer, state_key, blocks, rows, now)
-        cached = first.cached if first is not None else None
         answered = state is not None or (_asked_for_state(turn, answer) and answer.text.strip())
         branch.state = branch.state.after_answer(
             predicted=0 if turn.prompt.observed else turn.prompt.plan.predicted,
-            cached=cached,
+            cached=first.cached if first is not None else None,
             state=state,
             answered_tip=turn.tip_key if answered else None,
         )
@@ -123,7 +123,7 @@ def record_outcome(
         completion_tokens=usage.completion if usage is not None else None,
         cached_tokens=usage.cached if usage is not None else None,
         answer=answer_key, fallback=str(turn.prompt.fallback or "") or None,  # the store takes no member of an enum
-        first_byte_ms=_number(more.get("first_byte_ms")), ended_at=now, note=_make_note(turn, more, usage, answer),
+        first_byte_ms=first_byte_ms, ended_at=now, note=_make_note(turn, note, usage, answer),
         meter=cost.write_meter(meter) if meter is not None else None,
     )  # fmt: skip
     rows.append(row)
@@ -131,7 +131,7 @@ def record_outcome(
         rows.append(branch.record_position(turn.tip_key, answer_key, now))
     services.live_sessions.update_size(branch.live_session)
     try:
-        _count(services, turn, answer, meter)
+        _record_metrics(services, turn, answer, meter)
     except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         services.metrics.internal_errors_total.labels(where="counting").inc()
         log.exception("an exchange could not be counted")
@@ -148,25 +148,19 @@ def _describe_rounds(turn: Turn, usage: Usage | None) -> str | None:
     return f"{len(turn.rounds.usage) + 1} rounds, {prompt} prompt tokens in all, {cached} of them cached"
 
 
-def _make_note(
-    turn: Turn, more: Mapping[str, object], usage: Usage | None, answer: AssembledAnswer | None
-) -> str | None:
+def _make_note(turn: Turn, end: str | None, usage: Usage | None, answer: AssembledAnswer | None) -> str | None:
     """The note of the exchange: its end, the parts that upstream left out, and the reason for a prompt over its
-    budget."""
+    budget. end: how the exchange ended, if that needs a note."""
     over = [note.text for note in turn.prompt.plan.notes if note.kind in ("over_level", "inserts_left_out")]
     if turn.prompt.over_budget:
         over.insert(0, f"{turn.prompt.over_budget} tokens over the budget of {turn.prompt.plan.limit}")
-    own_note, dropped, cleared = more.get("note"), None, None
+    dropped, cleared = None, None
     if turn.prompt.left_out or (answer is not None and answer.dropped_reasoning):
         dropped = bound_reasoning.describe_dropped(turn, answer)
     if answer is not None and answer.cleared_results is not None:
         cleared = ask_provider.describe_cleared(answer.cleared_results)
-    found = [str(own_note) if own_note else _describe_rounds(turn, usage), dropped, cleared, *over]
+    found = [end or _describe_rounds(turn, usage), dropped, cleared, *over]
     return "; ".join(one for one in found if one) or None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _store_answers(
@@ -222,7 +216,7 @@ def _read_state(
     gives none: half a block would replace a whole one."""
     if not blocks or not _asked_for_state(turn, answer):
         return None
-    text = grammar.shorten_body(blocks[-1], services.settings.state.max_chars)
+    text = state_block.shorten_body(blocks[-1], services.settings.state.max_chars)
     branch = turn.located.branch
     rows.append(StateRow(turn.tenant, branch.session, branch.name, answer_key, text, now))
     return answer_key, text
@@ -270,7 +264,7 @@ def _make_meter(services: Services, turn: Turn, usage: Usage | None, status: Exc
     return meter
 
 
-def _count(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
+def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | None, meter: Meter | None) -> None:
     if (trace := CURRENT.get()) is not None and meter is not None:
         outputs = meter.outputs or [meter.completion]
         usages = [(prompt, cached, made) for (prompt, cached), made in zip(meter.rounds, outputs, strict=False)]

@@ -36,6 +36,7 @@ from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
+from proxy.stream.nonstreaming import may_call
 from proxy.stream.tool_call_filter import HiddenCall
 from proxy.tools.run_tool import is_error_result, make_error_result, run_tool_call
 from proxy.tools.tool_context import ToolContext
@@ -82,7 +83,7 @@ class ToolLoop:
         self._call_counts: Counter[tuple[str, str]] = Counter()
         self._round_count = 0
         self._deadline: float | None = None
-        self._without_tools = False  # the request that was sent last has none of our tools
+        self._without_tools = False  # the request that was sent last offers no tool of the proxy
         self._sends_original = False  # the request that was sent last has nothing of the proxy
 
     async def run_stream(
@@ -133,7 +134,7 @@ class ToolLoop:
         """Run the rounds of answers that come in one body each, and return the body for the client. None where the
         original request has to be sent. strip_blocks: takes out of a body the blocks that the client must not see."""
         dialect = self.turn.dialect
-        if not dialect.may_call(body, self.tool_names):
+        if not may_call(body, self.tool_names):
             return body
         bodies = [body]
         found = dialect.read_round(body, self.tool_names)
@@ -166,13 +167,13 @@ class ToolLoop:
         if offers.read_tool_choice(self.turn.request) == "required":
             self._without_tools = True  # the model has to call a tool: one of the proxy may satisfy that once
         tools = self.turn.request.tools
-        bare = self._without_tools and not self.turn.is_bound  # reasoning is bound to the tools as well
-        if bare and tools is not None:
+        drops_tools = self._without_tools and not self.turn.is_bound  # reasoning is bound to the tools as well
+        if drops_tools and tools is not None:
             body = json_spans.set_member(body, "tools", tools)
         self._sent_body = body
         if self.turn.wire is not None:
             try:
-                body = self.turn.write_wire(self._hidden_messages, with_tools=not bare)
+                body = self.turn.write_wire(self._hidden_messages, with_tools=not drops_tools)
             except ValueError as problem:
                 raise UpstreamBroken(f"a hidden round cannot be written: {problem}") from problem
         body = bound_reasoning.leave_out_refused(self.turn, body)
@@ -202,8 +203,8 @@ class ToolLoop:
             await asyncio.wait([written], timeout=self._services.settings.limits.commit_wait_ms / 1000)
 
     def _find_limit(self, calls: Sequence[HiddenCall]) -> str:
-        """Return the reason why calls are not run any more, "" while they are. Then our tools are left out of the next
-        request."""
+        """Return the reason why calls are not run any more, "" while they are. If there is one, the next request offers
+        no tool of the proxy."""
         limits, now = self._services.settings.tools, asyncio.get_running_loop().time()
         self._round_count += 1
         if self._deadline is None:
@@ -230,8 +231,8 @@ class ToolLoop:
             return make_error_result(LIMIT_RESULTS["time"])
 
     def _make_context(self) -> ToolContext:
-        parts, turn = self._services, self.turn
-        header = parts.settings.memos.project_header.lower().encode()
+        services, turn = self._services, self.turn
+        header = services.settings.memos.project_header.lower().encode()
         named = [value for name, value in self._incoming.headers if header and name.lower() == header]
         return ToolContext(
             tenant=turn.tenant,
@@ -239,14 +240,14 @@ class ToolLoop:
             branch=turn.located.branch.name,
             explicit=turn.located.explicit,
             project=named[0].decode("latin-1").strip() if named else "",
-            store=parts.store,
-            settings=parts.settings,
-            metrics=parts.metrics,
-            now=parts.now,
-            sandbox=parts.sandbox,
+            store=services.store,
+            settings=services.settings,
+            metrics=services.metrics,
+            now=services.now,
+            sandbox=services.sandbox,
             prompt=turn.enriched.spliced.request.messages,
             prompt_keys=turn.enriched.spliced.keys,
-            on_memo_saved=lambda memo, merged: record_outcome.publish_memo_saved(parts, turn, memo, merged=merged),
+            on_memo_saved=lambda memo, merged: record_outcome.publish_memo_saved(services, turn, memo, merged=merged),
             offered_tools=self.tool_names,
         )
 
@@ -274,10 +275,11 @@ class ToolLoop:
         if ours and not calls:
             return  # they were cut off: a call without its result is refused by every strict upstream
         self.turn = prefix_bindings.record_round(self.turn, self._sent_bytes, message)
-        bare = self._without_tools and not self.turn.is_bound
+        drops_tools = self._without_tools and not self.turn.is_bound
         results = await self._make_results(calls) if calls else ()
         ids = tuple(call.id for call in theirs) if calls else ()
-        hidden = HiddenRound(b"", b"", (*self._hidden_messages, message), tuple(results), ids, without_tools=bare)
+        messages = (*self._hidden_messages, message)
+        hidden = HiddenRound(b"", b"", messages, tuple(results), ids, without_tools=drops_tools)
         self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, hidden=hidden))
 
     def _add_usage(self, usage: Usage | None) -> None:
@@ -308,7 +310,7 @@ class ToolLoop:
         self.turn = turn.with_values(rounds=replace(turn.rounds, hidden=None, bindings={}))
 
     async def send_original(self) -> Reply:
-        """Return the answer to the client's own bytes, whatever it is: to what of them the upstream takes. Raises
+        """Send the client's own request, as repaired for this upstream. Return its answer, whatever its status. Raises
         UpstreamError."""
         came = self._incoming
         return await self._services.client.send(
@@ -409,10 +411,10 @@ class _KeepaliveWriter:
 @asynccontextmanager
 async def keep_alive(out: ResponseWriter, *, has_comments: bool = True) -> AsyncIterator[ResponseWriter]:
     """Wrap the client's stream: while it is silent, comments are sent, or blank lines to clients that fail at them."""
-    stamped = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")
-    task = asyncio.create_task(stamped.send_keepalives())
+    writer = _KeepaliveWriter(out, b": keepalive\n\n" if has_comments else b"\n")
+    task = asyncio.create_task(writer.send_keepalives())
     try:
-        yield stamped
+        yield writer
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError, ClientGone):

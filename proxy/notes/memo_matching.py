@@ -175,8 +175,7 @@ def _words(text: str) -> list[str]:
 
 
 def render_memos(memos: Sequence[Memo]) -> str:
-    """The memos as a prompt shows them, "" if there are none. Each line between START and END is a JSON object that
-    `parse_memos` reads back."""
+    """The memos as a prompt shows them, "" if there are none. Each line between START and END is a JSON object."""
     return "\n".join([START, *map(render_memo, memos), END]) if memos else ""
 
 
@@ -206,13 +205,3 @@ _UNSAFE = re.compile(
 
 def _escape(char: str) -> str:
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else json.dumps(char)[1:-1]
-
-
-def parse_memos(text: str) -> list[dict[str, object]]:
-    """The objects of a rendered block. Raises ValueError if the text is no such block."""
-    lines = text.split("\n")
-    if not text:
-        return []
-    if lines[0] != START or lines[-1] != END:
-        raise ValueError("not a block of memos")
-    return [msgspec.json.decode(line, type=dict[str, object]) for line in lines[1:-1]]

@@ -121,11 +121,6 @@ def find_heading(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
     return None
 
 
-def is_heading(line: str) -> bool:
-    """True if a whole line is the heading of a STATE block."""
-    return find_heading(line) is not None
-
-
 def may_be_heading(head: str, headings: tuple[str, ...] = HEADINGS) -> bool:
     """True if a line that begins with `head` can still become one of the headings."""
     if len(head) > MAX_HEADING_CHARS or head.lstrip(" ")[:1] not in ("", *_STARTS):

@@ -13,8 +13,8 @@ from proxy.chat.group import Group, split_groups
 from proxy.chat.message import Request
 from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import NotFound
-from proxy.exchange.rebuild_prompt import LARGE, rebuild_request
-from proxy.exchange.services import Services
+from proxy.exchange.rebuild_prompt import rebuild_request
+from proxy.exchange.services import LARGE_BODY_BYTES, Services
 from proxy.sessions.branch import Branch, LiveSession, Node, StoredDecisions, read_decisions
 from proxy.store.base import ExchangeRecord, SessionRecord
 
@@ -101,7 +101,7 @@ async def find_last_exchange(services: Services, record: SessionRecord, branch: 
 
 async def parse_request(services: Services, body: bytes) -> Request:
     """Read a request; messages that were read before are found again."""
-    if len(body) < LARGE:
+    if len(body) < LARGE_BODY_BYTES:
         return read_request(body, services.message_cache.get_message)
     return await asyncio.to_thread(read_request, body, services.message_cache.get_message)
 

@@ -131,7 +131,7 @@ async def add_note(services: Services, tenant: str, session: str, text: str) -> 
         raise Conflict(f"there are {MAX_NOTES} notes already", hint="Withdraw one.")
     row = NoteRow(tenant, session, WHOLE_SESSION, make_id()[-8:], "note", text, services.now())
     await services.store.put([row])
-    await lookups.reload(services, tenant, session)
+    await lookups.reload_decisions(services, tenant, session)
     record_outcome.publish_decision(services, tenant, session, "note", note=row.note)
     return NoteDetails(row.note, row.kind, row.text, row.created_at)
 
@@ -155,7 +155,7 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
     left = msgspec.structs.replace(settings, withdrawn=[*settings.withdrawn, note][-MAX_WITHDRAWN:])
     blank = msgspec.structs.replace(known, text="")
     await services.store.put([blank, lookups.make_settings_row(tenant, session, left)])
-    await lookups.reload(services, tenant, session)
+    await lookups.reload_decisions(services, tenant, session)
     record_outcome.publish_decision(services, tenant, session, "withdraw", note=note)
     return WithdrawnNote(note)
 

@@ -114,7 +114,7 @@ async def _store_settings(
     services: Services, tenant: str, session: str, known: SessionSettings, made: SessionSettings
 ) -> SessionSettings:
     await services.store.put([lookups.make_settings_row(tenant, session, made)])
-    await lookups.reload(services, tenant, session)
+    await lookups.reload_decisions(services, tenant, session)
     before, after = msgspec.structs.asdict(known), msgspec.structs.asdict(made)
     changes = {name: value for name, value in after.items() if value != before[name]}
     record_outcome.publish_decision(services, tenant, session, "settings", settings=changes)

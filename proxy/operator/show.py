@@ -20,11 +20,10 @@ from proxy.context.plan import Edit
 from proxy.context.policy import Policy
 from proxy.context.render import render_message
 from proxy.errors import NotFound
-from proxy.exchange import iteration_records, lookups, rebuild_prompt
+from proxy.exchange import lookups, rebuild_prompt
 from proxy.exchange.exchange_rows import SentTexts
 from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
-from proxy.notes.reflection import IterationReport
 from proxy.operator import find_session
 from proxy.operator.find_session import SelectedBranch, find_branch
 from proxy.operator.preview import Preview, preview_prompt
@@ -212,44 +211,17 @@ async def read_group(
     found = next((one for one in here.groups if one.id == group), None)
     if found is None:
         raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
-    return await _read_messages_between(services, here, found.start, found.end)
-
-
-async def read_message(
-    services: Services, tenant: str, session: str, name: str, *, branch: str | None = None
-) -> PromptMessage:
-    """Return a message in full. Raises NotFound."""
-    here = await find_branch(services, tenant, session, branch)
-    index = here.find_index(name)
-    if index is None:
-        raise NotFound(f"this branch has no message {name!r}", hint="List its groups.")
-    return (await _read_messages_between(services, here, index, index + 1))[0]
-
-
-async def list_iterations(
-    services: Services, tenant: str, session: str, *, branch: str | None = None
-) -> list[IterationReport]:
-    """Return the records of a branch's iterations, oldest first."""
-    record = await find_session.read_session(services, tenant, session)
-    exchange = await find_session.find_last_exchange(services, record, branch)
-    return await iteration_records.read_iterations(services.store, (tenant, session, exchange.branch))
-
-
-async def _read_messages_between(
-    services: Services, selected: SelectedBranch, start: int, end: int
-) -> list[PromptMessage]:
-    seen = await preview_prompt(services, selected)
-    since = await _edit_rows(services, selected)
-    edits = {} if seen.turn.prompt.observed else seen.edits
+    seen = await preview_prompt(services, here)
+    since = await _edit_rows(services, here)
     return await _messages(
-        selected.request,
-        selected.keys,
-        edits,
+        here.request,
+        here.keys,
+        {} if seen.turn.prompt.observed else seen.edits,
         seen.turn.token_counter,
-        selected.operator_decisions,
+        here.operator_decisions,
         since,
         seen.turn.enriched.policy,
-        range(start, end),
+        range(found.start, found.end),
     )
 
 

@@ -181,14 +181,9 @@ def _name(fields: dict[str, msgspec.Raw], number: int) -> str:
         return f"line {number}"
 
 
-def count_conversations(paths: Iterable[Path]) -> int:
-    """Return the number of conversations. All files are read, so that an error in any of them is reported now:
-    ConfigError."""
-    return sum(1 for path in paths for _ in read_conversations(path))
-
-
 def count_requests(paths: Iterable[Path]) -> int:
-    """Return the number of requests that are played: the answers. All files are read: ConfigError, as above."""
+    """Return the number of requests that are played: the answers. All files are read, so that an error in
+    any of them is reported now: ConfigError."""
     return sum(
         read_message(raw).role == "assistant"
         for path in paths

@@ -148,7 +148,7 @@ async def locate_request(
     request names, which counts where the client names no session. notes: the notes that its prompt will get.
     """
     messages, nodes = request.messages, request.find_chained_indices()
-    names = _Names(named_session, known_session, notes or ExpectedNotes())
+    names = _SessionNames(named_session, known_session, notes or ExpectedNotes())
     live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, nodes)
     if live_session is not None and branch is None and (at >= 0 or await live_sessions.is_gone(live_session)):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
@@ -159,26 +159,30 @@ async def locate_request(
     if live_session is None:
         live_session = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
         if named_session is None:
-            live_session.stored_decisions = (
-                StoredDecisions()
-            )  # nobody can have decided anything for a name that is not known yet
-        made = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
-        return Located(made, "main", -1, named_session is not None, system)
+            # Nobody can have decided anything for a name that is not known yet.
+            live_session.stored_decisions = StoredDecisions()
+        new_branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
+        return Located(new_branch, "main", -1, named_session is not None, system)
     if branch is None:
-        like, short = chain.digest_undated_system(messages), len(nodes) <= MAX_MESSAGES
+        undated_system, short = chain.digest_undated_system(messages), len(nodes) <= MAX_MESSAGES
         others = await read_branch_traits(live_sessions.store, live_session) if short else []
-        kind, ends = classify_branch(like, others, short=short, tools=bool(request.tool_names))
-        made = _make_branch(live_sessions, live_session, kind, like)
-        made.may_become_side_call = ends
-        return Located(made, "side" if kind == "side" else "main", -1, named_session is not None, system)
+        kind, ends = classify_branch(undated_system, others, short=short, tools=bool(request.tool_names))
+        new_branch = _make_branch(live_sessions, live_session, kind, undated_system)
+        new_branch.may_become_side_call = ends
+        return Located(new_branch, "side" if kind == "side" else "main", -1, named_session is not None, system)
     if branch.read_back and not branch.failed and branch.tip_key == keys[at] != branch.answer_key:
         status = await live_sessions.store.read_last_status(*branch.id, keys[at])
         branch.failed, branch.read_back = status not in ("complete", "deferred", "open", ""), False
     relation = _find_relation(branch, messages, keys, nodes, at, retry)
     if relation in ("fork", "twin"):
-        like = chain.digest_undated_system(messages)
+        undated_system = chain.digest_undated_system(messages)
         branch = _fork_branch(
-            live_sessions, branch, "fork" if relation == "fork" else "twin", like, keys[: at + 1], len(messages)
+            live_sessions,
+            branch,
+            "fork" if relation == "fork" else "twin",
+            undated_system,
+            keys[: at + 1],
+            len(messages),
         )
     return Located(branch, relation, at, named_session is not None, system)
 
@@ -191,7 +195,7 @@ class ExpectedNotes(NamedTuple):
     memos: int = 0
 
 
-class _Names(NamedTuple):
+class _SessionNames(NamedTuple):
     """The session that a client names, or else the one of the response that its request names; None for neither.
     notes: the notes that will be read with it."""
 
@@ -203,21 +207,21 @@ class _Names(NamedTuple):
 async def _find_deepest(
     live_sessions: LiveSessions,
     tenant: str,
-    names: _Names,
+    names: _SessionNames,
     messages: Sequence[Message],
     keys: Sequence[bytes],
     nodes: Sequence[int],
 ) -> tuple[LiveSession | None, int, Branch | None]:
-    """(the session, the index of the deepest message that it holds, the branch that brought that message). The index is
-    -1 and the branch None for new ones."""
+    """(the session, the index of the deepest message that it holds, the branch that stored it first). For a new session
+    or branch the index is -1 and the branch None."""
     live_session, at = await _find_session(live_sessions, tenant, names, messages, keys, nodes)
     if live_session is None:
         return None, -1, None
-    asked = live_session.partial and _has_answer_after(messages, nodes, at)
-    if asked:  # the store may know an answer that is not in memory
+    reads_store = live_session.partial and _has_answer_after(messages, nodes, at)
+    if reads_store:  # the store may know an answer that is not in memory
         at = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, nodes)
     branch = await live_sessions.refresh_branch(live_session, live_session.nodes[keys[at]].branch) if at >= 0 else None
-    if live_session.partial and not asked and not _is_continued(branch, messages, keys, nodes, at):
+    if live_session.partial and not reads_store and not _is_continued(branch, messages, keys, nodes, at):
         deeper = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, nodes)
         if deeper != at:
             at = deeper
@@ -290,7 +294,7 @@ async def find_session_and_branch(
     """(session, branch) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
     passes through."""
     nodes = [n for n, m in enumerate(messages) if not m.is_system]
-    live_session, at = await _find_session(live_sessions, tenant, _Names(named_session), messages, keys, nodes)
+    live_session, at = await _find_session(live_sessions, tenant, _SessionNames(named_session), messages, keys, nodes)
     if live_session is None:
         return None
     return live_session.session, live_session.nodes[keys[at]].branch if at >= 0 else None
@@ -299,7 +303,7 @@ async def find_session_and_branch(
 async def _find_session(
     live_sessions: LiveSessions,
     tenant: str,
-    names: _Names,
+    names: _SessionNames,
     messages: Sequence[Message],
     keys: Sequence[bytes],
     nodes: Sequence[int],
@@ -414,9 +418,9 @@ def _is_continued(
 def _find_relation(
     branch: Branch, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int, retry: bool
 ) -> Relation:
-    """Return the relation of the request to the branch that brought its deepest known message."""
+    """Return the relation of the request to the branch that stored its deepest known message first."""
     here = keys[at]
-    if here == branch.answer_key or branch.tip_key is None:  # no head: the process was killed while it stored the first
+    if here == branch.answer_key or branch.tip_key is None:  # no tip: the process was killed while it stored the first
         return "continuation"
     new = nodes[bisect_right(nodes, at) :]
     if here != branch.tip_key:

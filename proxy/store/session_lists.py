@@ -1,4 +1,4 @@
-"""Lists for people: sessions by their last activity, and the groups of a branch. Every list is paged by a cursor, so
+"""Lists for people: sessions by their last activity, and filters of messages. Every list is paged by a cursor, so
 that no read grows with the store.
 
 The number of messages in a session's line is read from the end of an index, not counted.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import DecodeError, Struct
 from msgspec.json import decode
@@ -39,20 +39,6 @@ class SessionItem(Struct, frozen=True, gc=False):
     def cursor(self) -> SessionCursor:
         """The cursor of the next page."""
         return (self.last_at, self.tenant, self.session)
-
-
-class GroupItem(Struct, frozen=True, gc=False):
-    """A group: the messages of a branch's line that are only removed or kept together."""
-
-    group: str
-    position: int
-    """Position of the group's first message in the branch."""
-    seq: int
-    """`seq` of the group's first message in the session."""
-    messages: int
-    tokens: int
-    roles: dict[str, int]
-    """Number of messages by role."""
 
 
 class MessageFilter(Struct, frozen=True, gc=False):
@@ -130,24 +116,6 @@ WHERE m.tenant = $1 AND m.session = $2 AND m.seq <= 50 AND m.role = 'user' ORDER
 SESSION_TENANTS = "SELECT DISTINCT tenant FROM sessions WHERE session = $1 ORDER BY tenant LIMIT $2"
 """Used only by callers that see every tenant."""
 
-GROUPS = """
-WITH RECURSIVE line (key, parent, position, seq, group_id, role, tokens, depth) AS (
-    SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, 0
-    FROM branches t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
-        AND m.key = coalesce(t.answer, t.tip)
-    WHERE t.tenant = $1 AND t.session = $2 AND t.branch = $3
-    UNION ALL
-    SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, line.depth + 1
-    FROM line JOIN messages m ON /* each */ (m.tenant = $4 AND m.session = $5 AND m.key = line.parent)
-    WHERE m.key <> line.key AND line.depth < 100000
-), page (group_id) AS (
-    SELECT group_id FROM line GROUP BY group_id HAVING min(position) > $6 ORDER BY min(position) LIMIT $7
-)
-SELECT l.group_id, l.role, min(l.position), min(l.seq), count(*), sum(l.tokens)
-FROM line l JOIN page ON page.group_id = l.group_id
-GROUP BY l.group_id, l.role ORDER BY min(l.position), l.role"""
-"""Groups of one line of the chain: forks also show the messages that they share with their parents."""
-
 _BEHIND_ALL = (1e300, "", "")
 
 
@@ -187,19 +155,12 @@ class SessionListStore(Protocol):
         """The tenants that have a session of this name, in order."""
         ...
 
-    async def read_groups(
-        self, tenant: str, session: str, branch: str, after: int = -1, limit: int = 100
-    ) -> list[GroupItem]:
-        """The groups of a branch's whole line, in the order of the line. The line includes the messages shared with the
-        branch that this one forked from. `after`: the `position` of the last group seen."""
-        ...
-
 
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 """The same mapping as `lower` of both databases, which leave other letters unchanged."""
 
 
-def _like(text: str) -> str:
+def _make_like_pattern(text: str) -> str:
     for special in "!%_":
         text = text.replace(special, "!" + special)
     return f"%{text.translate(_LOWER)}%"
@@ -211,15 +172,15 @@ def contains_text(body: bytes, text: str) -> bool:
         value = decode(body)
     except (DecodeError, RecursionError):
         return text.casefold() in body.decode("utf-8", "replace").casefold()
-    return _within(value, text.casefold())
+    return _contains(value, text.casefold())
 
 
-def _within(value: object, text: str) -> bool:
+def _contains(value: object, text: str) -> bool:
     if isinstance(value, str):
         return text in value.casefold()
     if isinstance(value, dict):
-        return any(_within(one, text) for one in value.values())
-    return isinstance(value, list) and any(_within(one, text) for one in value)
+        return any(_contains(one, text) for one in value.values())
+    return isinstance(value, list) and any(_contains(one, text) for one in value)
 
 
 class SessionListReads(RowReader):
@@ -240,7 +201,7 @@ class SessionListReads(RowReader):
         place = after or _BEHIND_ALL
         args = (
             *(passes.since, asked, asked, passes.policy, passes.policy, passes.text),
-            *(_like(passes.text), limit),
+            *(_make_like_pattern(passes.text), limit),
         )
         if tenant is None:
             rows = await self._fetch(ALL_SESSIONS, (*place, *args))
@@ -253,24 +214,3 @@ class SessionListReads(RowReader):
 
     async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
         return [row[0] for row in await self._fetch(SESSION_TENANTS, (session, limit))]
-
-    async def read_groups(
-        self, tenant: str, session: str, branch: str, after: int = -1, limit: int = 100
-    ) -> list[GroupItem]:
-        place = (tenant, session)
-        rows = await self._fetch(GROUPS, (*place, branch, *place, after, limit))
-        parts: dict[str, list[Sequence[Any]]] = {}
-        for row in rows:
-            parts.setdefault(row[0], []).append(row)
-        made = [
-            GroupItem(
-                group,
-                min(row[2] for row in found),
-                min(row[3] for row in found),
-                sum(row[4] for row in found),
-                int(sum(row[5] for row in found)),
-                {row[1]: row[4] for row in found},
-            )
-            for group, found in parts.items()
-        ]
-        return sorted(made, key=lambda item: item.position)

@@ -52,7 +52,7 @@ _MOST_GAPS = 4096
 """Exchanges whose losses are recorded one by one; further losses are added up without a name."""
 
 ROW_OVERHEAD = 256
-"""Bytes that a row counts in the spool in addition to its bodies: keys, labels, and the objects themselves."""
+"""Bytes that a row counts in the queue in addition to its bodies: keys, labels, and the objects themselves."""
 
 
 _BODY_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
@@ -68,7 +68,7 @@ _BODY_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
 
 
 def count_bytes(rows: Sequence[Row]) -> int:
-    """Bytes that the rows occupy in the spool."""
+    """Bytes that the rows occupy in the queue."""
     total = ROW_OVERHEAD * len(rows)
     for row in rows:
         size = _BODY_SIZES.get(type(row))
@@ -122,13 +122,13 @@ class LongWrite:
         self.waiting_items: list[WriteItem] = []
         self._sessions = item.collect_sessions()
         self._at = 0
-        self._under_way = 0
-        self._share = 1
+        self._unsettled_pieces = 0
+        self._growth = 1
         self._alone = False
 
     def enqueue_if_blocked(self, item: WriteItem) -> bool:
-        """True if an item has to wait; the item is then queued behind the long put. There is one lane, so other long
-        items wait too."""
+        """True if an item has to wait; the item is then queued behind the long put. One long put is in progress at a
+        time, so other long items wait too."""
         sessions = item.collect_sessions()
         if not item.is_long and self._sessions.isdisjoint(sessions):
             self._alone = False
@@ -141,26 +141,26 @@ class LongWrite:
         """The next piece, None if all are handed on."""
         if self._at == len(self.item.rows):
             return None
-        self._share = self._share * PIECE_GROWTH if self._alone else 1
+        self._growth = self._growth * PIECE_GROWTH if self._alone else 1
         self._alone = True
-        end = self._end(self._at)
+        end = self._find_piece_end(self._at)
         rows = self.item.rows[self._at : end]
         self._at = end
-        self._under_way += 1
+        self._unsettled_pieces += 1
         return WriteItem(rows, self.item.future, count_bytes(rows), self.item)
 
-    def _end(self, begin: int) -> int:
+    def _find_piece_end(self, begin: int) -> int:
         rows, size = self.item.rows, 0
         for n in range(begin, len(rows)):
             more = count_bytes((rows[n],))
-            full = n - begin >= PIECE_ROWS * self._share or size + more > PIECE_BYTES * self._share
+            full = n - begin >= PIECE_ROWS * self._growth or size + more > PIECE_BYTES * self._growth
             if n > begin and full and isinstance(rows[n], PIECE_START_TYPES):
                 return n
             size += more
         return len(rows)
 
     def take_rest(self) -> list[WriteItem]:
-        """The remaining pieces and the items queued behind them. The lane is empty afterwards."""
+        """The remaining pieces and the items queued behind them. Nothing is queued behind it afterwards."""
         found = []
         while (piece := self.next_piece()) is not None:
             found.append(piece)
@@ -171,10 +171,10 @@ class LongWrite:
     def settle_piece(self, error: Exception | None) -> bool:
         """Record that a piece is on disk, or can never be. Return True if the long put is thereby complete or
         failed."""
-        self._under_way -= 1
+        self._unsettled_pieces -= 1
         if error is not None:
             self._at = len(self.item.rows)
-        return error is not None or (self._at == len(self.item.rows) and not self._under_way)
+        return error is not None or (self._at == len(self.item.rows) and not self._unsettled_pieces)
 
 
 class WriteQueue:
@@ -195,11 +195,11 @@ class WriteQueue:
         self._due_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._open = True
-        self._lane: LongWrite | None = None
+        self._long_write: LongWrite | None = None
 
     @property
     def closed(self) -> bool:
-        """True if the spool takes no more rows."""
+        """True if the queue takes no more rows."""
         return not self._open
 
     def take_unrecorded_gaps(self) -> tuple[GapRow, ...]:
@@ -227,7 +227,7 @@ class WriteQueue:
             if waited or self._held_bytes > _HOLD_BYTES:
                 self.flush_deferred()
             elif self._timer is None:
-                self._timer = loop.call_later(HOLD_S, self._due, loop)
+                self._timer = loop.call_later(HOLD_S, self._flush_if_due, loop)
         return future
 
     def put_barrier(self) -> asyncio.Future[None]:
@@ -239,7 +239,7 @@ class WriteQueue:
             future.set_result(None)
             return future
         self.item_count += 1
-        self._give([WriteItem((), future, 0)])
+        self._send_to_writer([WriteItem((), future, 0)])
         return future
 
     def record_loss(self, gap: GapRow) -> None:
@@ -267,27 +267,27 @@ class WriteQueue:
         """Hand items to the writer. A long item starts with its first piece; items that must come after it wait."""
         ready: list[WriteItem | None] = []
         for item in items:
-            if self._lane is not None and self._lane.enqueue_if_blocked(item):
+            if self._long_write is not None and self._long_write.enqueue_if_blocked(item):
                 continue
             if item.is_long:
-                self._lane = LongWrite(item)
-                ready.append(self._lane.next_piece())
+                self._long_write = LongWrite(item)
+                ready.append(self._long_write.next_piece())
             else:
                 ready.append(item)
-        self._give([item for item in ready if item is not None])
+        self._send_to_writer([item for item in ready if item is not None])
 
-    def _give(self, items: list[WriteItem]) -> None:
+    def _send_to_writer(self, items: list[WriteItem]) -> None:
         if items:
             self.inbox.put(items)
             self._wake()
 
-    def _due(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _flush_if_due(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hand on the held rows if they are due. The timer is not reset with every item, so it checks the due time of
         the rows that are held now."""
         self._timer = None
         left = self._due_at - loop.time()
         if self._held and left > 0:
-            self._timer = loop.call_later(left, self._due, loop)
+            self._timer = loop.call_later(left, self._flush_if_due, loop)
         else:
             self.flush_deferred()
 
@@ -296,8 +296,8 @@ class WriteQueue:
         for item in items:
             if item.whole is None:
                 self._settle(item, error)
-            elif self._lane is not None and self._lane.item is item.whole:
-                self._go_on(self._lane, error)
+            elif self._long_write is not None and self._long_write.item is item.whole:
+                self._continue_long_write(self._long_write, error)
         if error is None and self._gaps and self._open:
             self._write_gaps()
 
@@ -316,16 +316,16 @@ class WriteQueue:
             item.future.set_exception(unavailable)
             item.future.exception()  # its reader may have stopped waiting
 
-    def _go_on(self, lane: LongWrite, error: Exception | None) -> None:
+    def _continue_long_write(self, long_write: LongWrite, error: Exception | None) -> None:
         """Continue after a piece of a long item is settled: with the next piece, or with the items that waited behind
         the long item."""
-        if not lane.settle_piece(error):
-            more = lane.next_piece()
-            self._give([more] if more is not None else [])
+        if not long_write.settle_piece(error):
+            more = long_write.next_piece()
+            self._send_to_writer([more] if more is not None else [])
             return
-        self._lane = None
-        self._settle(lane.item, error)
-        self._hand_on(lane.waiting_items)
+        self._long_write = None
+        self._settle(long_write.item, error)
+        self._hand_on(long_write.waiting_items)
 
     def _lose(self, item: WriteItem, reason: str, error: StoreUnavailable) -> None:
         self.dropped += 1
@@ -360,8 +360,8 @@ class WriteQueue:
             if self._gaps:
                 self._write_gaps()
             self.flush_deferred()
-            if self._lane is not None:
-                self._give(self._lane.take_rest())
+            if self._long_write is not None:
+                self._send_to_writer(self._long_write.take_rest())
             self._open = False
             if self._timer is not None:
                 self._timer.cancel()

@@ -75,12 +75,7 @@ class _GrowingMessage:
 
 
 class AssembledAnswer:
-    """One answer of an upstream.
-
-    finish: the finish reason of each choice. id, model, usage, error: as upstream reports them, None where it does not.
-    done: `[DONE]` was seen, or the body was a whole one. capped: the answer was larger than the capture limit, so
-    `message` and `text` are incomplete. unparsed: the number of events or bodies that held no chunk.
-    """
+    """One answer of an upstream. id, model, usage, error: as upstream reports them, None where it does not."""
 
     __slots__ = (
         "_room",
@@ -99,13 +94,17 @@ class AssembledAnswer:
 
     def __init__(self, limit: int = CAPTURE_LIMIT) -> None:
         self.finish_reasons: dict[int, str] = {}
+        """The finish reason of each choice."""
         self.usage: Usage | None = None
         self.id: str | None = None
         self.model: str | None = None
         self.error: str | None = None
         self.is_done = False
+        """`[DONE]` was seen, or the body was a whole one."""
         self.is_capped = False
+        """The answer was larger than the capture limit, so its message and its text are incomplete."""
         self.unparsed = 0
+        """The number of events or bodies that held no chunk."""
         self.dropped_reasoning: tuple[str, ...] = ()
         self.cleared_results: ClearedResults | None = None
         self._turns: dict[int, _GrowingMessage] = {}
@@ -244,7 +243,7 @@ class AssembledAnswer:
         except RecursionError:
             return None  # a single field nested to the reader's own limit: no client could send that back
 
-    def _build_choice(self, index: int = 0) -> dict[str, Any]:
+    def _read_raw_message(self, index: int = 0) -> dict[str, Any]:
         turn = self._turns.get(index)
         message = None if turn is None or turn.raw is None else _read_any(turn.raw)
         return message if isinstance(message, dict) else {}
@@ -256,7 +255,7 @@ class AssembledAnswer:
         if turn is None:
             return ""
         content = (
-            self._build_choice().get("content")
+            self._read_raw_message().get("content")
             if turn.raw is not None
             else build_json_value(turn.fields.get("content"))
         )
@@ -272,7 +271,7 @@ class AssembledAnswer:
         if turn is None:
             return ()
         if turn.raw is not None:
-            message = self._build_choice()
+            message = self._read_raw_message()
             found, old = message.get("tool_calls"), message.get("function_call")
         else:
             found, old = _finished(turn.rows), build_json_value(turn.fields.get("function_call"))

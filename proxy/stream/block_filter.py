@@ -28,11 +28,7 @@ _REST = 3  # it needs no further reading
 
 
 class BlockFilter:
-    """Take the pieces of a text and return the text that the client may see.
-
-    headings: of the blocks. blocks: the bodies of the STATE blocks withheld, in their order. others: the bodies of all
-    other blocks.
-    """
+    """Take the pieces of a text and return the text that the client may see. headings: of the blocks to withhold."""
 
     __slots__ = (
         "_before", "_body", "_fence", "_gap", "_head", "_headings", "_held", "_inside", "_judged", "_line", "_mark",
@@ -41,7 +37,9 @@ class BlockFilter:
 
     def __init__(self, headings: tuple[str, ...] = state_block.HEADINGS) -> None:
         self.blocks: list[str] = []
+        """The bodies of the STATE blocks withheld, in their order."""
         self.other_blocks: list[str] = []
+        """The bodies of the blocks withheld under all other headings."""
         self._headings = headings
         self._inside = ""  # the heading of the block that the text may be in
         self._before: list[str] = []  # a STATE block that has ended, and blocks behind it, until they are judged
@@ -323,12 +321,6 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 _BODY = msgspec.json.Decoder(_Body)
-
-
-def remove_state_blocks(body: bytes) -> tuple[bytes, list[str]]:
-    """Return (a non-streaming body without its STATE blocks, those of its first choice): see `remove_blocks`."""
-    visible, blocks = remove_blocks(body)
-    return visible, [block.body for block in blocks]
 
 
 def remove_blocks(

@@ -31,12 +31,7 @@ _CALLS = b"tool_calls"
 
 
 class EventRewriter:
-    """The events of one round.
-
-    answer: what the client gets, over all rounds. round: the answer of upstream in this round, calls of hidden tools
-    included; None if nothing is hidden and no round went before. goes_on, hidden_calls: see `proxy.stream.relay`, known
-    at the end. filters: by choice, the filter that keeps the blocks out of its text.
-    """
+    """The events of one round. answer: what the client gets, over all rounds."""
 
     __slots__ = (
         "_before", "_calls", "_drop_usage", "_earlier", "_finish", "_greeted", "_head", "_headings", "_hidden",
@@ -58,16 +53,21 @@ class EventRewriter:
     ) -> None:
         self.answer = answer
         self.round_answer = AssembledAnswer(limit) if hidden_tools or previous else None
+        """The answer of upstream in this round with its hidden calls; None if nothing is hidden, and no round went
+        before."""
         self.goes_on = False
+        """True if the round has ended with hidden calls alone: see `proxy.stream.relay`."""
         self.hidden_calls: list[HiddenCall] = []
+        """The hidden calls of the round, known at its end."""
         self.block_filters: dict[int, BlockFilter] = {}
+        """By choice, the filter that keeps the blocks out of its text."""
         self._withhold = withhold_blocks
         self._headings = headings
         self._drop_usage = drop_usage
         self._hidden = hidden_tools
         self._limit = limit
         self._late: dict[int, SseEvent] = dict(previous._late) if previous else {}
-        # By choice: the event whose text was held back last.
+        """By choice, the event whose text was held back last."""
         self._hold = hold_text and self.round_answer is not None
         self._said: dict[int, list[str]] = {}  # text of this round that waits, with `hold_text`
         self._earlier: dict[int, list[str]] = (

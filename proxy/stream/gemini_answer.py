@@ -12,12 +12,11 @@ from typing import Any
 from proxy.chat.message import Call
 from proxy.dialects import spans
 from proxy.dialects.completions.request import read_message
-from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
+from proxy.dialects.completions.stream import describe_error, read_json, repair_surrogates, write_json
 from proxy.dialects.gemini.contents import convert_answer
 from proxy.dialects.gemini.stream import (
     RUNNABLE_REASONS,
     list_parts,
-    read_error_text,
     read_finish_reason,
     read_reason,
     read_response,
@@ -86,7 +85,7 @@ class GeminiAnswer(AssembledAnswer):
         ]
         self.id, self.model = self.id or names[0], self.model or names[1]
         if "error" in response:
-            self.error = read_error_text(response["error"])
+            self.error = describe_error(response["error"])
         self.set_usage(response.get("usageMetadata"))
 
     def set_usage(self, usage: Any) -> None:

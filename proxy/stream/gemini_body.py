@@ -14,10 +14,8 @@ from proxy.notes import state_block
 from proxy.stream.assemble import CAPTURE_LIMIT
 from proxy.stream.gemini_answer import GeminiAnswer, split_body
 from proxy.stream.gemini_relay import GeminiRelay
-from proxy.stream.nonstreaming import RoundContent, may_call
+from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.sse import SseEvent
-
-__all__ = ["join_rounds", "may_call", "read_answer", "read_round", "remove_blocks"]
 
 _HEAD, _END = b"data: ", b"\n\n"
 

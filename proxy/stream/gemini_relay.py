@@ -127,12 +127,12 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
             return b""
         out: list[bytes] = []
         for event in self._parser.flush():
-            self.is_unfinished = self._straight
+            self.is_unfinished = self._is_unedited
             data = _read_unfinished(event)
             if data is not None:
                 whole = b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
-                self.take_event(SseEvent(event.raw if self._straight else whole, data), out)
-            elif self._straight:
+                self.take_event(SseEvent(event.raw if self._is_unedited else whole, data), out)
+            elif self._is_unedited:
                 out += [*(self._render(one) for one in self._last), event.raw]
                 self._last = []
         self.end_round(out)
@@ -145,7 +145,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
             self._pass_unread(event, out)
             return
         piece = _Piece(event, found, self._spent)
-        if not self._straight:
+        if not self._is_unedited:
             self._edit(piece, out)
         if self._last and not piece.reason and not list_parts(found):
             self._last.append(piece)  # usage behind the end
@@ -247,7 +247,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
     def _render(self, piece: _Piece, *, is_end: bool = False) -> bytes:
         """The bytes of a piece, which is then part of the answer."""
         event, data, response = piece.event, piece.event.data or b"", piece.response
-        if self._straight:
+        if self._is_unedited:
             self.answer.add(response)
             return event.raw
         for part in piece.parts:

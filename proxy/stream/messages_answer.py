@@ -13,7 +13,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.message import Call
 from proxy.dialects.base import read_dropped_reasoning
-from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
+from proxy.dialects.completions.stream import describe_error, read_json, repair_surrogates, write_json
 from proxy.dialects.messages.blocks import convert_answer
 from proxy.dialects.messages.context_management import FIELD, read_cleared
 from proxy.dialects.messages.stream import (
@@ -21,7 +21,6 @@ from proxy.dialects.messages.stream import (
     BlockBuilder,
     MessagesEvent,
     merge_usage,
-    read_error_text,
     read_event,
     read_finish_reason,
 )
@@ -59,7 +58,7 @@ class MessagesAnswer(AssembledAnswer):
             answer.unparsed = 1
             return answer
         if value.get("type") == "error":
-            answer.error = read_error_text(value.get("error"))
+            answer.error = describe_error(value.get("error"))
             return answer
         content = value.get("content")
         if not isinstance(content, list):
@@ -96,7 +95,7 @@ class MessagesAnswer(AssembledAnswer):
         elif event.type == "message_stop":
             self.is_done = True
         elif event.type == "error":
-            self.error = read_error_text(event.error)
+            self.error = describe_error(event.error)
 
     def add_head(self, message: Mapping[str, Any]) -> None:
         """Add the fields that the beginning of the answer reports. Of several rounds the first one's id and model

@@ -8,18 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.completions.stream import read_json, write_json
+from proxy.dialects.completions.stream import read_any_json, write_json
 from proxy.dialects.messages.stream import CUT_REASONS, RUNNABLE_REASONS, choose_stop_reason, sum_rounds
 from proxy.notes import state_block
 from proxy.stream.messages_answer import MessagesAnswer, read_call
-from proxy.stream.nonstreaming import RoundContent, may_call
+from proxy.stream.nonstreaming import RoundContent
 from proxy.stream.tool_call_filter import HiddenCall
-
-__all__ = ["join_rounds", "may_call", "read_answer", "read_round", "remove_blocks"]
 
 
 def read_answer(body: bytes) -> MessagesAnswer:
@@ -37,7 +33,7 @@ def remove_blocks(
     lower = body.lower()
     if not any(heading.lstrip("# ").lower().encode() in lower for heading in headings):
         return body, []
-    value = _read(body)
+    value = read_any_json(body)
     blocks: list[state_block.NoteBlock] = []
     texts: dict[int, str] = {}
     content = _list_blocks(value)
@@ -78,7 +74,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     rounds, input tokens the last round's. A last body that cannot be read is returned as it is.
     """
     last = bodies[-1]
-    values = [_read(one) for one in bodies]
+    values = [read_any_json(one) for one in bodies]
     value = values[-1]
     if not isinstance(value, dict) or not isinstance(value.get("content"), list):
         return last
@@ -107,13 +103,6 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
         if isinstance(first.get(name), str):
             body = _set(body, name, first[name], value.get(name))
     return body
-
-
-def _read(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return read_json(body)
 
 
 def _list_blocks(value: Any) -> list[dict[str, Any]]:
@@ -151,7 +140,7 @@ def _with_content(
         return body[: span[0]] + spans.rewrite_array(body, span, elements, items) + body[span[1] :]
     except (ValueError, KeyError):  # only Python's own reader accepts this body
         blocks = [{**value["content"][n], "text": texts[n]} if n in texts else value["content"][n] for n in kept]
-        return write_json({**value, "content": [*(_read(raw) for raw in before), *blocks]})
+        return write_json({**value, "content": [*(read_any_json(raw) for raw in before), *blocks]})
 
 
 def _set(body: bytes, name: str, new: Any, old: Any) -> bytes:
@@ -161,4 +150,4 @@ def _set(body: bytes, name: str, new: Any, old: Any) -> bytes:
     try:
         return json_spans.set_member(body, name, write_json(new))
     except ValueError:
-        return write_json({**_read(body), name: new})
+        return write_json({**read_any_json(body), name: new})

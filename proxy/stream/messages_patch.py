@@ -11,7 +11,13 @@ from typing import Any
 from proxy.chat import json_spans
 from proxy.dialects.completions.stream import read_json, write_json
 
-_SUMMED = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation", "output_tokens")
+_SUMMED_USAGE = (
+    "input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "cache_creation",
+    "output_tokens",
+)
 """Usage that the last event of an answer of several rounds reports, whatever upstream's last event reports."""
 
 
@@ -32,13 +38,13 @@ def patch_tail(data: bytes, stop_reason: str | None, usage: Mapping[str, Any] | 
     if usage is not None:
         value = read_json(data)
         reported = value.get("usage") if isinstance(value, dict) else None
-        names = [*(reported if isinstance(reported, dict) else ()), *_SUMMED]
+        names = [*(reported if isinstance(reported, dict) else ()), *_SUMMED_USAGE]
         made = {name: usage[name] for name in dict.fromkeys(names) if name in usage}
         data = _set(data, ("usage",), write_json(made))
     return data
 
 
-def remove_told(data: bytes, member: str) -> bytes:
+def remove_hidden_member(data: bytes, member: str) -> bytes:
     """Return the object without a member that answers a request of the proxy's; "": as it is."""
     if not member or json_spans.find_member(data, member) is None:
         return data

@@ -23,7 +23,7 @@ from proxy.dialects.messages.stream import (
 from proxy.notes import state_block
 from proxy.stream.block_filter import BlockFilter
 from proxy.stream.messages_answer import MessagesAnswer, read_call
-from proxy.stream.messages_patch import patch_index, patch_tail, patch_text, remove_told
+from proxy.stream.messages_patch import patch_index, patch_tail, patch_text, remove_hidden_member
 from proxy.stream.round_relay import RoundRelay
 from proxy.stream.sse import EVENT_LIMIT, SseEvent, replace_data
 from proxy.stream.tool_call_filter import HiddenCall
@@ -137,7 +137,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
     def feed(self, data: bytes) -> bytes:
         """Take bytes of upstream. Return the bytes that may go to the client now."""
         if self.has_ended:
-            if self._straight:
+            if self._is_unedited:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
             return b""
         out: list[bytes] = []
@@ -145,10 +145,10 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._take(event, out)
         self._note_overflow()
         pending = self._parser.pending
-        if self._straight and self._tail:
+        if self._is_unedited and self._tail:
             if self.answer.is_done:  # closed: nothing behind the end is read
                 self.terminal += bytes(pending)
-        elif self._straight and pending.startswith(_PASSING):
+        elif self._is_unedited and pending.startswith(_PASSING):
             out.append(bytes(pending[self._given :]))
             self._given = len(pending)
         return b"".join(out)
@@ -159,7 +159,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             return b""
         out: list[bytes] = []
         for event in self._parser.flush():
-            if self._straight:
+            if self._is_unedited:
                 self._take(event, out)
                 self.is_unfinished = not self._tail
             elif event.data is not None:  # half an event without data may hold a hidden call
@@ -183,7 +183,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         raw = event.raw[self._given :] if self._given else event.raw
         self._given = 0
         if self.has_ended:
-            if self._straight:
+            if self._is_unedited:
                 self.terminal += raw
             return
         found = None if event.data is None else read_event(event.data)
@@ -196,7 +196,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self.answer.is_done = not self.goes_on
         elif found.type == "message_delta":
             self._take_tail(event, found)
-        elif self._straight:
+        elif self._is_unedited:
             if self._tail and found.type.startswith("content_block"):  # it goes on behind what looked like its end
                 out += [one.raw for one in self._tail]
                 self._tail = []
@@ -384,6 +384,6 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             if found is not None and found.type == "message_delta":
                 is_other = (found.delta or {}).get("stop_reason") != reason
                 data = patch_tail(data, reason if is_changed and is_other else None, usage if self._spent else None)
-                data = remove_told(data, self._hidden_member)
+                data = remove_hidden_member(data, self._hidden_member)
             pieces.append(event.raw if data is event.data or event.data is None else replace_data(event, data))
         self.terminal = b"".join(pieces)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.dialects.completions.stream import read_json, write_json
+from proxy.dialects.completions.stream import read_any_json, write_json
 from proxy.dialects.usage import Usage
 from proxy.stream import assemble, patch
 from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
@@ -63,7 +63,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     rounds, prompt tokens the last round's. A last body that cannot be read is returned as it is.
     """
     last = bodies[-1]
-    value = _read(last)
+    value = read_any_json(last)
     choices = value.get("choices") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(choices, list):
         return last
@@ -78,7 +78,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     spent: dict[str, Any] = {}
     before: list[dict[str, Any]] = []
     for one in bodies[:-1]:
-        earlier = _read(one)
+        earlier = read_any_json(one)
         earlier = earlier if isinstance(earlier, dict) else {}
         spent = patch.sum_spent_usage(earlier.get("usage"), spent)
         before += _messages(earlier)[:1]
@@ -124,7 +124,7 @@ def _messages(value: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
     """Return the body with the fields of earlier messages before the fields of its own message."""
-    value = _read(body)
+    value = read_any_json(body)
     own = _messages(value)[:1] if isinstance(value, dict) else []
     if not own:
         return body
@@ -196,14 +196,7 @@ def _with_ids(message: bytes, ids: dict[int, str]) -> bytes:
             calls[place] = json_spans.set_member(calls[place], "id", write_json(new))
         return json_spans.set_member(message, "tool_calls", b"[" + b",".join(calls) + b"]")
     except ValueError:
-        value = _read(message)
+        value = read_any_json(message)
         for place, new in ids.items():
             value["tool_calls"][place]["id"] = new
         return write_json(value)
-
-
-def _read(raw: bytes) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (ValueError, RecursionError):
-        return read_json(raw)

@@ -43,7 +43,7 @@ class Relay:
     """
 
     __slots__ = (
-        "_after", "_cutting", "_edits", "_given", "_kept", "_limit", "_parser", "_straightly", "answer",
+        "_cutting", "_edits", "_given", "_is_unedited", "_kept", "_limit", "_parser", "_previous", "answer",
         "has_ended", "is_unfinished", "terminal",
     )  # fmt: skip
 
@@ -62,10 +62,10 @@ class Relay:
         self.terminal = b""
         self.is_unfinished = False
         self._limit = limit
-        self._after = previous
+        self._previous = previous
         self.has_ended = False
         """True once the end of the round has come: nothing of the answer follows it."""
-        self._straightly = not (withhold_state or drop_usage or hidden_tools or previous)
+        self._is_unedited = not (withhold_state or drop_usage or hidden_tools or previous)
         self._parser = SseParser(limit, drops_mark=previous is not None)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
@@ -85,14 +85,14 @@ class Relay:
     def blocks(self) -> list[str]:
         """The bodies of the STATE blocks withheld from the first choice, in their order, over all rounds."""
         held = self._edits.block_filters.get(0)
-        before = self._after.blocks if self._after else []
+        before = self._previous.blocks if self._previous else []
         return before + (held.blocks if held else [])
 
     @property
     def other_blocks(self) -> list[str]:
         """The bodies of the withheld blocks under all other headings, in the same way."""
         held = self._edits.block_filters.get(0)
-        before = self._after.other_blocks if self._after else []
+        before = self._previous.other_blocks if self._previous else []
         return before + (held.other_blocks if held else [])
 
     @property
@@ -133,7 +133,7 @@ class Relay:
         before = len(self._parser.pending)
         events = self._parser.feed(data)
         self._note_overflow()
-        if self._straightly:
+        if self._is_unedited:
             return self._relay_unchanged(data, events)
         out: list[bytes] = []
         changed = before > 0
@@ -161,7 +161,7 @@ class Relay:
             return b""
         self.has_ended = True
         rest = self._parser.flush()
-        if self._straightly:
+        if self._is_unedited:
             out = self._end_unchanged(rest)
         elif self._edits.round_answer is None:
             out = self._end_edited(rest)

@@ -124,11 +124,6 @@ def shift_note(note: Any, text: str, headings: tuple[str, ...]) -> Any:
     return {**note, **moved}
 
 
-def may_call(body: bytes, hidden_tools: frozenset[str]) -> bool:
-    """True if a body can hold a call of these tools. The search is over bytes: False is certain."""
-    return b"\\u" in body or any(name.encode() in body for name in hidden_tools)
-
-
 def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
     """The content of one body, and the calls of these tools in it."""
     answer = read_answer(body)

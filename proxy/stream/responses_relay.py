@@ -101,11 +101,6 @@ class ResponsesRelay:
         return self._rewriter.goes_on
 
     @property
-    def round_response_id(self) -> str | None:
-        """The id that upstream gave this round. The client knows only that of the first."""
-        return self._rewriter.round_answer.id
-
-    @property
     def round_usage(self) -> Usage | None:
         """The usage of this round alone."""
         return self._rewriter.round_usage

@@ -57,8 +57,8 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
     """
 
     __slots__ = (
-        "_earlier", "_filters", "_hidden", "_hold", "_parser", "_previous", "_queue", "_round", "_shown",
-        "_shown_before", "_straight", "_withheld", "answer", "goes_on", "has_ended", "hidden_calls", "is_unfinished",
+        "_earlier", "_filters", "_hidden", "_hold", "_is_unedited", "_parser", "_previous", "_queue", "_round",
+        "_shown", "_shown_before", "_withheld", "answer", "goes_on", "has_ended", "hidden_calls", "is_unfinished",
         "terminal",
     )  # fmt: skip
 
@@ -82,8 +82,8 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
         """True if the round has ended with hidden calls alone: nothing of its end was sent."""
         self.hidden_calls: list[HiddenCall] = []
         """The hidden calls of this round, when it has ended; none if it did not end well."""
-        self._straight = not (withhold_state or hidden_tools or previous or edits)
-        self._round = None if self._straight else make_answer(limit)
+        self._is_unedited = not (withhold_state or hidden_tools or previous or edits)
+        self._round = None if self._is_unedited else make_answer(limit)
         self._previous = previous
         self._hidden = hidden_tools
         self._withheld = headings if withhold_state else ()

@@ -78,11 +78,7 @@ class SortedFragments(msgspec.Struct):
 
 
 class ToolCallFilter:
-    """The tool calls of one choice in one round.
-
-    names: of the hidden tools. first: the index of the client's next call. ours, shown: the number of hidden calls and
-    of client calls so far. capped: there was too much to read, and some calls went neither to the client nor to a tool.
-    """
+    """The tool calls of one choice in one round. first_index: the index of the client's next call."""
 
     __slots__ = (
         "_by_index", "_ended", "_first", "_ids", "_names", "_next", "_room", "_rows", "_seed", "_top", "capped",
@@ -91,8 +87,11 @@ class ToolCallFilter:
 
     def __init__(self, hidden_tools: frozenset[str], first_index: int, limit: int, seed: str) -> None:
         self.hidden_count = 0
+        """The number of hidden calls so far."""
         self.shown_count = 0
+        """The number of the client's calls so far."""
         self.capped = False
+        """There was too much to read, and some calls went neither to the client nor to a tool."""
         self._names = hidden_tools
         self._first = first_index
         self._top = first_index - 1

@@ -253,17 +253,17 @@ class TargetTransport(httpx2.AsyncBaseTransport):
 class _CountedBody(httpx2.AsyncByteStream):
     """A body that decrements the count of open answers when it is closed."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, line: TargetTransport) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, transport: TargetTransport) -> None:
         self._stream = stream
-        self._line: TargetTransport | None = line
+        self._transport: TargetTransport | None = transport
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._stream.__aiter__()
 
     async def aclose(self) -> None:
-        if self._line is not None:
-            self._line.open_responses -= 1
-            self._line = None
+        if self._transport is not None:
+            self._transport.open_responses -= 1
+            self._transport = None
         await self._stream.aclose()
 
 
@@ -314,13 +314,13 @@ class UpstreamClient:
         self._times["connect"] = self._times["pool"] = min(times.connect_s, times.idle_s, times.total_s)
         self._connections = settings.pool.connections
         self.targets = tuple(read_targets(settings) if targets is None else targets)
-        self._lines = {target.name: TargetTransport(target, settings, metrics) for target in self.targets}
+        self._transports = {target.name: TargetTransport(target, settings, metrics) for target in self.targets}
         self.telemetry: Telemetry | None = None
         """The tracer; None where telemetry is off."""
 
     def replace_transport(self, name: str, transport: httpx2.AsyncBaseTransport) -> None:
         """Send the requests of a target by another transport from now on: for a recording that is played."""
-        self._lines[name].transport = transport
+        self._transports[name].transport = transport
 
     def select_target(self, model: str | None) -> Target:
         """Return the first target with a pattern for this model; the first of all if there is none, or no model."""
@@ -353,7 +353,7 @@ class UpstreamClient:
             traced = None
         request = self.build_request(target, method, path, query, headers, body, identity=identity)
         try:
-            response = await self._lines[target.name].handle_async_request(request)
+            response = await self._transports[target.name].handle_async_request(request)
         except BaseException as error:
             if traced is not None:
                 traced.record_end(classify_error(error) if isinstance(error, httpx2.TransportError) else "cancelled")
@@ -364,7 +364,6 @@ class UpstreamClient:
         if traced is not None:
             traced.record_answer(response.status_code)
             response.stream = _TracedBody(response.stream, traced)
-            return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
         return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
 
     def build_request(
@@ -384,12 +383,12 @@ class UpstreamClient:
         `path` as received, percent-encoded. A body of unknown length is sent with the client's Content-Length if there
         is one, else in chunks.
         """
-        line = self._lines[target.name]
+        transport = self._transports[target.name]
         came = headers if isinstance(headers, list) else list(headers)
         length = _length(method, came, body)
         head = build_request_headers(
             came,
-            host=line.address.host_header,
+            host=transport.address.host_header,
             key=target.key,
             key_header=GOOGLE_KEY if GOOGLE_PATH.search(path) else AUTHORIZATION,
             length=length,
@@ -400,21 +399,21 @@ class UpstreamClient:
         stream = httpx2.ByteStream(body or b"") if body is None or isinstance(body, bytes) else _StreamedBody(body)
         return httpx2.Request(
             method,
-            line.url,
+            transport.url,
             headers=head,
             stream=stream,
-            extensions={"target": line.address.request_target(path, query), "timeout": self._times},
+            extensions={"target": transport.address.request_target(path, query), "timeout": self._times},
         )
 
     def create_http_client(self, target: Target) -> httpx2.AsyncClient:
         """Return a client for one question of the proxy, over the target's transport. Its requests are those of
         `build_request`. The client is not closed, because that would close the transport. Its cookies end with it."""
-        return httpx2.AsyncClient(transport=self._lines[target.name], trust_env=False)
+        return httpx2.AsyncClient(transport=self._transports[target.name], trust_env=False)
 
     async def close(self) -> None:
         """Close every connection, including those in use."""
-        for line in self._lines.values():
-            await line.transport.aclose()
+        for target_transport in self._transports.values():
+            await target_transport.transport.aclose()
 
     def _convert_error(self, name: str, error: httpx2.TransportError) -> ProxyError:
         """Return the proxy's error for a failed request."""

@@ -17,7 +17,7 @@ from proxy.dialects.messages.request import read_messages_request
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
 from proxy.upstream.script import Json, ScriptedCall, ScriptedTurn
 
-MIN_PIECE: Final = 12
+PIECE_CHARS: Final = 12
 """Characters of arguments in one event."""
 
 
@@ -110,7 +110,7 @@ def _dump(value: Any) -> bytes:
 
 
 def _cut_pieces(text: str) -> list[str]:
-    return [text[at : at + MIN_PIECE] for at in range(0, len(text), MIN_PIECE)]
+    return [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)]
 
 
 # Anthropic's Messages.

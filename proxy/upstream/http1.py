@@ -304,7 +304,7 @@ class ResponseStream(httpx2.AsyncByteStream):
         self._method = method
         self._idle = idle
         self._deadline = deadline
-        self._over = release
+        self._release = release
         self._timer = self._loop.call_at(min(deadline, self._loop.time() + idle), self._ring)
         self._since = 0.0
         """Loop time at which the current wait began. A client that reads slowly is not silence of the upstream."""
@@ -560,4 +560,4 @@ class ResponseStream(httpx2.AsyncByteStream):
         transport = self._protocol.transport
         sent = transport is not None and not self._sending and not transport.get_write_buffer_size()
         self._protocol.set_parser(None, None)
-        self._over(self, connection, clean=over and sent and self._keeps)
+        self._release(self, connection, clean=over and sent and self._keeps)

@@ -398,8 +398,8 @@ def _naming_path(send: Send, shown: str) -> Send:
 
     def send_named(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            told = (UNMANAGED_HEADER, shown.encode("ascii", "replace"))
-            message = {**message, "headers": [*message["headers"], told]}
+            header = (UNMANAGED_HEADER, shown.encode("ascii", "replace"))
+            message = {**message, "headers": [*message["headers"], header]}
         return send(message)
 
     return send_named

@@ -63,9 +63,13 @@ async def serve_chat(
     share: the part of the body budget that this request holds. dialect: the name of its wire format."""
     incoming = await read_incoming(scope, receive, services, path, session, share, dialect)
     answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s))
-    place = path.partition("?")[0]
-    handle = handle_count if place.endswith(COUNT_PATHS) else handle_chat
-    handle = handle_compaction if place.endswith(COMPACTION_PATHS) else handle
+    route = path.partition("?")[0]
+    if route.endswith(COMPACTION_PATHS):
+        handle = handle_compaction
+    elif route.endswith(COUNT_PATHS):
+        handle = handle_count
+    else:
+        handle = handle_chat
     await run_while_connected(scope, receive, handle(services, incoming, answer))
 
 
@@ -79,7 +83,7 @@ async def read_incoming(
     dialect: str,
 ) -> Incoming:
     """Return the request with its whole body, decompressed. The arguments are those of `serve_chat`."""
-    caller: Caller = scope[CALLER_KEY]  # set by the gate; without it the request fails
+    caller: Caller = scope[CALLER_KEY]  # set by `web.auth`; without it the request fails
     limit = services.settings.limits.body_mb << 20
     body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
     incoming = Incoming(

@@ -224,7 +224,7 @@ class BodyShare:
 
 
 class ConnectionLimit:
-    """Counts of connections that have brought a request, by the address that they came from.
+    """Counts of connections that have sent a request, by the address that they came from.
 
     There are `most` places in all, and `share` of them for one address once nearly all are taken. While there is room,
     no connection is refused. One client therefore cannot keep all others out. Probes have a few reserved places: an
@@ -252,7 +252,7 @@ class ConnectionLimit:
         return self.taken < self._most + PROBE_PLACES
 
     def add(self, address: str) -> None:
-        """Count one more connection that has brought a request."""
+        """Count one more connection that has sent a request."""
         self.taken += 1
         self._by_address[address] += 1
 
@@ -272,7 +272,7 @@ class EvictableConnection(Protocol):
 
 
 class HalfOpenConnections:
-    """Half-open connections, by address: connections that have not brought the head of a first or next request.
+    """Half-open connections, by address: connections that have not sent the head of a first or next request.
 
     One address may hold `most` of them. If an address exceeds that, or the server exceeds its total, the oldest
     connection is closed. A normal client sends its head at once, so the connection that has been silent for longest has
@@ -291,7 +291,7 @@ class HalfOpenConnections:
         return self._count
 
     def add(self, address: str, connection: EvictableConnection, now: float) -> None:
-        """Add a connection that has brought no head yet. The address's oldest ones are closed if it has too many."""
+        """Add a connection that has sent no head yet. The address's oldest ones are closed if it has too many."""
         held = self._by_address.setdefault(address, {})
         if connection not in held:
             held[connection] = now
@@ -303,7 +303,7 @@ class HalfOpenConnections:
             self._close(address, oldest)
 
     def remove(self, address: str, connection: EvictableConnection) -> None:
-        """Remove a connection that has brought a head, or is closed. It may be called again."""
+        """Remove a connection that has sent a head, or is closed. It may be called again."""
         held = self._by_address.get(address)
         if held is not None and held.pop(connection, None) is not None:
             self._count -= 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from proxy.chat.message import Message
+from proxy.context.analysis.lexicon import LoopSettings
+from proxy.context.analysis.loops import Loop, LoopDetector
 from tests.context.research import ask, step
 from tests.conversations import Json, assistant, result, user
 
@@ -134,3 +137,14 @@ PLANTED: dict[str, Callable[[random.Random], list[Json]]] = {
     for one in (theme_loop, same_call_still, cycle, same_call, same_error, same_text, repeated_planning, no_progress)
 }
 """Each kind of `loops.LOOP_KINDS` by its name."""
+
+
+def find_loops_by_request(messages: tuple[Message, ...], settings: LoopSettings) -> Iterator[tuple[int, list[Loop]]]:
+    """(n, the loops before the answer messages[n]) for each request of a recorded history, in one pass. The last pair
+    is for the request that has no answer yet."""
+    detector, is_result = LoopDetector(settings), [message.is_result for message in messages]
+    for n, message in enumerate(messages):
+        if message.role == "assistant":
+            yield n, detector.list_loops()
+        detector.read_message(messages, is_result, n)
+    yield len(messages), detector.list_loops()

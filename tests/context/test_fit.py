@@ -195,4 +195,4 @@ def test_a_stopped_branch_is_fitted_where_it_would_not_fit_its_window() -> None:
 
 @pytest.mark.parametrize(("over", "level"), [(10, 95), (60, 73), (100, 60), (170, 42), (1_000, 30)])
 def test_the_largest_come_down_to_one_size(over: int, level: int) -> None:
-    assert fit._level([100, 80, 100, 60], over, 30) == level
+    assert fit._find_common_size([100, 80, 100, 60], over, 30) == level

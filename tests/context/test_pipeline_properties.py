@@ -60,11 +60,11 @@ def assert_valid_and_pairs_kept(turn: Turn, story: Story) -> None:
     out = sent(turn)
     assert unpaired(out) == []
     mine = {m.form: m for m in turn.request.messages}
-    outs = [validate.OutgoingMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
+    outs = [validate.PlannedMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
     strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
     broken = validate._violations(outs, strict)
     before = validate._violations(
-        [validate.OutgoingMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
+        [validate.PlannedMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
     )
     assert set(broken) <= set(before)
 

@@ -147,10 +147,10 @@ def test_every_plan_is_valid_under_every_schedule(schedule: str, story: Story) -
         mine = {m.form: m for m in turn.request.messages}
         strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
         broken = validate._violations(
-            [validate.OutgoingMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in sent], strict
+            [validate.PlannedMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in sent], strict
         )
         before = validate._violations(
-            [validate.OutgoingMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
+            [validate.PlannedMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
         )
         assert set(broken) <= set(before)
         assert [m.text for m in sent if m.is_system] == [m.text for m in turn.request.messages if m.is_system]

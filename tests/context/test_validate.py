@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context.models import Model
-from proxy.context.validate import OutgoingMessage, RuleChecker, check
+from proxy.context.validate import PlannedMessage, RuleChecker, check
 from proxy.errors import RuleBroken
 from tests.conversations import Json, assistant, messages, result, system, user
 
@@ -13,11 +13,11 @@ STRICT = Model("strict", alternate=True)
 LOOSE = Model("loose")
 
 
-def outs(*values: Json) -> list[OutgoingMessage]:
-    return [OutgoingMessage(m, m.text, bool(m.calls)) for m in messages(*values)]
+def outs(*values: Json) -> list[PlannedMessage]:
+    return [PlannedMessage(m, m.text, bool(m.calls)) for m in messages(*values)]
 
 
-def broken(plan: list[OutgoingMessage], original: list[OutgoingMessage], model: Model = LOOSE) -> str | None:
+def broken(plan: list[PlannedMessage], original: list[PlannedMessage], model: Model = LOOSE) -> str | None:
     """The rule that the plan is thrown away for, None where it is none."""
     try:
         check(plan, [o.message for o in original if o.message is not None], model)
@@ -26,7 +26,7 @@ def broken(plan: list[OutgoingMessage], original: list[OutgoingMessage], model: 
     return None
 
 
-def without(original: list[OutgoingMessage], *gone: int) -> list[OutgoingMessage]:
+def without(original: list[PlannedMessage], *gone: int) -> list[PlannedMessage]:
     return [out for n, out in enumerate(original) if n not in gone]
 
 
@@ -82,7 +82,7 @@ def test_w2_one_of_the_last_calls_without_its_result() -> None:
 
 
 def test_w2_a_message_of_ours_between_call_and_result() -> None:
-    plan = [*WHOLE[:8], OutgoingMessage(None, "note", False), WHOLE[8]]
+    plan = [*WHOLE[:8], PlannedMessage(None, "note", False), WHOLE[8]]
     assert broken(plan, WHOLE) in ("W1", "W2")
 
 
@@ -105,7 +105,7 @@ def test_w6_a_user_message_after_a_result() -> None:
     plan = without(WHOLE, 5)
     assert broken(plan, WHOLE) == "W6"
     assert broken(plan, WHOLE, Model(after_tool="user")) is None
-    ours = [*WHOLE, OutgoingMessage(None, "note", False)]
+    ours = [*WHOLE, PlannedMessage(None, "note", False)]
     assert broken(ours, WHOLE) == "W6"
     assert broken(ours, WHOLE, Model(after_tool="none")) == "W6"
     assert broken(ours, WHOLE, Model(after_tool="user")) is None
@@ -133,7 +133,7 @@ def test_w8_an_image_says_something() -> None:
     assert broken(talk, talk) is None
 
 
-BREACHES: dict[str, tuple[list[OutgoingMessage], Model]] = {
+BREACHES: dict[str, tuple[list[PlannedMessage], Model]] = {
     "W1": (outs(user("a"), result("9", "x")), LOOSE),
     "W2": (outs(user("a"), assistant(None, "1"), user("b")), LOOSE),
     "W4": (outs(user("a"), system(), user("b")), LOOSE),

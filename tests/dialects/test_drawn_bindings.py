@@ -74,7 +74,7 @@ WIRES = {
         lambda body: read_wire_request(body).chat_body,
         responses_rules.trace_prompt,
         responses_rules.strip_bound,
-        responses_rules.find_new_violations,
+        responses_rules.find_added_violations,
         _edit_wire(read_wire_request),
     ),
     "completions": Wire(

@@ -83,8 +83,8 @@ async def work(agent: Agent, prompt: str, rounds: int, text: str = LOG) -> None:
 
 def valid(body: dict[str, Any]) -> None:
     sent = read_request(json.dumps(body).encode()).messages
-    validate.check([validate.OutgoingMessage(m, m.text, bool(m.calls)) for m in sent], sent, Model())
-    assert not validate._violations([validate.OutgoingMessage(m, m.text, bool(m.calls)) for m in sent], Model())
+    validate.check([validate.PlannedMessage(m, m.text, bool(m.calls)) for m in sent], sent, Model())
+    assert not validate._violations([validate.PlannedMessage(m, m.text, bool(m.calls)) for m in sent], Model())
 
 
 @STREAMS

@@ -299,7 +299,7 @@ async def test_a_fault_in_recording_is_counted_and_the_answer_goes_on(monkeypatc
     def broken(turn: Turn, injection: object) -> list[object]:
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr(iteration_records, "_iteration", broken)
+    monkeypatch.setattr(iteration_records, "_make_record_rows", broken)
     async with proxied(searching(0), "Well.") as (proxy, _):
         heard = await work(Agent(proxy), 1)
         assert proxy.count("internal_errors_total", where="reflection") >= 1

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.context.models import Model
 from proxy.exchange import rebuild_prompt
-from proxy.exchange.lookups import KEPT_S
+from proxy.exchange.lookups import WINDOW_TTL_S
 from tests.faulty import Connection, Request, faulty
 from tests.running import running
 from tests.scripted import Scripted, reply
@@ -114,7 +114,7 @@ async def test_it_is_believed_for_a_week() -> None:
         await proxy.post(ASKED)
         parts = proxy.app.services
         now = parts.now
-        parts.now = lambda: now() + KEPT_S + 1
+        parts.now = lambda: now() + WINDOW_TTL_S + 1
         await proxy.post(ASKED, b"x-context-session: later")
     assert len(model.received) == 4
 

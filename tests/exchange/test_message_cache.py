@@ -135,7 +135,7 @@ def test_a_history_larger_than_the_limit_is_known_too_and_leaves_the_others_thei
     assert cache.size < 1.1 * before, "only the newest of them is kept"
     assert not cache.find_prefix(body(153, "large", 1000))
     assert cache.find_prefix(body(151, "a second", 1000))
-    assert cache._beside.size == sum(one.size for alike in cache._beside.alike.values() for one in alike)
+    assert cache._large_prefix.size == sum(one.size for alike in cache._large_prefix.alike.values() for one in alike)
 
 
 def test_a_request_of_another_wire_format_is_read_on_from_its_beginning() -> None:
@@ -147,7 +147,9 @@ def test_a_request_of_another_wire_format_is_read_on_from_its_beginning() -> Non
         return read_messages_request(text, limits, before)
 
     def read_wire(text: bytes) -> MessagesRequest:
-        found: MessagesRequest = cache.read_wire_on("messages", text, cache.find_prefix(text, "messages"), read)
+        found: MessagesRequest = cache.read_wire_with_prefix(
+            "messages", text, cache.find_prefix(text, "messages"), read
+        )
         return found
 
     for count in (1, 30, 31, 40):

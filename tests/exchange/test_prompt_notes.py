@@ -141,7 +141,7 @@ async def test_a13_projects_and_tenants_are_kept_apart() -> None:
 async def test_a13_many_memos_are_compared_beside_the_loop_and_at_most_five_are_told() -> None:
     model = Scripted("ok")
     async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
-        for n in range(lookups.MANY + 5):
+        for n in range(lookups.MAX_LOOP_MEMOS + 5):
             tags = '["deploy"]' if n < 8 else f'["thing-{n}"]'
             await save(proxy, f"m{n}", f"Finding number{n} of host{n}: it needs the key{n} first.", tags=tags)
         await Agent(proxy, NAMED).say("What about the deploy?")

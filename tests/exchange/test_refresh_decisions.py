@@ -67,7 +67,7 @@ async def test_a_session_that_nobody_named_and_nobody_knows_is_not_looked_up() -
     async with talking("thrifty") as talk:
         live_session = LiveSession("t", "new", explicit=False)
         talk.parts.store = None  # type: ignore[assignment]  # any look at it fails
-        assert (await lookups.refresh(talk.parts, live_session)).is_empty
+        assert (await lookups.refresh_decisions(talk.parts, live_session)).is_empty
 
 
 async def test_a_session_in_memory_learns_at_once_and_one_on_disk_when_it_is_read(tmp_path: Path) -> None:

@@ -127,6 +127,6 @@ async def settled(proxy: Running, number: int) -> None:
     assert complete[0][0] >= 2 * number
     assert users == [(2 * number,)]
     assert proxy.count("internal_errors_total", where="prepare") == 0
-    line = next(iter(proxy.app.services.client._lines.values()))
+    line = next(iter(proxy.app.services.client._transports.values()))
     assert line.open_responses == 0
     assert [one for one in asyncio.all_tasks() if "converse" in repr(one.get_coro())] == []

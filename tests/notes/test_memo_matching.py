@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.notes import memo_matching, state_block
 from proxy.notes.memo_matching import END, MAX_BYTES, START, Memo
+from tests.notes.memos import parse_memos
 
 DAY = 1_700_000_000.0
 
@@ -181,7 +180,7 @@ TEXTS = st.text() | HOSTILE
 def test_no_memo_can_end_its_block_or_begin_anything(found: list[tuple[str, str, list[str]]]) -> None:
     given_ = [Memo("m", content, tuple(tags), session, DAY, DAY) for content, session, tags in found]
     text = memo_matching.render_memos(given_)
-    read = memo_matching.parse_memos(text)
+    read = parse_memos(text)
     assert len(read) == len(given_)
     for one, (content, session, _) in zip(read, found, strict=True):
         kept = content.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
@@ -201,13 +200,7 @@ def test_no_memo_can_end_its_block_or_begin_anything(found: list[tuple[str, str,
 def test_a_memo_of_100_kb_is_shown_to_2_kb() -> None:
     text = memo_matching.render_memos([memo("word " * 20_000)])
     assert len(text) < MAX_BYTES + len(START) + len(END) + 200
-    assert len(str(memo_matching.parse_memos(text)[0]["memo"]).encode()) <= MAX_BYTES
-
-
-@pytest.mark.parametrize("text", ["x", START, f"{START}\nnot JSON\n{END}", json.dumps({})])
-def test_what_is_no_block_of_memos_is_not_read_as_one(text: str) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        memo_matching.parse_memos(text)
+    assert len(str(parse_memos(text)[0]["memo"]).encode()) <= MAX_BYTES
 
 
 CHINESE = [

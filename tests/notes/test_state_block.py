@@ -226,7 +226,7 @@ def test_what_is_seen_and_the_blocks_are_all_there_is(text: str) -> None:
     visible, blocks = state_block.split_blocks(text)
     rest = text
     for block in reversed(blocks):
-        assert state_block.is_heading(text[block.start : block.end].split("\n", maxsplit=1)[0])
+        assert state_block.find_heading(text[block.start : block.end].split("\n", maxsplit=1)[0]) is not None
         rest = rest[: block.start] + rest[block.end :]
     assert visible.replace("\n", "") == rest.replace("\n", "")
     assert len(rest) - len(visible) <= 2 * len(blocks)

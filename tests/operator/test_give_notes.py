@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.operator import edit_messages, give_notes, show
+from proxy.operator import edit_messages, give_notes
 from tests.operator.agent import POLICIES, talking
 
 LITERAL_OR_OWN = [name for name in POLICIES if name not in ("passthrough", "observe")]
@@ -86,11 +86,10 @@ async def test_the_scratchpad_is_set_and_told() -> None:
             await give_notes.set_scratchpad(talk.parts, talk.tenant, "s", "x" * 1_000_000)
 
 
-async def test_feedback_is_in_the_record_of_the_iteration() -> None:
+async def test_feedback_is_listed() -> None:
     async with talking("reflective") as talk:
         await give_notes.add_feedback(talk.parts, talk.tenant, "s", "Look elsewhere.")
         assert [one.text for one in await give_notes.list_feedback(talk.parts, talk.tenant, "s")] == ["Look elsewhere."]
-        assert (await show.list_iterations(talk.parts, talk.tenant, "s"))[-1].user_feedback.endswith("Look elsewhere.")
 
 
 async def test_a_state_that_is_empty_or_too_long_is_refused() -> None:

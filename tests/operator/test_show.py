@@ -82,8 +82,8 @@ async def test_groups_have_their_tokens_as_counted_and_as_reported() -> None:
         assert first.messages == 4
         assert first.tokens == first.sent > 0
         assert first.snapshot == 14
-        one = await show.read_message(talk.parts, talk.tenant, "s", first.id)
-        assert one.content == {"role": "user", "content": "Prompt number 0?"}
+        found = await show.read_group(talk.parts, talk.tenant, "s", first.id)
+        assert found[1].content == {"role": "user", "content": "Prompt number 0?"}
 
 
 async def test_results_are_awaited_where_the_last_answer_called() -> None:
@@ -96,12 +96,6 @@ async def test_results_are_awaited_where_the_last_answer_called() -> None:
         ]  # fmt: skip
 
 
-async def test_records_of_iterations_come_with_feedback() -> None:
-    async with talking("reflective") as talk:
-        found = await show.list_iterations(talk.parts, talk.tenant, "s")
-        assert [one.tool_calls[0].tool for one in found] == ["look"] * 3
-
-
 async def test_what_is_not_there_is_not_found() -> None:
     async with talking("thrifty") as talk:
         parts, tenant = talk.parts, talk.tenant
@@ -111,7 +105,5 @@ async def test_what_is_not_there_is_not_found() -> None:
             await show.read_past_prompt(parts, "stranger", "s", "none")
         with pytest.raises(NotFound):
             await show.read_group(parts, tenant, "s", "none")
-        with pytest.raises(NotFound):
-            await show.read_message(parts, tenant, "s", "none")
         with pytest.raises(NotFound):
             await show.preview_next_prompt(parts, tenant, "none")

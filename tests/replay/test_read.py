@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.replay.read import count_conversations, read_conversations
+from proxy.replay.read import count_requests, read_conversations
 from tests.replay.recorded import calls, line, says, user
 
 TOOLS = [{"type": "function", "function": {"name": "read"}}]
@@ -26,7 +26,7 @@ def test_each_line_is_a_conversation_and_blank_lines_are_none(tmp_path: Path) ->
     assert first.tools is not None
     assert b"read" in first.tools
     assert (second.tools, second.times, second.shared_messages) == (None, (), 0)
-    assert count_conversations([file, file]) == 4
+    assert count_requests([file, file]) == 2
 
 
 @pytest.mark.parametrize("tools", ["", ', "tools": null', ', "tools": []'])
@@ -58,7 +58,7 @@ def test_an_id_may_be_a_number(tmp_path: Path) -> None:
 def test_what_is_no_conversation_is_told_with_its_file_and_line(tmp_path: Path, wrong: str, key: str) -> None:
     file = read(tmp_path, line(user("a"), calls(1)) + "\n" + wrong + "\n")
     with pytest.raises(ConfigError) as told:
-        count_conversations([file])
+        count_requests([file])
     assert (told.value.key, told.value.line, told.value.source) == (key, 2, str(file))
     assert len(str(told.value.value)) <= 40
 
@@ -67,7 +67,7 @@ def test_a_file_that_is_not_text_is_told_too(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"runs\.jsonl:1: line"):
-        count_conversations([file])
+        count_requests([file])
 
 
 def test_a_folder_an_empty_list_and_a_file_that_cannot_be_read_are_told_apart(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_folder_an_empty_list_and_a_file_that_cannot_be_read_are_told_apart(tm
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a file that is there"):
-        count_conversations([tmp_path / "none.jsonl"])
+        count_requests([tmp_path / "none.jsonl"])
 
 
 def test_exported_times_are_those_of_the_messages(tmp_path: Path) -> None:

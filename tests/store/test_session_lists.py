@@ -96,21 +96,6 @@ async def branching(store: Store, make: Make) -> None:
     await store.put(tips)
 
 
-async def test_groups_follow_the_line_of_their_branch(store: Store, make: Make) -> None:
-    await branching(store, make)
-    main = await store.read_groups("t1", "s1", "main")
-    assert [(item.group, item.position, item.seq, item.messages, item.tokens) for item in main] == [
-        ("g0", 0, 1, 3, 21),
-        ("g1", 3, 4, 3, 21),
-    ]
-    assert main[0].roles == {"user": 2, "assistant": 1}
-    fork = await store.read_groups("t1", "s1", "fork")
-    assert [(item.group, item.position, item.messages) for item in fork] == [("g0", 0, 2), ("gf", 2, 2)]
-    assert await store.read_groups("t1", "s1", "main", limit=1) == main[:1]
-    assert await store.read_groups("t1", "s1", "main", main[0].position, 1) == main[1:]
-    assert await store.read_groups("t1", "s1", "unknown") == await store.read_groups("t2", "s1", "main") == []
-
-
 async def test_messages_are_listed_by_pages_either_way(store: Store, make: Make) -> None:
     await branching(store, make)
     for only in (MessageFilter(), MessageFilter(branch="main")):

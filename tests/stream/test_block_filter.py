@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.notes import state_block
-from proxy.stream.block_filter import BlockFilter, remove_state_blocks
+from proxy.stream.block_filter import BlockFilter, remove_blocks
 from proxy.stream.patch import replace_texts
 
 PIECES = [
@@ -192,15 +192,20 @@ def body(*texts: str | None) -> bytes:
     return json.dumps({"id": "c", "choices": choices, "usage": {"z": 1e5}}, indent=1).encode()
 
 
+def remove_state(raw: bytes) -> tuple[bytes, list[str]]:
+    visible, blocks = remove_blocks(raw)
+    return visible, [block.body for block in blocks]
+
+
 def test_a_body_changes_in_its_text_only() -> None:
     raw = body("Dün.\n\n### STATE\nGoal: ü\nContext: y")
-    visible, blocks = remove_state_blocks(raw)
+    visible, blocks = remove_state(raw)
     assert blocks == ["Goal: ü\nContext: y"]
     assert visible == raw.replace(b'"D\\u00fcn.\\n\\n### STATE\\nGoal: \\u00fc\\nContext: y"', '"Dün."'.encode())
 
 
 def test_all_choices_are_cleared_and_the_first_ones_blocks_given() -> None:
-    visible, blocks = remove_state_blocks(body(f"a\n\n### STATE\n{N}1", "b", f"c\n\n### STATE\n{N}3"))
+    visible, blocks = remove_state(body(f"a\n\n### STATE\n{N}1", "b", f"c\n\n### STATE\n{N}3"))
     assert [choice["message"]["content"] for choice in json.loads(visible)["choices"]] == ["a", "b", "c"]
     assert blocks == [N + "1"]
 
@@ -219,7 +224,7 @@ def test_all_choices_are_cleared_and_the_first_ones_blocks_given() -> None:
     ],
 )
 def test_a_body_without_blocks_is_the_same_body(raw: bytes) -> None:
-    assert remove_state_blocks(raw) == (raw, [])
+    assert remove_state(raw) == (raw, [])
 
 
 @pytest.mark.parametrize(
@@ -231,7 +236,7 @@ def test_a_body_without_blocks_is_the_same_body(raw: bytes) -> None:
     ],
 )
 def test_a_body_that_cannot_be_cut_is_written_anew(raw: bytes) -> None:
-    visible, blocks = remove_state_blocks(raw)
+    visible, blocks = remove_state(raw)
     assert json.loads(visible)["choices"][0]["message"]["content"] == "a"
     assert blocks == [N]
 
@@ -239,15 +244,15 @@ def test_a_body_that_cannot_be_cut_is_written_anew(raw: bytes) -> None:
 @pytest.mark.parametrize("odd", ["1", "NaN"])
 def test_of_a_body_that_was_cut_off_the_beginning_of_a_note_is_taken_out(odd: str) -> None:
     raw = body("a\n\n### STATE\nGoal: to").replace(b"1.5", odd.encode())
-    assert remove_state_blocks(raw) == (raw, [])
-    visible, blocks = remove_state_blocks(raw.replace(b'"stop"', b'"length"'))
+    assert remove_state(raw) == (raw, [])
+    visible, blocks = remove_state(raw.replace(b'"stop"', b'"length"'))
     assert json.loads(visible)["choices"][0]["message"]["content"] == "a"
     assert blocks == ["Goal: to"]
 
 
 @given(TEXTS)
 def test_a_body_and_a_stream_lose_the_same(text: str) -> None:
-    visible, blocks = remove_state_blocks(body(text))
+    visible, blocks = remove_state(body(text))
     assert (json.loads(visible)["choices"][0]["message"]["content"], blocks) == filtered([text])
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.notes.state_block import HEADING
-from proxy.stream.gemini_body import join_rounds, may_call, read_answer, read_round, remove_blocks
+from proxy.stream.gemini_body import join_rounds, read_answer, read_round, remove_blocks
+from proxy.stream.nonstreaming import may_call
 from tests.stream.gemini_rounds import HIDDEN, Json, call, chunks, own, read, run, sent, shapes, text, think, to_events
 
 STATE = "### STATE\nGoal: ship it\nContext: all\nNext: go"

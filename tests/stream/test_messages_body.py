@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import convert_answer
-from proxy.stream.messages_body import join_rounds, may_call, read_answer, read_round, remove_blocks
+from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
+from proxy.stream.nonstreaming import may_call
 from tests.stream.messages_rounds import HIDDEN, call, make, own, read, run, sent, stream, text, think
 from tests.strict_messages import Block
 

@@ -17,11 +17,12 @@ from proxy.chat import chain
 from proxy.dialects.base import Binding, OutgoingMessage, find_broken
 from proxy.dialects.completions.request import read_message, read_request, replace_text
 from proxy.dialects.messages.blocks import make_answer_blocks
-from proxy.dialects.messages.request import append_messages, read_messages_request
-from proxy.dialects.messages.rules import compute_bindings, find_added_violations
+from proxy.dialects.messages.request import read_messages_request
+from proxy.dialects.messages.rules import find_added_violations, trace_answer, trace_prompt
 from proxy.sessions.hidden_rounds import HiddenRound, splice_hidden_rounds
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
 from proxy.stream.messages_relay import MessagesRelay
+from tests.dialects.messages.drawn import append_messages
 from tests.stream.messages_rounds import HIDDEN, call, own, read, text, think
 from tests.strict_messages import Block, StrictMessages, events, find_mismatches, refuse
 
@@ -90,7 +91,7 @@ class _Proxy:
 
     def ask(self, body: bytes) -> dict[str, Any]:
         """The answer of the strict upstream to one request, which it must not refuse."""
-        assert find_broken(compute_bindings(body), self.known) == []
+        assert find_broken(trace_prompt(body).bindings, self.known) == []
         value = json.loads(body)
         assert list(refuse(value)) == []
         assert list(find_mismatches(value)) == []
@@ -117,7 +118,8 @@ class _Proxy:
                 calls, goes_on = found.hidden_calls, found.goes_on
             assert upstream is not None
             assert json.loads(make_answer_blocks(upstream)) == _without_state(message["content"], relay)
-            self.known |= compute_bindings(sent, make_answer_blocks(upstream))
+            prompt = trace_prompt(sent)
+            self.known |= prompt.bindings | trace_answer(prompt, upstream)
             replaces.append(upstream)
             self.hidden += len(calls)
             results = [

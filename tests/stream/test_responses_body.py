@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.completions.request import read_message
 from proxy.stream import responses_body as body_rules
+from proxy.stream.nonstreaming import may_call
 from tests.response_events import USAGE, Json, message, response, text_part, thinking, tool_call
 from tests.stream.item_rounds import BLOCK, OURS, read_events, relay_rounds, send_back
 from tests.stream.test_responses_relay import answers
@@ -41,8 +42,8 @@ def test_log_probabilities_and_annotations_are_cut_alike() -> None:
 
 def test_a_round_is_read_with_its_hidden_calls() -> None:
     made = response(message(1, "I look."), tool_call(2, "recall", '{"id":"x"}'))
-    assert body_rules.may_call(dump(made), OURS)
-    assert not body_rules.may_call(dump(STATED), OURS)
+    assert may_call(dump(made), OURS)
+    assert not may_call(dump(STATED), OURS)
     found = body_rules.read_round(dump(made), OURS)
     assert [(call.id, call.name, call.arguments) for call in found.hidden_calls] == [("call_2", "recall", '{"id":"x"}')]
     assert (found.goes_on, found.shown_calls) == (True, 0)

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
 from proxy.store.base import Store
 from proxy.tools import stored_memos
 from proxy.tools.retrieve_memos import MOST
+from tests.notes.memos import parse_memos
 from tests.tools.rig import CANARY, ask, error, in_memory, make_tool_context
 
 MEMOS = [
@@ -33,7 +33,7 @@ async def store() -> AsyncIterator[Store]:
 
 
 def found(text: str) -> list[object]:
-    return [one["id"] for one in memo_matching.parse_memos(text)]
+    return [one["id"] for one in parse_memos(text)]
 
 
 async def test_memos_are_found_by_tag_by_words_or_newest_first(store: Store) -> None:

@@ -31,12 +31,12 @@ async def client_of(
     settings = Settings(upstream=f"http://127.0.0.1:{port}/v1", timeouts=TimeoutSettings(**timeouts), pool=pool)
     client = UpstreamClient(settings, Metrics())
     yield client
-    assert client._lines["default"].open_responses == 0
+    assert client._transports["default"].open_responses == 0
     await client.close()
 
 
 def transport_of(client: UpstreamClient) -> AiohttpTransport:
-    [line] = client._lines.values()
+    [line] = client._transports.values()
     assert isinstance(line.transport, AiohttpTransport)
     return line.transport
 

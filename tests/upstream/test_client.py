@@ -338,7 +338,7 @@ async def test_the_demo_answers_without_a_network() -> None:
     reply = await client.send(client.select_target("demo"), "POST", "/v1/chat/completions", b"", JSON, body)
     assert (reply.status, reply.content_type, reply.encoding) == (200, "application/json", "")
     assert b"demo model" in await reply.read_body(10_000)
-    assert client._lines["default"].open_responses == 0
+    assert client._transports["default"].open_responses == 0
 
 
 def test_nothing_imports_another_http_client() -> None:

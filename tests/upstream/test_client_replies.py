@@ -253,7 +253,7 @@ async def test_a_read_that_is_cancelled_closes_the_connection_by_itself() -> Non
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        assert client._lines["default"].open_responses == 0
+        assert client._transports["default"].open_responses == 0
         assert await upstream.none_open()
 
 

@@ -254,7 +254,7 @@ async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
                 await task
 
         await asyncio.gather(*(cut_off() for _ in range(200)))
-        assert client._lines["default"].open_responses == 0
+        assert client._transports["default"].open_responses == 0
         assert sound(client)
         await until(lambda: upstream.open == idle(client))
         assert len([t for t in asyncio.all_tasks() if "faulty" not in repr(t)]) <= tasks + 1
@@ -413,7 +413,7 @@ async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await upstream.none_open()
-        assert client._lines["default"].open_responses == 0
+        assert client._transports["default"].open_responses == 0
         with pytest.raises(BadRequest):
             await client.send(client.targets[0], "GET", "/v1/x", b"", [(b"bad name", b"x")], None)
         await client.close()

@@ -27,7 +27,7 @@ class Edge:
 
     @property
     def busy(self) -> int:
-        return self.client._lines["default"].open_responses
+        return self.client._transports["default"].open_responses
 
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"context_proxy_{name}", labels) or 0.0

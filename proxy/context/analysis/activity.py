@@ -133,20 +133,8 @@ class ActivityRecord:
             error_lines=dict(self.error_lines),
         )
 
-    def add_call(self, call: Call, result: str | None) -> None:
-        """Add one call and its result; None if there is no result."""
-        command = shell_commands.parse_call(call)
-        if result is None:
-            self.add_parsed_call(call, command, outcome.UNKNOWN_OUTCOME, None)
-        else:
-            self.add_parsed_call(
-                call, command, outcome.read_text_outcome(result, command), partial(outcome.split_lines, result)
-            )
-
-    def add_parsed_call(
-        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines | None
-    ) -> None:
-        """Add one call, its command, its outcome, and the lines of its result; None if there is no result."""
+    def add_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines) -> None:
+        """Add one call, its command, its outcome, and the lines of its result."""
         arguments = identifiers.parse_arguments(call.arguments)
         words, path, key = _describe_call(call, command, arguments)
         key, place = self._add_directory(key, command, arguments)
@@ -164,10 +152,10 @@ class ActivityRecord:
             self._add_run(key, command, call_outcome, place)
         if failed or passed:
             self.error_lines.pop(key, None)
-        if failed and (error_lines := _failure_lines(call_outcome, lines)):
+        if failed and (error_lines := _find_failure_lines(call_outcome, lines)):
             self.error_lines[key] = [_quote_error(line, path) for line in error_lines]
 
-    def supersede_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines | None) -> None:
+    def supersede_call(self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Lines) -> None:
         """Apply a call whose result is in the prompt: entries of an earlier equal call are outdated and removed."""
         arguments = identifiers.parse_arguments(call.arguments)
         words, path, key = _describe_call(call, command, arguments)
@@ -191,7 +179,7 @@ class ActivityRecord:
         return f"{place}\n{key}", place
 
     def _follow(
-        self, call: Call, command: ShellCommand, end: ToolOutcome, lines: Lines | None, *, stands: bool = False
+        self, call: Call, command: ShellCommand, end: ToolOutcome, lines: Lines, *, stands: bool = False
     ) -> bool | None:
         """Apply a call's changes of recorded files and of the current directory.
 
@@ -254,10 +242,10 @@ class ActivityRecord:
         return removed
 
     def _read_open_items(self, arguments: Mapping[str, Any]) -> None:
-        found = _open_items(arguments)
+        found = _parse_open_items(arguments)
         self.open_items = self.open_items if found is None else found
 
-    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Lines | None) -> bool:
+    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Lines) -> bool:
         """Record the file in its list. True if the call touched the file."""
         for kinds, files in ((_CREATES, self.files_created), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
@@ -290,18 +278,16 @@ class ActivityRecord:
             line for error_lines in self.error_lines.values() for line in error_lines
         )
         found = (
-            ActivityEntries("Edited", _newest(self.files_edited, 12)),
-            ActivityEntries("Created", _newest(self.files_created, 8)),
-            ActivityEntries("Read", _newest([path for path in self.files_read if path not in self.files_edited], 12)),
+            ActivityEntries("Edited", _list_newest(self.files_edited, 12)),
+            ActivityEntries("Created", _list_newest(self.files_created, 8)),
+            ActivityEntries(
+                "Read", _list_newest([path for path in self.files_read if path not in self.files_edited], 12)
+            ),
             ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count)),
-            ActivityEntries("Last errors", _newest(errors, 3)),
-            ActivityEntries("Open", _newest(self.open_items, 8)),
+            ActivityEntries("Last errors", _list_newest(errors, 3)),
+            ActivityEntries("Open", _list_newest(self.open_items, 8)),
         )
         return [one for one in found if one.entries]
-
-    def render_lines(self) -> list[str]:
-        """Return the entries, one line for each kind."""
-        return [str(one) for one in self.list_entries()]
 
 
 def build_activity_record(
@@ -321,7 +307,7 @@ def build_activity_record(
             call, command = found.open_calls[message.call_id], found.open_commands[message.call_id]
             lines = partial(outcome.read_lines, message)
             if gone:
-                found.add_parsed_call(call, command, outcome.read_outcome(message, command), lines)
+                found.add_call(call, command, outcome.read_outcome(message, command), lines)
             else:
                 found.supersede_call(call, command, outcome.read_outcome(message, command), lines)
     return found
@@ -343,12 +329,12 @@ def _is_item_list(words: set[str]) -> bool:
     return "todo" in words or "plan" in words
 
 
-def _proves_change(end: ToolOutcome, lines: Lines | None) -> bool:
+def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
     """True if a result proves that a file was changed.
 
     Its first sentence reports the change, or it is a short message of the tool with no word against it.
     """
-    if end.verdict != "unknown" or lines is None:
+    if end.verdict != "unknown":
         return end.verdict == "succeeded"
     if end.summary_lines:
         return False  # the result counts no changes
@@ -374,12 +360,12 @@ def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
     return [
         f"`{command if shown.count(command) == 1 else _render_both_ends(one.text)}` {one.outcome_text}".rstrip()
         + (f" in {_shorten_command(one.directory)}" if places and one.directory and not one.only_shows else "")
-        + _outdated_reason(one, changes)
+        + _render_outdated_reason(one, changes)
         for command, one in zip(shown, ran, strict=True)
     ]
 
 
-def _outdated_reason(one: CommandRun, changes: int) -> str:
+def _render_outdated_reason(one: CommandRun, changes: int) -> str:
     """Return the reason for which the outcome of a command may be outdated, empty if there is none."""
     if not one.outcome_text or one.only_shows:
         return ""
@@ -393,14 +379,14 @@ def _quote_error(line: str, path: str | None) -> str:
     return f"{quoted} on {_shorten_command(path)}" if path and path.rpartition("/")[2] not in line else quoted
 
 
-def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
+def _list_newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
     return list(names)[-most:][::-1]
 
 
-def _failure_lines(end: ToolOutcome, lines: Lines | None) -> list[str]:
+def _find_failure_lines(end: ToolOutcome, lines: Lines) -> list[str]:
     """Return the lines that describe the failure."""
     numbers = end.failure_lines or end.summary_lines
-    shown = lines() if lines is not None and numbers else ()
+    shown = lines() if numbers else ()
     found = [output_wrappers.strip_line(shown[n]) for n in numbers]
     return identifiers.remove_duplicates(_shorten_command(line) for line in found if output_wrappers.has_content(line))[
         -_ERRORS:
@@ -421,17 +407,24 @@ def _render_both_ends(text: str) -> str:
     return text if len(text) <= _SHORT else f"{text[:half]}...{text[-half:]}"
 
 
-def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _parse_open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the unfinished items of a list like `{"todos": [{"content", "status"}]}`, None if there is no such
     list."""
     lists = [value for value in arguments.values() if isinstance(value, list)]
-    items = [item for value in lists for item in value if isinstance(item, dict) and (_text(item) or "status" in item)]
+    items = [
+        item
+        for value in lists
+        for item in value
+        if isinstance(item, dict) and (_find_item_text(item) or "status" in item)
+    ]
     if not items and not any(not value for value in lists):
         return None
-    return tuple(_shorten_command(_text(item)) for item in items if _text(item) and not _is_finished(item))
+    return tuple(
+        _shorten_command(_find_item_text(item)) for item in items if _find_item_text(item) and not _is_finished(item)
+    )
 
 
-def _text(item: Mapping[str, Any]) -> str:
+def _find_item_text(item: Mapping[str, Any]) -> str:
     return next((item[k] for k in _ITEM if isinstance(item.get(k), str)), "")
 
 

@@ -99,7 +99,7 @@ def find_batches(
 ) -> list[CallBatch]:
     """Return the batches of a conversation, counted from its first step on, so that batches do not change while it
     grows."""
-    return _batches(messages, keys, find_calls_by_step(messages, steps), reflecting)
+    return _make_batches(messages, keys, find_calls_by_step(messages, steps), reflecting)
 
 
 def find_calls_by_step(messages: Sequence[Message], steps: Sequence[Step]) -> list[list[AnsweredCall]]:
@@ -107,13 +107,13 @@ def find_calls_by_step(messages: Sequence[Message], steps: Sequence[Step]) -> li
     return [find_answered_calls(messages, step) for step in steps if step.end - step.start > 1]
 
 
-def _batches(
+def _make_batches(
     messages: Sequence[Message],
     keys: Sequence[bytes],
     called: Sequence[Sequence[AnsweredCall]],
     reflecting: ReflectionSettings,
 ) -> list[CallBatch]:
-    made = [_batch(messages, keys, tuple(found)) for found in _group_calls(called, reflecting)]
+    made = [_make_batch(messages, keys, tuple(found)) for found in _group_calls(called, reflecting)]
     return made[:-1] if made and not _is_full(made[-1], reflecting) else made
 
 
@@ -145,7 +145,7 @@ def _is_full(batch: CallBatch, reflecting: ReflectionSettings) -> bool:
     return len({one.call_index for one in batch.calls}) == reflecting.reflect_batch
 
 
-def _batch(messages: Sequence[Message], keys: Sequence[bytes], found: tuple[AnsweredCall, ...]) -> CallBatch:
+def _make_batch(messages: Sequence[Message], keys: Sequence[bytes], found: tuple[AnsweredCall, ...]) -> CallBatch:
     about = tuple(keys[one.result_index] for one in found)
     name = messages[found[-1].result_index].derive(
         lambda _: Ask(REFLECTION_KIND, "", about).id, (REFLECTION_KIND, about)
@@ -170,12 +170,12 @@ def rank_calls(
     high: a score of at least `high_share` of the best one. low: no shared words. medium: all others.
     """
     query = dict(list(bm25.count_terms(goal_text).counts.items())[:GOAL_TERMS])
-    documents = [_terms(messages[one.result_index], one.call) for one in calls]
+    documents = [_count_terms(messages[one.result_index], one.call) for one in calls]
     scores = bm25.score_relevance(query, documents)
     return ["high" if score >= high_share else "medium" if score > 0 else "low" for score in scores]
 
 
-def _terms(result: Message, call: Call) -> bm25.TermCounts:
+def _count_terms(result: Message, call: Call) -> bm25.TermCounts:
     return result.derive(
         lambda m: bm25.count_terms(f"{call.name} {call.arguments}\n{m.text}"), ("terms", call.name, call.arguments)
     )
@@ -202,7 +202,7 @@ def find_reflections(view: View, reflecting: ReflectionSettings) -> FoundReflect
 
 def _find_reflections(view: View, reflecting: ReflectionSettings) -> FoundReflections:
     called = find_calls_by_step(view.messages, view.steps)
-    grouped = _batches(view.messages, view.keys, called, reflecting) if _has_reflections(view, reflecting) else []
+    grouped = _make_batches(view.messages, view.keys, called, reflecting) if _has_reflections(view, reflecting) else []
     items: dict[int, CallReflection] = {}
     progress: list[Progress] = []
     for batch in grouped:

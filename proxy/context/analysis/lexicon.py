@@ -37,7 +37,7 @@ POLL_WORDS = (
     "scroll", "sleep", "status", "tap", "wait", "watch",
 )  # fmt: skip
 """Words in names of tools that are meant to be called repeatedly."""
-COMMAND_ARGUMENTS = ("command", "cmd", "script", "code", "input")
+SHELL_ARGUMENTS = ("command", "cmd", "script", "code", "input")
 INNER_TOOL_ARGUMENTS = ("tool_name", "tool", "action", "method", "operation", "command")
 SHELL_WRITES = (
     r"(?<![\d&<>=-])>>?(?!\s*/dev/null|&|=)"
@@ -93,7 +93,7 @@ class LoopSettings:
     writes: tuple[str, ...] = WRITE_WORDS
     """Words in names of tools that change something: a call before the change and an equal call after it are not a
     repeat."""
-    shell: tuple[str, ...] = COMMAND_ARGUMENTS
+    shell: tuple[str, ...] = SHELL_ARGUMENTS
     """Names of arguments that hold a command."""
     inner: tuple[str, ...] = INNER_TOOL_ARGUMENTS
     """Names of arguments that hold the name of the inner tool, if they have one word; the name of the outer tool is

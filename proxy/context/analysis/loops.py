@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -88,17 +88,20 @@ class _LoopPatterns:
     """Compiled form of `LoopSettings`. Equal settings share one instance, which is part of the key of the facts stored
     with a message."""
 
-    def __init__(self, signs: LoopSettings) -> None:
-        self.signs = signs
+    def __init__(self, settings: LoopSettings) -> None:
         self._themes = [
-            (n, re.compile(r"\b(?:" + "|".join(map(_words, words)) + ")", re.IGNORECASE)) for n, words in signs.themes
+            (n, re.compile(r"\b(?:" + "|".join(map(_words, words)) + ")", re.IGNORECASE))
+            for n, words in settings.themes
         ]
-        self._polls, self._writes = frozenset(signs.polls), frozenset(signs.writes)
-        self._shell = re.compile(f'"(?:{"|".join(map(re.escape, signs.shell))})"\\s*:\\s*"((?:[^"\\\\]|\\\\.)*)')
-        self._inner = re.compile(f'"(?:{"|".join(map(re.escape, signs.inner))})"\\s*:\\s*"([\\w.-]+)"')
-        self._shell_polls = re.compile(signs.shell_polls, re.MULTILINE)
-        self._shell_writes = re.compile(signs.shell_writes, re.MULTILINE)
-        self._failed, self._error = re.compile(signs.failed, re.IGNORECASE), re.compile(signs.error, re.IGNORECASE)
+        self._polls, self._writes = frozenset(settings.polls), frozenset(settings.writes)
+        self._shell = re.compile(f'"(?:{"|".join(map(re.escape, settings.shell))})"\\s*:\\s*"((?:[^"\\\\]|\\\\.)*)')
+        self._inner = re.compile(f'"(?:{"|".join(map(re.escape, settings.inner))})"\\s*:\\s*"([\\w.-]+)"')
+        self._shell_polls = re.compile(settings.shell_polls, re.MULTILINE)
+        self._shell_writes = re.compile(settings.shell_writes, re.MULTILINE)
+        self._failed, self._error = (
+            re.compile(settings.failed, re.IGNORECASE),
+            re.compile(settings.error, re.IGNORECASE),
+        )
 
     def read_assistant(self, message: Message) -> _AssistantFacts:
         """Return the facts of an assistant message."""
@@ -179,50 +182,34 @@ def _words(words: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _compile_patterns(signs: LoopSettings) -> _LoopPatterns:
-    return _LoopPatterns(signs)
+def _compile_patterns(settings: LoopSettings) -> _LoopPatterns:
+    return _LoopPatterns(settings)
 
 
-def find_theme(thought: str, signs: LoopSettings) -> str:
-    """Return the theme of a thought."""
-    return _compile_patterns(signs).find_theme(thought)
-
-
-def find_loops(view: View, signs: LoopSettings) -> list[Loop]:
+def find_loops(view: View, settings: LoopSettings) -> list[Loop]:
     """Return the loops that the newest step continues, in the order of `LOOP_KINDS`. The View's messages are the
     client's own, so that messages that have left the prompt are included."""
-    walk = _LoopDetector(signs)
+    detector = LoopDetector(settings)
     for n in range(len(view.messages)):
-        walk.read_message(view.messages, view.is_result, n)
-    return walk.list_loops()
+        detector.read_message(view.messages, view.is_result, n)
+    return detector.list_loops()
 
 
-def find_loops_by_request(
-    messages: Sequence[Message], is_result: Sequence[bool], signs: LoopSettings
-) -> Iterator[tuple[int, list[Loop]]]:
-    """Yield (n, loops) for each request of a recorded history: the loops before the answer messages[n]. The last pair
-    is for the request that has no answer yet."""
-    walk = _LoopDetector(signs)
-    for n, message in enumerate(messages):
-        if message.role == "assistant":
-            yield n, walk.list_loops()
-        walk.read_message(messages, is_result, n)
-    yield len(messages), walk.list_loops()
-
-
-class _LoopDetector:
+class LoopDetector:
     """The state of one pass over a history."""
 
-    def __init__(self, signs: LoopSettings) -> None:
-        self._signs = signs
-        self._eyes = _compile_patterns(signs)
+    def __init__(self, settings: LoopSettings) -> None:
+        self._settings = settings
+        self._patterns = _compile_patterns(settings)
         self._totals: dict[str, int] = defaultdict(int)
         self._now: dict[str, tuple[int, str]] = {}
-        self._theme, self._themed = "", 0
+        self._theme, self._theme_run = "", 0
         self._thought: Message | None = None
-        self._parted = False
+        self._prompt_since = False
+        """A prompt of the user came after `_thought`."""
         self._thoughts = self._idle = 0
         self._open = False
+        """The newest step may still get a new result."""
         self._seen: set[int] = set()
         self._calls: list[_Call] = []
         self._same: dict[int, tuple[int, int]] = {}
@@ -230,18 +217,18 @@ class _LoopDetector:
         self._errors_now: set[str] = set()
         self._texts: dict[int, int] = defaultdict(int)
         self._events: list[tuple[int, int]] = []
-        self._periods = [0] * (signs.cycle + 1)
+        self._periods = [0] * (settings.cycle + 1)
 
     def read_message(self, messages: Sequence[Message], is_result: Sequence[bool], n: int) -> None:
         """Read the next message of the history."""
-        message, eyes = messages[n], self._eyes
+        message, patterns = messages[n], self._patterns
         if is_result[n]:
             command = next((call.command for call in self._calls if call.id == message.call_id), PLAIN_CALL)
-            brought = message.derive(lambda m: eyes.read_result(m, command), (eyes, "brought", command))
-            self.read_result(message.call_id, brought)
+            result = message.derive(lambda m: patterns.read_result(m, command), (patterns, "result", command))
+            self.read_result(message.call_id, result)
         elif message.role == "assistant":
             acts = n + 1 < len(messages) and is_result[n + 1]
-            facts = message.derive(eyes.read_assistant, (eyes, "said"))
+            facts = message.derive(patterns.read_assistant, (patterns, "assistant"))
             if facts.theme is not None:
                 self._read_thought(message)
             self.read_assistant(facts, acts)
@@ -263,13 +250,13 @@ class _LoopDetector:
         """Close a step: only now it is known whether the step had a new result."""
         if self._open:
             self._open = False
-            self._tally("no_progress", self._idle, self._signs.no_progress, "")
+            self._tally("no_progress", self._idle, self._settings.no_progress, "")
 
     def read_prompt(self) -> None:
         """Read a prompt of the user. The count of steps without progress begins again; earlier words and actions still
         count."""
         self._close()
-        self._parted = True
+        self._prompt_since = True
         self._now = {kind: found for kind, found in self._now.items() if kind in _OF_WORDS}
         self._idle = 0
 
@@ -279,15 +266,15 @@ class _LoopDetector:
         Answers to successive questions of the user are no loop: across a prompt only thoughts that repeat each other
         count.
         """
-        if self._parted and self._thought is not None and not self._eyes.are_similar(self._thought, message):
-            self._thoughts = self._themed = 0
-        self._thought, self._parted = message, False
+        if self._prompt_since and self._thought is not None and not self._patterns.are_similar(self._thought, message):
+            self._thoughts = self._theme_run = 0
+        self._thought, self._prompt_since = message, False
 
     def read_assistant(self, facts: _AssistantFacts, acts: bool) -> None:
         """Read an assistant message, which is a new iteration. acts: an observation follows, for agents without tool
         calls."""
         self._close()
-        signs = self._signs
+        settings = self._settings
         self._now = {}
         self._calls = list(facts.calls)
         self._errors_now.clear()
@@ -295,63 +282,63 @@ class _LoopDetector:
         self._idle += not polls
         self._open = not polls
         if facts.theme is not None and not polls:
-            self._themed = self._themed + 1 if facts.theme == self._theme else 1
+            self._theme_run = self._theme_run + 1 if facts.theme == self._theme else 1
             self._theme = facts.theme
-            if facts.theme in signs.looping:
-                self._tally("theme_loop", self._themed, signs.theme_window, facts.theme)
+            if facts.theme in settings.looping:
+                self._tally("theme_loop", self._theme_run, settings.theme_window, facts.theme)
         if facts.calls or acts:
             self._thoughts = 0
         elif facts.theme is not None:
             self._thoughts += 1
-            self._tally("repeated_planning", self._thoughts, signs.consecutive_threshold, "")
+            self._tally("repeated_planning", self._thoughts, settings.consecutive_threshold, "")
         if facts.text:
             self._texts[facts.text] += 1
-            self._tally("same_text", self._texts[facts.text], signs.repeats, "")
+            self._tally("same_text", self._texts[facts.text], settings.repeats, "")
 
-    def read_result(self, call_id: str | None, brought: _ResultFacts) -> None:
+    def read_result(self, call_id: str | None, facts: _ResultFacts) -> None:
         """Read the result of a call, or an observation."""
-        signs = self._signs
+        settings = self._settings
         call = next((c for c in self._calls if c.id == call_id), None)
         if call is not None:
             self._calls.remove(call)
-        wrote = call is not None and call.writes and brought.error is None
-        if wrote or brought.key not in self._seen:
-            self._seen.add(brought.key)
+        wrote = call is not None and call.writes and facts.error is None
+        if wrote or facts.key not in self._seen:
+            self._seen.add(facts.key)
             self._idle = 0
             self._texts.clear()
-            if signs.results_end_themes:
-                self._themed = 0
+            if settings.results_end_themes:
+                self._theme_run = 0
         if call is not None and call.polls:
             self._reset_counts()
             return
         if call is not None and wrote:
             self._reset_counts(call.key)
-        if brought.error is not None and brought.error not in self._errors_now:
-            self._errors_now.add(brought.error)  # once for all calls of a step: one failed call may end the others
-            self._errors[brought.error] += 1
-            self._tally("same_error", self._errors[brought.error], signs.repeats, brought.error)
+        if facts.error is not None and facts.error not in self._errors_now:
+            self._errors_now.add(facts.error)  # once for all calls of a step: one failed call may end the others
+            self._errors[facts.error] += 1
+            self._tally("same_error", self._errors[facts.error], settings.repeats, facts.error)
         if call is not None:
-            self._count_repeats(call, brought)
+            self._count_repeats(call, facts)
 
-    def _count_repeats(self, call: _Call, brought: _ResultFacts) -> None:
+    def _count_repeats(self, call: _Call, facts: _ResultFacts) -> None:
         """Count the repeats of a call with the same result, and of cycles of calls."""
-        signs = self._signs
+        settings = self._settings
         before, run = self._same.get(call.key, (0, 0))
-        run = run + 1 if before == brought.key else 1
-        self._same[call.key] = (brought.key, run)
-        self._tally("same_call", run, signs.repeats, call.name)
-        self._tally("same_call_still", run, signs.still, call.name)
+        run = run + 1 if before == facts.key else 1
+        self._same[call.key] = (facts.key, run)
+        self._tally("same_call", run, settings.repeats, call.name)
+        self._tally("same_call_still", run, settings.still, call.name)
         events = self._events
-        events.append((call.key, brought.key))
+        events.append((call.key, facts.key))
         counted = False  # a cycle of two calls is also a cycle of four, with half the count
-        for length in range(2, signs.cycle + 1):
+        for length in range(2, settings.cycle + 1):
             same = len(events) > length and events[-1] == events[-1 - length]
             self._periods[length] = self._periods[length] + 1 if same else 0
             rounds, rest = divmod(self._periods[length] + length, length)
-            if not counted and rounds >= signs.repeats and len(set(events[-length:])) > 1:
+            if not counted and rounds >= settings.repeats and len(set(events[-length:])) > 1:
                 counted = True
                 if rest == 0:
-                    self._tally("cycle", rounds, signs.repeats, call.name)
+                    self._tally("cycle", rounds, settings.repeats, call.name)
 
     def _reset_counts(self, but: int | None = None) -> None:
         """Reset the counts after a change or a wait: a repeat of earlier actions is then no loop.

@@ -131,16 +131,13 @@ class ToolOutcome:
     """The first line with content."""
 
 
-UNKNOWN_OUTCOME = ToolOutcome()
-
-
 def read_outcome(
     message: Message, command: ShellCommand = PLAIN_CALL, lines: Sequence[str] | None = None
 ) -> ToolOutcome:
     """Return the outcome of the call whose result this message is. command: see `shell_commands.parse_call`. lines: its
     `read_lines`, where the caller has them."""
     return message.derive(
-        lambda m: _read(_unwrapped(m.text, is_error=_states_error(m), lines=lines), command), ("outcome", command)
+        lambda m: _read(_unwrap(m.text, is_error=_states_error(m), lines=lines), command), ("outcome", command)
     )
 
 
@@ -158,17 +155,12 @@ def read_lines(message: Message) -> Sequence[str]:
     return split_lines(message.text) if message.text[:200].lstrip()[:1] == "{" else message.text.splitlines()
 
 
-def read_text_outcome(text: str, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
-    """Return the outcome of a result's text."""
-    return _read(_unwrapped(text), command)
-
-
 def split_lines(text: str) -> Sequence[str]:
     """Return the lines of a result's text."""
-    return _unwrapped(text).lines
+    return _unwrap(text).lines
 
 
-def _unwrapped(text: str, *, is_error: bool = False, lines: Sequence[str] | None = None) -> ResultLines:
+def _unwrap(text: str, *, is_error: bool = False, lines: Sequence[str] | None = None) -> ResultLines:
     start = text[:200].lstrip()[:1]
     if start == "{" and len(text) <= _PARSED:
         try:
@@ -176,12 +168,12 @@ def _unwrapped(text: str, *, is_error: bool = False, lines: Sequence[str] | None
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
-            found = _of_object(value, text)
+            found = _read_object_lines(value, text)
             return found._replace(failed=True, is_wrapper=True) if is_error else found
     return ResultLines(text.splitlines() if lines is None else lines, failed=True if is_error else None)
 
 
-def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:
+def _read_object_lines(value: Mapping[str, Any], text: str) -> ResultLines:
     """Return the lines of the outputs in an object, if an output has several lines; else those of its text."""
     metadata = value.get("metadata")
     codes = [
@@ -189,7 +181,7 @@ def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:
         for holder in (value, metadata)
         if isinstance(holder, dict)
         for k in _CODES
-        if (v := _number(holder.get(k))) is not None
+        if (v := _as_integer(holder.get(k))) is not None
     ]
     # A lone `code` may be anything (an HTTP status, an id): it counts only if there is an output too.
     has_output = any(isinstance(value.get(name), str) for name in ("output", "stdout", "stderr"))
@@ -202,7 +194,7 @@ def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:
     for name in ("success", "ok", "succeeded"):
         if isinstance(value.get(name), bool) and failed is None:
             failed = not value[name]
-    nothing = _nothing_done(value)
+    nothing = _find_zero_count_fields(value)
     plain = ResultLines(
         text.splitlines(), code, failed, is_object=True, is_wrapper=has_output,
         zero_counts=nothing, dry_run=any(value.get(name) for name in _DRY),
@@ -223,20 +215,20 @@ def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:
     return plain._replace(lines=[*head, *found], inside=True)
 
 
-def _nothing_done(value: Mapping[str, Any]) -> tuple[str, ...]:
+def _find_zero_count_fields(value: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fields that count changes, at the top or one level below; empty if a count is not 0. Counts of matches
     may be above 0."""
     counts: dict[str, int] = {}
     for holder in (value, *value.values()):
         for name, number in holder.items() if isinstance(holder, dict) else ():
             found = _COUNTER.fullmatch(re.sub(r"[\W_]+", "", str(name)[:40]).lower())
-            if found is not None and (count := _number(number)) is not None:
+            if found is not None and (count := _as_integer(number)) is not None:
                 counts[name] = count
     done = [count for name, count in counts.items() if not _SEEN_ONLY.search(name)]
     return tuple(name for name, count in counts.items() if not count) if done and not any(done) else ()
 
 
-def _number(value: object) -> int | None:
+def _as_integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -266,7 +258,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     ends_badly = ends_badly and not outcome_lines.ends_block(rows, final, patterns.ignored_error)
     found_none = code == 1 or (code is None and given.failed is True)  # a search that finds nothing is no failure
     nothing_found = found_none and command.is_search and not found.failed
-    verdict = _verdict(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
+    verdict = _judge_run(command, code, found, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
     if verdict == "succeeded" and state.unfinished:
@@ -276,7 +268,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     if doubtful:
         verdict = "unknown"
     suspicious = doubtful or verdict == "failed" or bool(found.failed) or ends_badly
-    failures = (_failures(rows, patterns) if suspicious else ()) or state.timeouts
+    failures = (_find_failure_lines(rows, patterns) if suspicious else ()) or state.timeouts
     passed = (found.passed or found.part)[-1:]
     # A line of words after the one that proves the success often has the counts.
     words = [n for n in found.words[-1:] if not passed or n > passed[0]]
@@ -296,7 +288,7 @@ def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     )
 
 
-def _verdict(
+def _judge_run(
     command: ShellCommand,
     code: int | None,
     found: OutcomeLines,
@@ -383,17 +375,17 @@ def _find_exit_code(given: ResultLines, *, is_shown: bool) -> tuple[int | None, 
     rows = given.lines
     found = output_wrappers.find_exit_codes(rows, is_shown=is_shown)
     if given.code is not None and (given.code or not found):
-        return given.code, [n for _, n in found] or ([0] if given.inside else _shown_in(rows))
+        return given.code, [n for _, n in found] or ([0] if given.inside else _find_code_lines(rows))
     if not found:
         return None, []
     return next((code for code, _ in found if code), 0), [n for _, n in found]
 
 
-def _shown_in(rows: Sequence[str]) -> list[int]:
+def _find_code_lines(rows: Sequence[str]) -> list[int]:
     return [n for n, line in enumerate(rows) if any(f'"{name}"' in line for name in _CODES)][:1]
 
 
-def _failures(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[int, ...]:
+def _find_failure_lines(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[int, ...]:
     """Return the first lines on each failure; only of the first and last failures if there are many."""
     groups: list[tuple[int, ...]] = []
     seen: set[str] = set()
@@ -467,7 +459,7 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     begins = may_begin and bool(_CALL_FAILED.match(beginning)) and not _DONE.search(beginning)
     says_no = brief and bool(_SAYS_NO.search(beginning)) and not _DONE.search(beginning)
     timed_out = brief and output_wrappers.is_timeout(beginning)
-    unchanged = edits and not given.is_object and _changed_nothing(rows, beginning)
+    unchanged = edits and not given.is_object and _reports_no_change(rows, beginning)
     failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
     if given.zero_counts and not failed:
         # An edit without a change has failed. An update without a change may have found the right state already.
@@ -487,7 +479,7 @@ def _find_zero_counts(rows: Sequence[str], names: Sequence[str]) -> tuple[int, .
     return tuple(n for n, row in enumerate(rows) if len(row) <= MAX_LINE_CHARS and field.search(row))[:MAX_SUMMARIES]
 
 
-def _changed_nothing(rows: Sequence[str], beginning: str) -> bool:
+def _reports_no_change(rows: Sequence[str], beginning: str) -> bool:
     """True if the beginning of an edit's result reports no change, or a line reports a failed hunk."""
     return bool(_EDIT_FAILED.match(beginning)) or any(
         _HUNK_FAILED.match(row[:SHORT_LINE_CHARS]) for row in rows[:HEAD_LINES]

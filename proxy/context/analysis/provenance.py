@@ -72,13 +72,13 @@ class Provenance:
         if self.is_removed:
             return f"the result of {text}, {ago}; no longer current: the file was deleted or moved away"
         if not self.edits:
-            return f"the result of {text}, {ago}{self._unchanged()}"
+            return f"the result of {text}, {ago}{self._render_unchanged()}"
         times = "once" if self.edits == 1 else f"{self.edits} times"
         if self.is_file:
             return f"the result of {text}, {ago}; edited {times} since: read it again for its present text"
         return f"the result of {text}, {ago}; changed {times} since: ask again for what is there now"
 
-    def _unchanged(self) -> str:
+    def _render_unchanged(self) -> str:
         """Return the words for a text that no call is known to have changed."""
         if not self.is_file:
             return ""
@@ -98,7 +98,7 @@ def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
     if call is None:
         return Provenance(None, steps, 0, is_file=False)
     source = refetch.find_source(call)
-    subject = _subject(messages[index], call, source)
+    subject = _find_subject(messages[index], call, source)
     edits = doubtful = 0
     gone = False
     earlier = (shell_commands.parse_call(one) for _, one in refetch.pair_results(messages[: index + 1]))
@@ -111,7 +111,7 @@ def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
         if command.kind == "call" and failed:
             continue
         kinds, is_maybe = (set[str](), False) if failed else _find_change_kinds(changes, subject.source.path)
-        if kinds or (_FAILED.search(messages[n].text[:200]) is None and _changes(later, subject)):
+        if kinds or (_FAILED.search(messages[n].text[:200]) is None and _changes_subject(later, subject)):
             edits += 1
             gone = kinds == {"gone"}
         else:
@@ -160,13 +160,13 @@ class _Subject:
     """The values in the arguments of the call."""
 
 
-def _subject(message: Message, call: Call, source: ResultSource) -> _Subject:
+def _find_subject(message: Message, call: Call, source: ResultSource) -> _Subject:
     if source.path:
         return _Subject(source, "", frozenset())
-    return _Subject(source, message.text, frozenset() if source.by_shell else _values(call))
+    return _Subject(source, message.text, frozenset() if source.by_shell else _list_short_values(call))
 
 
-def _values(call: Call) -> frozenset[str]:
+def _list_short_values(call: Call) -> frozenset[str]:
     """Return the short values in a call's arguments, which may be identifiers."""
     try:
         value = decode_embedded(call.arguments)
@@ -175,7 +175,7 @@ def _values(call: Call) -> frozenset[str]:
     return frozenset(leaf for leaf in identifiers.find_leaves(value) if 2 <= len(leaf) <= 60)
 
 
-def _changes(later: Call, subject: _Subject) -> bool:
+def _changes_subject(later: Call, subject: _Subject) -> bool:
     """True if a call writes the shown file, a file that the shown text names, or the object with the same
     identifier."""
     source = refetch.find_source(later)
@@ -184,8 +184,8 @@ def _changes(later: Call, subject: _Subject) -> bool:
     if subject.source.path:
         return bool(source.path) and refetch.has_same_file(source, subject.source)
     if source.path:
-        return _names(subject.text, source.path) or _names(subject.text, _tail(source.path))
-    return not subject.values.isdisjoint(_values(later))
+        return _names(subject.text, source.path) or _names(subject.text, _shorten_path(source.path))
+    return not subject.values.isdisjoint(_list_short_values(later))
 
 
 def _names(text: str, path: str) -> bool:
@@ -193,6 +193,6 @@ def _names(text: str, path: str) -> bool:
     return path in text and re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w-])", text) is not None
 
 
-def _tail(path: str) -> str:
+def _shorten_path(path: str) -> str:
     """Return the last two parts of a path."""
     return "/".join(path.rsplit("/", 2)[-2:])

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
-from proxy.context.analysis.shell_commands import PATH_ARGUMENTS, replace_quoted
+from proxy.context.analysis.shell_commands import COMMAND_ARGUMENTS, PATH_ARGUMENTS, replace_quoted
 from proxy.context.plan import View
 
 RefetchKind = Literal["repeat", "reread", "recall"]
@@ -29,8 +29,8 @@ SourceAction = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
 """shows: the text of one file. writes: a file, or anything by a tool with such a name. looks: a search or listing, or a
 command that changes nothing. runs: any other command. recalls: the proxy's own look-up. other: any other tool."""
 
-COMMAND_ARGUMENTS = ("command", "cmd", "script", "code")
-"""Names of arguments that hold a shell command."""
+CODE_ARGUMENTS = (*COMMAND_ARGUMENTS, "code")
+"""Names of arguments that hold a shell command or code."""
 _SHELL = frozenset(
     ("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run", "stdin")
 )
@@ -137,15 +137,15 @@ class _Known:
 
 def find_refetches(view: View) -> Mapping[int, Refetch]:
     """Return the refetches of the whole conversation, by the index of the new result."""
-    return _pair(view).found
+    return _pair_refetches(view).found
 
 
 def find_sources(view: View) -> Mapping[int, ResultSource]:
     """Return the source of each result of a call, by the index of the result."""
-    return _pair(view).sources
+    return _pair_refetches(view).sources
 
 
-def _pair(view: View) -> _Known:
+def _pair_refetches(view: View) -> _Known:
     def more(begin: int, known: _Known | None) -> _Known:
         found = known.copy() if known else _Known({}, {}, {}, {}, {})
         for n, call in pair_results(view.messages, begin):
@@ -173,7 +173,7 @@ def pair_results(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[
 
 def _add_result(known: _Known, view: View, n: int, source: ResultSource) -> None:
     """Store a result and, if it was fetched again, its refetch."""
-    kind, of = _earlier(known, source)
+    kind, of = _find_earlier(known, source)
     if kind is not None and of is not None:
         steps = view.request_counts[n] - view.request_counts[of]
         known.found[n] = Refetch(kind, n, of, steps, _count_edits(known, source, of))
@@ -185,7 +185,7 @@ def _add_result(known: _Known, view: View, n: int, source: ResultSource) -> None
         known.by_id[public_id(view.keys[n])] = n
 
 
-def _earlier(known: _Known, source: ResultSource) -> tuple[RefetchKind | None, int | None]:
+def _find_earlier(known: _Known, source: ResultSource) -> tuple[RefetchKind | None, int | None]:
     if source.action == "recalls":
         return "recall", known.by_id.get(source.path)
     if source.action not in ("shows", "looks", "other"):
@@ -243,9 +243,9 @@ def _find_source(call: Call) -> ResultSource:
     words = identifiers.split_tool_name(name)
     if name == "recall" and isinstance(arguments.get("id"), str):
         return ResultSource("recalls", arguments["id"].strip(), whole)
-    command = _find_first_text(arguments, COMMAND_ARGUMENTS)
+    command = _find_first_text(arguments, CODE_ARGUMENTS)
     if command and words & _SHELL:
-        action, path = _of_command(command)
+        action, path = _read_command_source(command)
         return ResultSource(action, path, whole, by_shell=True)
     path = normalize_path(_find_first_text(arguments, PATH_ARGUMENTS))
     if words & _WRITES and "stdin" not in words:  # text for a running command changes no file by itself
@@ -273,7 +273,7 @@ def _find_edited_file(plain: str) -> str:
     return ""
 
 
-def _of_command(command: str) -> tuple[SourceAction, str]:
+def _read_command_source(command: str) -> tuple[SourceAction, str]:
     """Return (the action of a shell command, the file that it shows or writes)."""
     command = command.strip()
     places: list[str] = []

@@ -95,15 +95,15 @@ class Retrieve(Injection):
             return  # the prompt has the quotation already
         room = self.tokens if view.budget is None else min(self.tokens, view.budget - view.total)
         if self.together:
-            yield from self._in_one(view, last, room)
+            yield from self._make_joint_insert(view, last, room)
             return
         seen: set[bytes] = set()
         texts: set[str] = set()
-        for item in self._items(view, last):
+        for item in self._find_items(view, last):
             if len(seen) == self.items:
                 return
             text = "\n\n" + render_quotation(item)
-            size = _size(view, last, text)
+            size = _count_tokens(view, last, text)
             if item.key in seen or item.text in texts or size > room:
                 continue  # of equal texts only the newest is quoted
             seen.add(item.key)
@@ -111,7 +111,7 @@ class Retrieve(Injection):
             room -= size
             yield Insert("tail", SOURCE, text, persistent=not view.literal, quoted_keys=(item.key,))
 
-    def _in_one(self, view: View, last: Message, room: int) -> Iterator[Insert]:
+    def _make_joint_insert(self, view: View, last: Message, room: int) -> Iterator[Insert]:
         """Yield one insert for all items that fit, in the order of the conversation."""
         only = self.roles[0] if len(self.roles) == 1 else ""
         of = f" of role {only}" if only else ""
@@ -121,14 +121,14 @@ class Retrieve(Injection):
         )
         if "recall" in view.offered_tools:
             head += "\n(recall(id) has the whole of a message.)"
-        room -= _size(view, last, head)
+        room -= _count_tokens(view, last, head)
         lines: dict[bytes, str] = {}
-        for item in self._items(view, last):
+        for item in self._find_items(view, last):
             if len(lines) == self.items or room < _LEAST:
                 break
             what = "" if item.description == only else f", {item.description}"
             line = f"\n> {public_id(item.key)}{what}: {' '.join(item.text.splitlines())}"
-            size = _size(view, last, line)
+            size = _count_tokens(view, last, line)
             if item.key not in lines and size <= room:
                 lines[item.key] = line
                 room -= size
@@ -138,25 +138,25 @@ class Retrieve(Injection):
             text = head + "".join(lines[k] for k in keys)
             yield Insert("tail", SOURCE, text, persistent=not view.literal, quoted_keys=tuple(keys))
 
-    def _items(self, view: View, last: Message) -> Iterator[Quotation]:
+    def _find_items(self, view: View, last: Message) -> Iterator[Quotation]:
         """Yield all items that could be retrieved, the most relevant first: a new error, then the topic of the user's
         message."""
         if self.errors and last.is_result:
-            yield from self._of_errors(view)
+            yield from self._find_error_items(view)
         about = find_task(view)
         if about is not None and (view.literal or last is about) and has_topic(self, about):
-            yield from self._of_task(view, about)
+            yield from self._find_task_items(view, about)
 
-    def _of_task(self, view: View, about: Message) -> Iterator[Quotation]:
+    def _find_task_items(self, view: View, about: Message) -> Iterator[Quotation]:
         start = view.active_start
         ranked = about.derive(
-            lambda m: self._ranked(view.messages[:start], bm25.count_message_terms(m)),
+            lambda m: self._rank(view.messages[:start], bm25.count_message_terms(m)),
             (SOURCE, self, view.keys[start - 1] if start else b""),
         )
         named = compile_pattern(self.old_task)
         hidden = [n for n in ranked if _is_hidden(view, n)]
         if hidden and named and named.search(about.text):
-            yield from self._summary(view, hidden[0])
+            yield from self._find_summary(view, hidden[0])
         query = bm25.count_message_terms(about)
         for n in hidden:
             text = view.messages[n].derive(
@@ -174,7 +174,7 @@ class Retrieve(Injection):
     def _is_asked(self, role: str) -> bool:
         return not self.roles or role in self.roles
 
-    def _ranked(self, messages: Sequence[Message], query: bm25.TermCounts) -> list[int]:
+    def _rank(self, messages: Sequence[Message], query: bm25.TermCounts) -> list[int]:
         asked = [n for n, message in enumerate(messages) if self._is_asked(message.role)]
         return [
             asked[n]
@@ -192,7 +192,7 @@ class Retrieve(Injection):
         found = [n for n, score in enumerate(scores) if score > 0 and covers[n] >= self.floor]
         return sorted(found, key=lambda n: (-scores[n], -n))
 
-    def _summary(self, view: View, n: int) -> Iterator[Quotation]:
+    def _find_summary(self, view: View, n: int) -> Iterator[Quotation]:
         """Yield the summary of the group of messages[n], if no step of the group is in the prompt."""
         group = next(g for g in view.groups if g.start <= n < g.end)
         steps = [s for s in view.steps if group.start <= s.start < group.end and not view.messages[s.start].is_system]
@@ -200,16 +200,18 @@ class Retrieve(Injection):
             text = extracts.extract_steps(view, steps, [False] * len(steps), self.item_chars)
             yield Quotation(view.keys[group.start], "summary of a task", text)
 
-    def _of_errors(self, view: View) -> Iterator[Quotation]:
+    def _find_error_items(self, view: View) -> Iterator[Quotation]:
         """Yield hidden steps that ended in the same error as the last step, each with the next action."""
         step = view.steps[-1]
-        errors = {_plain(e) for e in _find_error_lines(view, step.start, step.end)}
+        errors = {_mask_numbers(e) for e in _find_error_lines(view, step.start, step.end)}
         if not errors:
             return
         for before, after in zip(reversed(view.steps[:-1]), reversed(view.steps[1:]), strict=True):
             hidden = any(_is_hidden(view, n) for n in range(before.start, before.end))
             same = (
-                [e for e in _find_error_lines(view, before.start, before.end) if _plain(e) in errors] if hidden else []
+                [e for e in _find_error_lines(view, before.start, before.end) if _mask_numbers(e) in errors]
+                if hidden
+                else []
             )
             if same:
                 then = extracts.extract_step(view, after)
@@ -231,14 +233,14 @@ def _is_hidden(view: View, n: int) -> bool:
 
 
 def _find_error_lines(view: View, start: int, end: int) -> list[str]:
-    return [e for n in range(start, end) if view.is_result[n] for e in view.messages[n].derive(_errors_of)]
+    return [e for n in range(start, end) if view.is_result[n] for e in view.messages[n].derive(_read_errors)]
 
 
-def _errors_of(message: Message) -> tuple[str, ...]:
+def _read_errors(message: Message) -> tuple[str, ...]:
     return extracts.find_errors(message.text)
 
 
-def _plain(error: str) -> str:
+def _mask_numbers(error: str) -> str:
     """Replace the numbers of an error by 0: line numbers and addresses of the same failure may differ."""
     return _NUMBER.sub("0", error)
 
@@ -247,7 +249,7 @@ def make_excerpt(text: str, query: bm25.TermCounts, limit: int) -> str:
     """Return the lines of a text that share most terms with the query, in their order; the beginning if no line shares
     any. Lines that are too long are split into sentences or clauses."""
     longest = min(_LINE, limit - 1)
-    lines = [piece for line in text.splitlines() for piece in _pieces(line.strip(), longest)]
+    lines = [piece for line in text.splitlines() for piece in _split_line(line.strip(), longest)]
     worth = [len(query.counts.keys() & bm25.count_terms(line[:longest]).counts.keys()) for line in lines]
     room, kept = limit, set[int]()
     for n in sorted(range(len(lines)), key=lambda n: (-worth[n], n)):
@@ -259,7 +261,7 @@ def make_excerpt(text: str, query: bm25.TermCounts, limit: int) -> str:
     return "\n".join(extracts.cut_text(lines[n], longest) for n in sorted(kept))
 
 
-def _pieces(line: str, longest: int) -> list[str]:
+def _split_line(line: str, longest: int) -> list[str]:
     """Split a line that is too long into sentences, and sentences that are too long into clauses."""
     found = [line]
     for ends in (_SENTENCE, _CLAUSE):
@@ -268,7 +270,7 @@ def _pieces(line: str, longest: int) -> list[str]:
     return [piece for part in found if (piece := part.strip())]
 
 
-def _size(view: View, last: Message, text: str) -> int:
+def _count_tokens(view: View, last: Message, text: str) -> int:
     """Return the tokens of a text. The count is stored with `last`: the same texts are tried with each request of a
     turn."""
     return last.derive(lambda _: view.token_counter.count_text(text), ("count", view.token_counter, text))

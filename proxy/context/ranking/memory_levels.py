@@ -151,15 +151,15 @@ def compute_priority(
 def build_layout(view: View, rules: LevelRules, block_steps: int) -> StepLayout:
     """The layout of the conversation. block_steps: how many steps of work are summarised together."""
     steps = view.steps
-    kinds: list[StepKind] = [_kind(view, step) for step in steps]
-    group_of = _group_of(view, steps)
+    kinds: list[StepKind] = [_classify_step(view, step) for step in steps]
+    group_of = _map_steps_to_groups(view, steps)
     fixed = [kind == "system" or _holds_pin(view, step) for kind, step in zip(kinds, steps, strict=True)]
     active = len(view.groups) - 1
     open_ = [i for i, kind in enumerate(kinds) if kind in ("work", "answer") and group_of[i] == active]
     recent = set(open_[-rules.recent_steps :] if rules.recent_steps else ())
     levels = []
     for i, (step, kind) in enumerate(zip(steps, kinds, strict=True)):
-        level = Level.PERMANENT if fixed[i] else _level(view, step, kind, rules, new=i in recent)
+        level = Level.PERMANENT if fixed[i] else _choose_level(view, step, kind, rules, new=i in recent)
         if kind == "prompt" and group_of[i] == 0:
             level = Level.PERMANENT  # it states the subject of the whole conversation
         # The newest prompt and the steps that are worked on right now stay whole.
@@ -174,7 +174,7 @@ def build_layout(view: View, rules: LevelRules, block_steps: int) -> StepLayout:
     return StepLayout(steps, kinds, levels, fixed, group_of, blocks, blocks_of, prompts, answers)
 
 
-def _kind(view: View, step: Step) -> StepKind:
+def _classify_step(view: View, step: Step) -> StepKind:
     message = view.messages[step.start]
     if message.is_system:
         return "system"
@@ -187,7 +187,7 @@ def _holds_pin(view: View, step: Step) -> bool:
     return any(is_pinned(view, n) for n in range(step.start, step.end))
 
 
-def _group_of(view: View, steps: Sequence[Step]) -> list[int]:
+def _map_steps_to_groups(view: View, steps: Sequence[Step]) -> list[int]:
     found, at = [], 0
     for step in steps:
         while step.start >= view.groups[at].end:
@@ -196,14 +196,14 @@ def _group_of(view: View, steps: Sequence[Step]) -> list[int]:
     return found
 
 
-def _level(view: View, step: Step, kind: StepKind, rules: LevelRules, *, new: bool) -> Level:
+def _choose_level(view: View, step: Step, kind: StepKind, rules: LevelRules, *, new: bool) -> Level:
     first = view.messages[step.start]
     if kind == "prompt":
         ruled = rules.permanent is not None and first.derive(lambda m: _states_rule(m, rules), rules)
         return Level.PERMANENT if ruled else Level.WORKING
     if new:
         return Level.WORKING
-    flags = first.derive(lambda _: _flags(view, step, rules), (rules, view.keys[step.end - 1]))
+    flags = first.derive(lambda _: _find_flags(view, step, rules), (rules, view.keys[step.end - 1]))
     if kind == "work":
         size = sum(view.original_tokens[step.start + 1 : step.end]) if first.calls else view.original_tokens[step.start]
         if size > rules.verbose_tokens or flags & (_EXPLORES | _DEAD):
@@ -215,7 +215,7 @@ def _states_rule(message: Message, rules: LevelRules) -> bool:
     return rules.permanent is not None and rules.permanent.search(message.text) is not None
 
 
-def _flags(view: View, step: Step, rules: LevelRules) -> int:
+def _find_flags(view: View, step: Step, rules: LevelRules) -> int:
     """Flags that the patterns find in a step: a decision in the model's text, exploring calls, dead ends."""
     first = view.messages[step.start]
     flags = 0
@@ -256,8 +256,8 @@ def compute_priorities(view: View, layout: StepLayout, weights: PriorityWeights 
     """The priority of each step. It is 50 for all steps if the times of the messages are unknown."""
     if len(view.times) != len(view.messages):
         return [DEFAULT_PRIORITY] * len(layout.steps)
-    mentioned = bm25.score_references([_names(view, step) for step in layout.steps])
-    relevant = _relevance(view, layout)
+    mentioned = bm25.score_references([_hash_step_names(view, step) for step in layout.steps])
+    relevant = _compute_relevance(view, layout)
     now, times, found = view.now, view.times, []
     for i, step in enumerate(layout.steps):
         minutes = (now - times[step.end - 1]) / 60
@@ -266,7 +266,7 @@ def compute_priorities(view: View, layout: StepLayout, weights: PriorityWeights 
     return found
 
 
-def _names(view: View, step: Step) -> tuple[int, ...]:
+def _hash_step_names(view: View, step: Step) -> tuple[int, ...]:
     if step.end - step.start == 1:
         return bm25.hash_names(view.messages[step.start])
     return bm25.hash_names(view.messages[step.start]) + bm25.hash_names(view.messages[step.start + 1])
@@ -278,7 +278,7 @@ def find_task(view: View) -> Message | None:
     return view.messages[at] if at >= 0 else None
 
 
-def _relevance(view: View, layout: StepLayout) -> list[float]:
+def _compute_relevance(view: View, layout: StepLayout) -> list[float]:
     """The nearness of each step to the current task, 0 to 1. It comes from the caller (by vectors) if known, else from
     words."""
     asked = find_task(view)

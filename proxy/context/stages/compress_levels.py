@@ -165,7 +165,7 @@ class CompressLevels(Stage):
                     size += edits[view.keys[n]].after - view.original_tokens[n]
             used[LEVEL_NAMES[level]] += size
         yield Note("levels", ", ".join(f"{name} {size:.0f}" for name, size in used.items()), used)
-        budgets = self._budgets(view)
+        budgets = self._compute_level_budgets(view)
         yield Note("level_budgets", "", budgets)
         if used["permanent"] > budgets["permanent"]:
             yield Note("over_level", f"permanent: {used['permanent']:.0f} tokens, of which nothing may be compressed")
@@ -184,20 +184,20 @@ class CompressLevels(Stage):
         total = self.total if isinstance(self.total, int) else DEFAULT_TOTAL
         return min(total, view.budget) if view.budget else total
 
-    def _budget(self, view: View, tokens: int) -> float:
+    def _compute_level_budget(self, view: View, tokens: int) -> float:
         """Return the budget of a level: as it is set, or in proportion to the budget of the model."""
         limit = self._limit(view) if self.total == "model" else None
         return tokens * (limit or DEFAULT_TOTAL) / DEFAULT_TOTAL
 
-    def _budgets(self, view: View) -> dict[str, float]:
+    def _compute_level_budgets(self, view: View) -> dict[str, float]:
         """Return the token budget of each level; volatile content has the remaining tokens."""
         named = {"permanent": self.permanent, "session": self.session, "working": self.working}
-        return {level: self._budget(view, tokens) for level, tokens in named.items()}
+        return {level: self._compute_level_budget(view, tokens) for level, tokens in named.items()}
 
     def _decide(self, view: View) -> CompressionLadder:
-        return view.compute_once(self, lambda: self._decided(view))
+        return view.compute_once(self, lambda: self._compute_decision(view))
 
-    def _decided(self, view: View) -> CompressionLadder:
+    def _compute_decision(self, view: View) -> CompressionLadder:
         rules = compile_rules(self.rules, self.decisions, self.exploring, self.dead_ends, self.verbose, self.recent)
         layout = build_layout(view, rules, self.block)
         sizes = SummaryLimits(
@@ -207,7 +207,7 @@ class CompressLevels(Stage):
         if not self._is_quiet(view, ladder):
             ladder.priorities = compute_priorities(view, layout, self.weights)
             self._finish_tasks(view, ladder)
-            self._age(view, ladder)
+            self._compress_aged(view, ladder)
             self._empty_levels(view, ladder)
             self._fit_total(view, ladder)
         return ladder
@@ -218,9 +218,9 @@ class CompressLevels(Stage):
         return (
             len(view.groups) == 1
             and (limit is None or ladder.total <= self.full * limit)
-            and ladder.level_tokens[Level.WORKING] <= self.full * self._budget(view, self.working)
-            and ladder.level_tokens[Level.SESSION] <= self.full * self._budget(view, self.session)
-            and view.now - _begun(view) <= self.working_s
+            and ladder.level_tokens[Level.WORKING] <= self.full * self._compute_level_budget(view, self.working)
+            and ladder.level_tokens[Level.SESSION] <= self.full * self._compute_level_budget(view, self.session)
+            and view.now - _find_begin_time(view) <= self.working_s
         )
 
     def _finish_tasks(self, view: View, ladder: CompressionLadder) -> None:
@@ -261,7 +261,7 @@ class CompressLevels(Stage):
         )
         return len(words) >= self.least_words and len(words & known) < self.same_task * len(words)
 
-    def _age(self, view: View, ladder: CompressionLadder) -> None:
+    def _compress_aged(self, view: View, ladder: CompressionLadder) -> None:
         """Compress content older than the age limit of its level: finished groups, and blocks of the active group."""
         if len(view.times) != len(view.messages):
             return
@@ -288,7 +288,8 @@ class CompressLevels(Stage):
     def _empty_levels(self, view: View, ladder: CompressionLadder) -> None:
         """Reduce the levels that are too full. Working content is compressed and moves to the session level. Session
         content is compressed further, and leaves only if the session is still over its budget."""
-        working, session = self._budget(view, self.working), self._budget(view, self.session)
+        working = self._compute_level_budget(view, self.working)
+        session = self._compute_level_budget(view, self.session)
         full = self.full
         compression_order.compress_working(
             ladder, lambda: ladder.level_tokens[Level.WORKING] > full * working, "working is full"
@@ -320,7 +321,7 @@ class CompressLevels(Stage):
         compression_order.remove_groups(ladder, lambda: ladder.total > limit, "the prompt is over its budget")
 
 
-def _begun(view: View) -> float:
+def _find_begin_time(view: View) -> float:
     """Return the time of the first message of the conversation. System messages do not count: every request sends them
     again."""
     return next((at for at, message in zip(view.times, view.messages, strict=False) if not message.is_system), view.now)

@@ -67,7 +67,7 @@ class ReferRepeats(Stage):
         """Yield a proposal for each new result with repeated runs, and for each new listing whose numbers can be
         removed."""
         earlier: list[int] | None = None
-        for n in range(_new_from(view), len(view.messages)):
+        for n in range(_find_first_new_index(view), len(view.messages)):
             message = view.messages[n]
             if not view.is_result[n] or not message.text or view.find_edit(n) is not None:
                 continue
@@ -76,8 +76,8 @@ class ReferRepeats(Stage):
                 and message.shape in ("string", "parts")
                 and not _is_recall(view, n)
             ):
-                earlier = _targets(view, n) if earlier is None else earlier
-                proposal = self._cheaper(view, n, earlier)
+                earlier = _list_targets(view, n) if earlier is None else earlier
+                proposal = self._make_cheaper_edit(view, n, earlier)
                 if proposal is not None:
                     yield proposal
                     if proposal.reason != _THINNED:
@@ -85,11 +85,11 @@ class ReferRepeats(Stage):
             if earlier is not None and not _is_recall(view, n):
                 earlier.append(n)
 
-    def _cheaper(self, view: View, n: int, earlier: Sequence[int]) -> Proposal | None:
+    def _make_cheaper_edit(self, view: View, n: int, earlier: Sequence[int]) -> Proposal | None:
         if self.again and is_page_fault(view, n, self.again):
             return None
-        lines = _shown_lines(view, n)
-        text = self._referring(view, n, earlier, lines)
+        lines = _read_shown_lines(view, n)
+        text = self._write_references(view, n, earlier, lines)
         if text is not None:
             write = _Write(self, view, n, tuple(earlier), text)
             after = PER_MESSAGE + view.token_counter.count_text(text)
@@ -106,9 +106,9 @@ class ReferRepeats(Stage):
     def rewrite_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
         """Return the text of a proposal, made without the messages that are cut in the same batch. None if that saves
         too little."""
-        return self._referring(view, n, [k for k in earlier if k not in gone], _shown_lines(view, n), gone)
+        return self._write_references(view, n, [k for k in earlier if k not in gone], _read_shown_lines(view, n), gone)
 
-    def _referring(
+    def _write_references(
         self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines, gone: frozenset[int] = frozenset()
     ) -> str | None:
         """Return the result with references in place of its repeats, None if that saves too little."""
@@ -118,16 +118,16 @@ class ReferRepeats(Stage):
         out: list[str] = []
         saved = at = 0
         before = -1
-        for start, end, target, first in self._runs(lines.bare if lines.is_listing else lines.whole, near):
+        for start, end, target, first in self._find_runs(lines.bare if lines.is_listing else lines.whole, near):
             checkpoint()
-            out += self._kept(lines, at, start, before)
-            reference = _reference(view, n, lines, start, end, target, first)
+            out += self._keep_lines(lines, at, start, before)
+            reference = _render_reference(view, n, lines, start, end, target, first)
             saved += sum(len(line) + 1 for line in lines.whole[start:end]) - len(reference)
             out.append(reference)
             at, before = end, -1
-        return "\n".join([*out, *self._kept(lines, at, len(lines.whole), before)]) if saved >= self.save else None
+        return "\n".join([*out, *self._keep_lines(lines, at, len(lines.whole), before)]) if saved >= self.save else None
 
-    def _kept(self, lines: NumberedLines, start: int, end: int, before: int) -> Sequence[str]:
+    def _keep_lines(self, lines: NumberedLines, start: int, end: int, before: int) -> Sequence[str]:
         if self.thin and lines.is_listing:
             return line_numbers.thin_numbers(lines, start, end, before)
         return lines.whole[start:end]
@@ -135,12 +135,12 @@ class ReferRepeats(Stage):
     def _find_similar_texts(self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines) -> list[_Target]:
         """Return the newest texts that share enough lines with the result, newest first. The texts are earlier results
         and, for a listing, texts that the agent wrote in its calls."""
-        mine = view.messages[n].derive(_bare_hashes if lines.is_listing else _hashes)
+        mine = view.messages[n].derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
         found: list[_Target] = []
         for other in reversed(earlier):
             message = view.messages[other]
             checkpoint()
-            theirs = message.derive(_bare_hashes if lines.is_listing else _hashes)
+            theirs = message.derive(_hash_bare_lines if lines.is_listing else _hash_text_lines)
             if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
                 held = line_numbers.read_lines(message)
                 if held.is_plain:
@@ -167,7 +167,7 @@ class ReferRepeats(Stage):
                 break
         return found
 
-    def _runs(self, lines: Sequence[str], near: Sequence[_Target]) -> Iterator[tuple[int, int, _Target, int]]:
+    def _find_runs(self, lines: Sequence[str], near: Sequence[_Target]) -> Iterator[tuple[int, int, _Target, int]]:
         """Yield (start, end, target, its first line) of each run that is long enough, in order."""
         places: dict[str, list[tuple[_Target, int]]] = {}
         for target in reversed(near):
@@ -207,7 +207,7 @@ class _Write:
     text: str
 
     def __call__(self, gone: frozenset[int]) -> str | None:
-        named = {name for *_, name in _references(self.text)}
+        named = {name for *_, name in _find_references(self.text)}
         if not any(public_id(self.view.keys[k]) in named for k in gone):
             return self.text
         return self.stage.rewrite_without(self.view, self.n, self.earlier, gone)
@@ -239,7 +239,7 @@ def is_page_fault(view: View, n: int, again: int) -> bool:
     """
     found = refetch.find_refetches(view)
     at = found.get(n)
-    while at is not None and (at.kind != "reread" or _overlap(view.messages[n], view.messages[at.earlier_index])):
+    while at is not None and (at.kind != "reread" or _do_overlap(view.messages[n], view.messages[at.earlier_index])):
         edit = view.find_edit(at.earlier_index)
         if edit is not None and edit.action != "append":
             if edit.stage != "refer_repeats":
@@ -254,14 +254,14 @@ def is_page_fault(view: View, n: int, again: int) -> bool:
     return False
 
 
-def _overlap(one: Message, other: Message) -> bool:
+def _do_overlap(one: Message, other: Message) -> bool:
     """True if most lines of a result occur in another result of the same file. A different part of the file is a
     different page."""
-    mine = one.derive(_bare_hashes)
-    return 2 * len(mine & other.derive(_bare_hashes)) > len(mine)
+    mine = one.derive(_hash_bare_lines)
+    return 2 * len(mine & other.derive(_hash_bare_lines)) > len(mine)
 
 
-def _shown_lines(view: View, n: int) -> NumberedLines:
+def _read_shown_lines(view: View, n: int) -> NumberedLines:
     """Return the lines of a new result, as a listing only if the tool added the line numbers.
 
     Where the format does not prove that, a tool must show or edit a file, and the file must not be a table.
@@ -269,7 +269,7 @@ def _shown_lines(view: View, n: int) -> NumberedLines:
     lines = line_numbers.read_lines(view.messages[n])
     if not lines.is_listing or lines.is_sure:
         return lines
-    call = _call_of(view, n)
+    call = _find_call(view, n)
     source = refetch.find_source(call) if call is not None else None
     by_tool = source is not None and source.action in ("shows", "writes") and not source.by_shell
     if source is not None and by_tool and not source.path.lower().endswith(_TABLES):
@@ -277,7 +277,7 @@ def _shown_lines(view: View, n: int) -> NumberedLines:
     return replace(lines, bare=lines.whole, numbers=(), is_listing=False)
 
 
-def _targets(view: View, end: int) -> list[int]:
+def _list_targets(view: View, end: int) -> list[int]:
     """Return the results before `end` that have text and are whole in the prompt."""
 
     def more(begin: int, known: list[int] | None) -> list[int]:
@@ -304,7 +304,7 @@ def _is_thinned(edit: Edit) -> bool:
 
 
 def _is_recall(view: View, n: int) -> bool:
-    call = _call_of(view, n)
+    call = _find_call(view, n)
     return call is not None and call.name == "recall"
 
 
@@ -335,11 +335,11 @@ def _read_written_texts(message: Message) -> tuple[tuple[Call, str, str, frozens
             continue
         for name, text in value.items() if isinstance(value, dict) else ():
             if isinstance(text, str) and text.count("\n") >= 4:
-                found.append((call, name, text, _hashes_of(text.split("\n"))))
+                found.append((call, name, text, _hash_lines(text.split("\n"))))
     return tuple(found)
 
 
-def _new_from(view: View) -> int:
+def _find_first_new_index(view: View) -> int:
     """Return the index after the last answer: the messages from there on were never sent before."""
     for n in range(len(view.messages) - 1, -1, -1):
         if view.messages[n].role == "assistant":
@@ -354,20 +354,22 @@ def _count_common_lines(mine: Sequence[str], at: int, last: int, theirs: Sequenc
     return run
 
 
-def _hashes(message: Message) -> frozenset[int]:
+def _hash_text_lines(message: Message) -> frozenset[int]:
     # The lines as `read_lines` has them. It also looks for line numbers, which takes ten times as long.
-    return _hashes_of(message.text.split("\n"))
+    return _hash_lines(message.text.split("\n"))
 
 
-def _bare_hashes(message: Message) -> frozenset[int]:
-    return _hashes_of(line_numbers.read_lines(message).bare)
+def _hash_bare_lines(message: Message) -> frozenset[int]:
+    return _hash_lines(line_numbers.read_lines(message).bare)
 
 
-def _hashes_of(lines: Sequence[str]) -> frozenset[int]:
+def _hash_lines(lines: Sequence[str]) -> frozenset[int]:
     return frozenset(map(hash, [line for line in lines if len(line) >= _LINE]))
 
 
-def _reference(view: View, n: int, lines: NumberedLines, start: int, end: int, target: _Target, first: int) -> str:
+def _render_reference(
+    view: View, n: int, lines: NumberedLines, start: int, end: int, target: _Target, first: int
+) -> str:
     """Return the reference that replaces lines[start:end]: the position of the same lines, the result or call, and the
     steps since."""
     last = first + end - start
@@ -377,7 +379,7 @@ def _reference(view: View, n: int, lines: NumberedLines, start: int, end: int, t
         numbers = target.held.numbers
         if target.call is None and numbers and numbers[first] != first + 1:
             there = _render_numbers(numbers[first:last])
-    kind, call = ("result", _call_of(view, target.at)) if target.call is None else ("call", target.call)
+    kind, call = ("result", _find_call(view, target.at)) if target.call is None else ("call", target.call)
     ago = view.request_counts[n] - view.request_counts[target.at]
     when = "in this step" if not ago else "1 step before this" if ago == 1 else f"{ago} steps before this"
     name = public_id(view.keys[target.at])
@@ -394,7 +396,7 @@ def _render_numbers(numbers: Sequence[int]) -> str:
     return f" ({found[0]}-{found[-1]})" if found else ""
 
 
-def _call_of(view: View, n: int) -> Call | None:
+def _find_call(view: View, n: int) -> Call | None:
     for at in range(n - 1, -1, -1):
         for call in view.messages[at].calls:
             if call.id == view.messages[n].call_id:
@@ -414,10 +416,10 @@ def _render_call(call: Call | None) -> str:
 
 def find_referred_lines(view: View) -> dict[bytes, list[tuple[int, int]]]:
     """Return, by the id of an earlier result, the (start, end) lines that references in the prompt name."""
-    return view.memo_edited("referred", partial(_referred, view))
+    return view.memo_edited("referred", partial(_read_referred_keys, view))
 
 
-def _referred(
+def _read_referred_keys(
     view: View, _: int, known: dict[bytes, list[tuple[int, int]]] | None
 ) -> dict[bytes, list[tuple[int, int]]]:
     if known is not None:
@@ -425,7 +427,7 @@ def _referred(
     found: dict[bytes, list[tuple[int, int]]] = {}
     for edit in view.edits.values():
         if edit.stage == "refer_repeats":
-            for first, last, name in _pointers(edit):
+            for first, last, name in _find_targets(edit):
                 found.setdefault(name, []).append((first, last))
     return found
 
@@ -437,16 +439,18 @@ def find_referred_calls(view: View) -> frozenset[str]:
         if known is not None:
             return known  # the value depends on the edits alone
         made = [edit.text or "" for edit in view.edits.values() if edit.stage == "refer_repeats"]
-        return frozenset(name for text in made for *_, kind, name in _references(text) if kind == "call")
+        return frozenset(name for text in made for *_, kind, name in _find_references(text) if kind == "call")
 
     return view.memo_edited("referred calls", find)
 
 
-def _pointers(edit: Edit) -> list[tuple[int, int, bytes]]:
-    return [(start, end, name.encode()) for start, end, kind, name in _references(edit.text or "") if kind == "result"]
+def _find_targets(edit: Edit) -> list[tuple[int, int, bytes]]:
+    return [
+        (start, end, name.encode()) for start, end, kind, name in _find_references(edit.text or "") if kind == "result"
+    ]
 
 
-def _references(text: str) -> list[tuple[int, int, str, str]]:
+def _find_references(text: str) -> list[tuple[int, int, str, str]]:
     """Return (start, end, "result" or "call", id) of each reference: the lines and the message that it names."""
     return [(int(a) - 1, int(b), kind, name) for a, b, kind, name in _REFERENCE.findall(text)]
 
@@ -456,7 +460,7 @@ def find_dangling_edits(view: View, edits: Mapping[bytes, Edit], made: Mapping[b
     named: dict[str, list[bytes]] = {}
     for k, edit in edits.items():
         if edit.stage == "refer_repeats" and k not in view.edits:
-            for *_, name in _references(edit.text or ""):
+            for *_, name in _find_references(edit.text or ""):
                 named.setdefault(name, []).append(k)
     if not named:
         return frozenset()

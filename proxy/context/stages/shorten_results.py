@@ -249,10 +249,10 @@ class _Batch:
     writes the same batch. Such a request is a retry, another sample of the same prompt, or a second pass of this one.
     """
 
-    def __init__(self, stage: ShortenResults, view: View, keep: StubLimits) -> None:
+    def __init__(self, stage: ShortenResults, view: View, limits: StubLimits) -> None:
         self._stage = stage
         self._view = view
-        self._keep = keep
+        self._limits = limits
         self._written: list[_Written] = []
         self._known: Sequence[_Written] = ()
         self._made: StubWriter | None = None
@@ -280,14 +280,14 @@ class _Batch:
 
     def _find_known(self, gone: frozenset[int]) -> None:
         kept: dict[Hashable, list[_Written]] = self._view.memo_edited("stubs", lambda _, __: {}, self._stage)
-        key = (gone, self._keep, "recall" in self._view.offered_tools, self._view.request.tools)
+        key = (gone, self._limits, "recall" in self._view.offered_tools, self._view.request.tools)
         self._known = kept.get(key, ())
         kept.clear()
         kept[key] = self._written
 
     def _write(self, n: int, command: ShellCommand, gone: frozenset[int], content: ContentKind) -> str:
         if self._made is None:
-            self._made = StubWriter(identifiers.PromptIndex(self._view), self._keep)
+            self._made = StubWriter(identifiers.PromptIndex(self._view), self._limits)
             self._referred = find_referred_lines(self._view)
             self._newest = file_views.find_newest_lines(self._view, gone)
             if "recall" in self._view.offered_tools:  # else no stub has a call whose result could be outdated

@@ -87,11 +87,11 @@ def estimate_stub_chars(message: Message, command: ShellCommand = PLAIN_CALL, *,
 def _estimate_stub_chars(message: Message, command: ShellCommand, content: ContentKind) -> int:
     lines = outcome.read_lines(message)
     ended = outcome.read_outcome(message, command, lines)
-    stays = _outcome_lines(ended, command, is_view=content != "other")
-    numbers = [n for n in _telling_lines(message, command, content) if n not in stays]
-    fixed = sum(len(lines[n]) for n in _both_ends(numbers, _ERRORS - len(ended.failure_lines)))
+    stays = _find_outcome_lines(ended, command, is_view=content != "other")
+    numbers = [n for n in _find_telling_lines(message, command, content) if n not in stays]
+    fixed = sum(len(lines[n]) for n in _take_both_ends(numbers, _ERRORS - len(ended.failure_lines)))
     if len(message.text) > _LONG and max(map(len, lines), default=0) > _LONG:
-        fixed += _LONG * len(_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
+        fixed += _LONG * len(_find_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
     if ended.first_line is not None:
         stays.add(ended.first_line)
     shown = [lines[n][:_SHOWN] for n in stays]
@@ -114,7 +114,7 @@ def find_error_lines(message: Message) -> tuple[int, ...]:
     if not identifiers.find_error_words(message):
         return ()
     lines = outcome.read_lines(message)
-    return tuple(n for n in _error_lines(message, lines) if len(lines[n]) <= _LONG)
+    return tuple(n for n in _find_error_lines(message, lines) if len(lines[n]) <= _LONG)
 
 
 def find_reported_errors(message: Message) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ def find_reported_errors(message: Message) -> tuple[int, ...]:
     return tuple(n for n in found if _REPORT.search(lines[n]))
 
 
-def _telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
+def _find_telling_lines(message: Message, command: ShellCommand, content: ContentKind) -> tuple[int, ...]:
     """The numbers of the lines that tell of an error.
 
     Of a file, a search or a listing, only lines that report an error count: the others are code with these words.
@@ -133,7 +133,7 @@ def _telling_lines(message: Message, command: ShellCommand, content: ContentKind
     return message.derive(find_reported_errors if shows else find_error_lines)
 
 
-def _outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: bool) -> set[int]:
+def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: bool) -> set[int]:
     """The lines that say how a call ended.
 
     For a run these are all lines of its outcome. The text of a viewed file says nothing about the call. So for a view,
@@ -167,7 +167,7 @@ def find_constants(message: Message) -> tuple[int, ...]:
     return tuple(n for n, line in lines if "_" in line and len(line) <= _SHORT and _CONSTANT.fullmatch(line))
 
 
-def _error_lines(message: Message, lines: Sequence[str]) -> list[int]:
+def _find_error_lines(message: Message, lines: Sequence[str]) -> list[int]:
     """The numbers of those lines of a message that tell of an error."""
     words = identifiers.find_error_words(message)
     checkpoint()
@@ -176,7 +176,7 @@ def _error_lines(message: Message, lines: Sequence[str]) -> list[int]:
     return [n for n, line in enumerate(lines) if any(word in line for word in words) and _ERROR.search(line)]
 
 
-def _both_ends(found: list[int], most: int) -> list[int]:
+def _take_both_ends(found: list[int], most: int) -> list[int]:
     """At most `most` items: the first and the last ones."""
     half = max(0, most) // 2
     return found if len(found) <= most else found[:half] + found[len(found) - half :]
@@ -208,7 +208,7 @@ class StubWriter:
         lines = outcome.read_lines(message)
         is_view = content != "other"
         self._prompt_index.remove(hashes)  # from here on, what the index has stands in another message
-        kept = self._fixed_lines(message, lines, command, content)
+        kept = self._find_fixed_lines(message, lines, command, content)
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
         kept |= whole
         room = min(self._limits.max_name_chars, int(self._limits.max_name_share * len(message.text)))
@@ -216,9 +216,9 @@ class StubWriter:
             kept.update(labelled_records.select_lines(lines, int(labelled_records.ROOM_FACTOR * room)))
             room = 0
         if is_view:
-            room = self._with_constants(message, lines, kept, room)
+            room = self._keep_constants(message, lines, kept, room)
         keep_short_gaps(lines, kept)
-        names, more, shown = self._lost_names(message, lines, kept, room)
+        names, more, shown = self._find_lost_names(message, lines, kept, room)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
         if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
             # Beside these, a stub has names in its first line alone, so that its text need not be read again.
@@ -228,16 +228,16 @@ class StubWriter:
             self._prompt_index.add(identifiers.hash_replacement(message, text))
         return text
 
-    def _fixed_lines(
+    def _find_fixed_lines(
         self, message: Message, lines: Sequence[str], command: ShellCommand, content: ContentKind
     ) -> set[int]:
         """The lines that always stay: the first line with text, the outcome, unique error lines, the imports of a file.
 
-        A file's constants come after these (`_with_constants`).
+        A file's constants come after these (`_keep_constants`).
         """
         ended = outcome.read_outcome(message, command)
         is_view = content != "other"
-        kept = _outcome_lines(ended, command, is_view=is_view)
+        kept = _find_outcome_lines(ended, command, is_view=is_view)
         first = (
             ended.first_line
             if ended.first_line is not None
@@ -248,15 +248,15 @@ class StubWriter:
         has, most = self._prompt_index.has_line, self._limits.max_errors
         numbers = [
             n
-            for n in _telling_lines(message, command, content)
+            for n in _find_telling_lines(message, command, content)
             if n not in kept and not has(identifiers.strip_line_number(lines[n]))
         ]
-        kept.update(_both_ends(numbers, most - len(ended.failure_lines)))
+        kept.update(_take_both_ends(numbers, most - len(ended.failure_lines)))
         if is_view:
             kept.update(message.derive(find_imports))
         return kept
 
-    def _with_constants(self, message: Message, lines: Sequence[str], kept: set[int], room: int) -> int:
+    def _keep_constants(self, message: Message, lines: Sequence[str], kept: set[int], room: int) -> int:
         """Keep the constants that stand nowhere else, within the room for names. Return the room that is left."""
         for n in message.derive(find_constants):
             size = len(lines[n]) + 1
@@ -269,7 +269,7 @@ class StubWriter:
                 room -= size
         return room
 
-    def _lost_names(
+    def _find_lost_names(
         self, message: Message, lines: Sequence[str], kept: set[int], room: int
     ) -> tuple[list[str], int, set[str] | None]:
         """Return (names of the removed lines that stand nowhere else, how many more such names there are, the names in

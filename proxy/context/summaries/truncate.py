@@ -36,7 +36,7 @@ def truncate_text(
     return render_mark(len(text))
 
 
-def _pieces(text: str, chars: int, missing: Callable[[int], str]) -> str:
+def _pieces(text: str, chars: int, render_mark: Callable[[int], str]) -> str:
     """At most `chars` characters of the text, cut between lines if a line ends nearby."""
     head = int(chars * HEAD_SHARE)
     tail = len(text) - (chars - head)
@@ -45,8 +45,8 @@ def _pieces(text: str, chars: int, missing: Callable[[int], str]) -> str:
     line = text.find("\n", tail - 1, min(len(text), tail + LINE_END_DISTANCE)) if tail > 0 else -1
     tail = line + 1 if line >= 0 else tail
     if chars == 0 or tail <= head:
-        return missing(len(text))
-    return f"{text[:head]}\n{missing(tail - head)}\n{text[tail:]}"
+        return render_mark(len(text))
+    return f"{text[:head]}\n{render_mark(tail - head)}\n{text[tail:]}"
 
 
 def make_mark_renderer(message_id: str, total_chars: int | None, offered: Collection[str]) -> Callable[[int], str]:
@@ -62,4 +62,6 @@ def make_mark_renderer(message_id: str, total_chars: int | None, offered: Collec
         source = f"; message {message_id}"
     if total_chars is None:
         return lambda _: f"[... more is left out to fit the context window{source}]"
-    return lambda missing: f"[... {missing} of {total_chars} characters are left out to fit the context window{source}]"
+    return lambda left_out: (
+        f"[... {left_out} of {total_chars} characters are left out to fit the context window{source}]"
+    )

@@ -33,17 +33,19 @@ def read_message(raw: bytes) -> Message:
     """The message in these bytes. Raises NotManaged if it is no object with a role, or if its content is unreadable."""
     try:
         fields = _MESSAGE.decode(raw)
-        role = _plain(fields, "role")
+        role = _read_field(fields, "role")
         if not isinstance(role, str) or not role:
             raise NotManaged("shape", "a message without a role")
-        content = _plain(fields, "content")
-        text, shape, media, marked = _content(content)
-        calls = _calls(_plain(fields, "tool_calls"), _plain(fields, "function_call"))
-        call_id = _plain(fields, "tool_call_id")
+        content = _read_field(fields, "content")
+        text, shape, media, marked = _read_content(content)
+        calls = _read_calls(_read_field(fields, "tool_calls"), _read_field(fields, "function_call"))
+        call_id = _read_field(fields, "tool_call_id")
         if role == "function":
-            call_id = _plain(fields, "name")
+            call_id = _read_field(fields, "name")
         call_id = call_id if isinstance(call_id, str) else None
-        reasoning = next((r for r in (_plain(fields, name) for name in _REASONING) if isinstance(r, str) and r), "")
+        reasoning = next(
+            (r for r in (_read_field(fields, name) for name in _REASONING) if isinstance(r, str) and r), ""
+        )
         marked = marked or any(mark in fields for mark in CACHE_MARKS)
     except (ValueError, RecursionError) as problem:
         raise NotManaged("unreadable", f"a message that cannot be read: {problem}") from problem
@@ -54,12 +56,12 @@ def read_message(raw: bytes) -> Message:
     )
 
 
-def _plain(fields: dict[str, msgspec.Raw], name: str) -> Any:
+def _read_field(fields: dict[str, msgspec.Raw], name: str) -> Any:
     found = fields.get(name)
     return None if found is None else _ANY.decode(found)
 
 
-def _content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
+def _read_content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
     """(text, shape, a digest of each part that is not text, True if a part bears a cache mark). Raises NotManaged if
     `content` is of another type."""
     if content is None:
@@ -78,12 +80,12 @@ def _content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
         elif isinstance(part.get("text"), str):
             texts.append(part["text"])
         else:
-            media.append(_medium(part))
+            media.append(_digest_media_part(part))
         marked = marked or (isinstance(part, dict) and any(mark in part for mark in CACHE_MARKS))
     return "".join(texts), "mixed" if media else "parts", media, marked
 
 
-def _medium(part: dict[str, Any]) -> bytes:
+def _digest_media_part(part: dict[str, Any]) -> bytes:
     kind = str(part.get("type", ""))
     inner = part.get(kind)
     data = inner.get(_MEDIA.get(kind, ""), inner) if isinstance(inner, dict) else part
@@ -92,22 +94,21 @@ def _medium(part: dict[str, Any]) -> bytes:
     return chain.compute_form(kind.encode() + msgspec.json.encode(data, order="sorted"))
 
 
-def _calls(tool_calls: Any, function_call: Any) -> tuple[Call, ...]:
+def _read_calls(tool_calls: Any, function_call: Any) -> tuple[Call, ...]:
     found = []
     for call in tool_calls if isinstance(tool_calls, list) else ():
         inner = call.get("function") or call.get("custom") if isinstance(call, dict) else None
         if not isinstance(inner, dict):
             raise NotManaged("shape", "a tool call of an unknown kind")
-        found.append(
-            Call(_text(call.get("id")), _text(inner.get("name")), _text(inner.get("arguments", inner.get("input"))))
-        )
+        arguments = _to_text(inner.get("arguments", inner.get("input")))
+        found.append(Call(_to_text(call.get("id")), _to_text(inner.get("name")), arguments))
     if isinstance(function_call, dict):
-        name = _text(function_call.get("name"))
-        found.append(Call(name, name, _text(function_call.get("arguments"))))
+        name = _to_text(function_call.get("name"))
+        found.append(Call(name, name, _to_text(function_call.get("arguments"))))
     return tuple(found)
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -130,18 +131,18 @@ def read_request(
     if prefix is not None and (is_prefix_checked or body.startswith(prefix.body_prefix)):
         longer = _read_rest(body, read, prefix, limits)
         if longer is not None:
-            return _checked(
-                _request(body, *longer, prefix.messages, len(prefix.body_prefix), prefix.memo_values), limits
+            return _check_limits(
+                _build_request(body, *longer, prefix.messages, len(prefix.body_prefix), prefix.memo_values), limits
             )
     members = find_body_members(body, limits)
     if "messages" not in members:
         raise NotManaged("shape", "no messages")
     places = find_history(body, members["messages"], limits, "messages is no list, or an empty one")
     messages = tuple(read(body[start:end]) for start, end in places)
-    return _checked(_request(body, members, messages, (), 0, {}), limits)
+    return _check_limits(_build_request(body, members, messages, (), 0, {}), limits)
 
 
-def _checked(request: Request, limits: SizeLimits | None) -> Request:
+def _check_limits(request: Request, limits: SizeLimits | None) -> Request:
     if limits is not None:
         limits.check_request(request)
     return request
@@ -164,47 +165,47 @@ _PREFIX = re.compile(rb'"prefix"\s*:\s*true')
 """Mark of a message that the model is to continue (Mistral, DeepSeek)."""
 
 
-def _request(
+def _build_request(
     body: bytes,
     spans: dict[str, tuple[int, int]],
     messages: tuple[Message, ...],
-    shared: tuple[Message, ...],
-    rest: int,
-    notes: dict[Hashable, Any],
+    known_messages: tuple[Message, ...],
+    prefix_bytes: int,
+    memo_values: dict[Hashable, Any],
 ) -> Request:
-    plain = _Fields(body, spans)
-    tools = plain.raw("tools")
+    fields = TopLevelFields(body, spans)
+    tools = fields.raw("tools")
     tools = None if tools in (None, b"null", b"[]") else tools
-    choices = plain.get("n")
-    format_ = plain.get("response_format")
-    model = plain.get("model")
-    options = plain.get("stream_options")
+    choices = fields.get("n")
+    response_format = fields.get("response_format")
+    model = fields.get("model")
+    options = fields.get("stream_options")
     return Request(
         body=body,
         spans=spans,
         messages=messages,
         model=model if isinstance(model, str) else "",
-        stream=plain.get("stream") is True,
+        stream=fields.get("stream") is True,
         tools=tools,
-        tool_names=_tool_names(tools),
+        tool_names=_read_tool_names(tools),
         is_free_text=choices in (None, 1)
-        and (format_ is None or (isinstance(format_, dict) and format_.get("type") == "text"))
-        and plain.get("tool_choice") in (None, "auto", "none")
-        and plain.get("modalities") in (None, ["text"]),
+        and (response_format is None or (isinstance(response_format, dict) and response_format.get("type") == "text"))
+        and fields.get("tool_choice") in (None, "auto", "none")
+        and fields.get("modalities") in (None, ["text"]),
         usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
         choices=choices if isinstance(choices, int) else 1,
-        reasoning_effort=str(plain.get("reasoning_effort") or ""),
-        is_continuation=plain.get("continue_final_message") is True
-        or plain.get("add_generation_prompt") is False
+        reasoning_effort=str(fields.get("reasoning_effort") or ""),
+        is_continuation=fields.get("continue_final_message") is True
+        or fields.get("add_generation_prompt") is False
         or (messages[-1].role == "assistant" and _PREFIX.search(messages[-1].raw) is not None),
-        max_tokens=_limit(plain.get("max_completion_tokens")) or _limit(plain.get("max_tokens")),
-        known_messages=shared,
-        prefix_bytes=rest,
-        memo_values=notes,
+        max_tokens=_read_limit(fields.get("max_completion_tokens")) or _read_limit(fields.get("max_tokens")),
+        known_messages=known_messages,
+        prefix_bytes=prefix_bytes,
+        memo_values=memo_values,
     )
 
 
-def _limit(value: Any) -> int | None:
+def _read_limit(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 and value is not True else None
 
 
@@ -216,7 +217,7 @@ def build_prefix_cache(request: Request) -> PrefixCache:
     return PrefixCache(memoryview(request.body)[:end], start, spans, request.messages, request.memo_values)
 
 
-class _Fields:
+class TopLevelFields:
     """Reader of top-level values, decoded one at a time: most requests need five short values of a large body."""
 
     def __init__(self, body: bytes, spans: dict[str, tuple[int, int]]) -> None:
@@ -235,7 +236,7 @@ class _Fields:
             raise NotManaged("unreadable", f"{name} cannot be read: {problem}") from problem
 
 
-def _tool_names(tools: bytes | None) -> tuple[str, ...]:
+def _read_tool_names(tools: bytes | None) -> tuple[str, ...]:
     try:
         found = _ANY.decode(tools) if tools else []
     except (ValueError, RecursionError) as problem:
@@ -262,23 +263,23 @@ def write_request(request: Request, messages: Sequence[bytes] | None = None, *, 
     if messages is None and request.is_spliced:
         messages = [m.raw for m in request.messages]
     if messages is not None:
-        new.append((*spans["messages"], _array(messages)))
+        new.append((*spans["messages"], _join_array(messages)))
     tools = spans.get("tools")
     if request.tools is not None and tools is not None and request.tools != body[tools[0] : tools[1]]:
         new.append((*tools, (request.tools,)))
     if request_usage and request.stream and not request.usage_wanted:
-        new.append(_asking_for_usage(body, spans.get("stream_options")))
-    return _spliced(body, new) if new else body
+        new.append(_add_usage_option(body, spans.get("stream_options")))
+    return _splice(body, new) if new else body
 
 
-def _array(members: Sequence[bytes]) -> list[bytes]:
+def _join_array(members: Sequence[bytes]) -> list[bytes]:
     pieces = [b","] * (2 * len(members))
     pieces[::2] = members
     pieces[-1:] = [b"]"]
     return [b"[", *pieces]
 
 
-def _asking_for_usage(body: bytes, span: tuple[int, int] | None) -> tuple[int, int, Sequence[bytes]]:
+def _add_usage_option(body: bytes, span: tuple[int, int] | None) -> tuple[int, int, Sequence[bytes]]:
     if span is None:
         end = body.rindex(b"}")
         return end, end, (b',"stream_options":{"include_usage":true}',)
@@ -286,7 +287,7 @@ def _asking_for_usage(body: bytes, span: tuple[int, int] | None) -> tuple[int, i
     return *span, (json_spans.set_member(b"{}" if options == b"null" else options, "include_usage", b"true"),)
 
 
-def _spliced(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
+def _splice(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
     """The body with some of its values replaced. new: (start, end, pieces) of each replacement."""
     pieces: list[bytes | memoryview] = []
     came, at = memoryview(body), 0
@@ -384,6 +385,12 @@ def read_changed_arguments(old: bytes, new: bytes) -> list[str | None] | None:
         return changed if any(changed) and replace_arguments(old, changed) == new else None
     except ValueError:
         return None
+
+
+def make_message(role: str, content: bytes, *more: tuple[str, bytes]) -> bytes:
+    """A canonical message. content: its JSON. more: further members with their JSON."""
+    rest = b"".join(b',"' + name.encode() + b'":' + value for name, value in more)
+    return b'{"role":"' + role.encode() + b'","content":' + content + rest + b"}"
 
 
 def make_user_message(text: str) -> bytes:

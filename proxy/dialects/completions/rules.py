@@ -61,16 +61,6 @@ def is_thinking(body: bytes, members: Mapping[str, spans.Span]) -> bool:
     return False
 
 
-def compute_bindings(body: bytes, answer: bytes | None = None) -> dict[str, Binding]:
-    """By token, the prompt that each piece of reasoning stands behind in this body, in their order.
-
-    answer: the message of the model's answer to this body; its tokens are included. Raises ValueError or RecursionError
-    if a text is not JSON.
-    """
-    trace = trace_prompt(body)
-    return trace.bindings if answer is None else trace.bindings | trace_answer(trace, answer)
-
-
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     """The bindings of an answer to this prompt. answer: its message. Raises ValueError if it cannot be read."""
     trace, message = prompt.copy(), spans.read_any(answer)

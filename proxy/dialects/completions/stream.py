@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from proxy.dialects.usage import read_count
 
-_ERROR_MAX = 2000
+MAX_ERROR_CHARS = 2000
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +51,15 @@ def read_chunk(data: bytes) -> Chunk | None:
     try:
         return _CHUNK.decode(data)
     except (ValueError, RecursionError):
-        return _lenient(read_json(data))
+        return _read_lenient_chunk(read_json(data))
+
+
+def read_any_json(data: bytes) -> Any:
+    """Return JSON that msgspec or Python's own reader accepts; None if neither accepts it."""
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return read_json(data)
 
 
 def read_json(data: bytes) -> Any:
@@ -73,30 +81,30 @@ def write_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _lenient(value: Any) -> Chunk | None:
+def _read_lenient_chunk(value: Any) -> Chunk | None:
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # Gemini's compatible surface wraps its errors in a list
     if not isinstance(value, dict):
         return None
     choices = value.get("choices")
     return Chunk(
-        _string(value.get("id")),
-        _string(value.get("model")),
-        [_choice(one) for one in choices if isinstance(one, dict)] if isinstance(choices, list) else None,
+        _as_string(value.get("id")),
+        _as_string(value.get("model")),
+        [_read_choice(one) for one in choices if isinstance(one, dict)] if isinstance(choices, list) else None,
         value.get("usage", UNSET),
         value.get("error", UNSET),
-        _string(value.get("object")),
+        _as_string(value.get("object")),
         value.get("message"),
     )
 
 
-def _choice(value: dict[str, Any]) -> Choice:
+def _read_choice(value: dict[str, Any]) -> Choice:
     delta = value.get("delta")
     delta = delta if isinstance(delta, dict) else None
-    return Choice(read_count(value.get("index")) or 0, delta, _string(value.get("finish_reason")))
+    return Choice(read_count(value.get("index")) or 0, delta, _as_string(value.get("finish_reason")))
 
 
-def _string(value: Any) -> str | None:
+def _as_string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
@@ -104,10 +112,14 @@ def read_error_text(chunk: Chunk) -> str | None:
     """Return the error that upstream reports, in words; None if the chunk is not an error."""
     if not chunk.has_failed:
         return None
-    error = chunk.error if chunk.error is not UNSET and chunk.error else chunk.message
+    return describe_error(chunk.error if chunk.error is not UNSET and chunk.error else chunk.message)
+
+
+def describe_error(error: Any) -> str:
+    """Return an error that upstream reports, in words: its message, or its JSON."""
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         error = error["message"]
-    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:_ERROR_MAX]
+    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:MAX_ERROR_CHARS]
 
 
 def repair_surrogates(text: str) -> str:

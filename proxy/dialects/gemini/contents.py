@@ -26,7 +26,7 @@ import msgspec
 from proxy.chat import chain, json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import UNSIGNED
-from proxy.dialects.completions.request import read_message
+from proxy.dialects.completions.request import make_message, read_message
 from proxy.dialects.part_edits import make_text_part
 from proxy.errors import NotManaged
 
@@ -132,17 +132,11 @@ def convert_answer(parts: Sequence[bytes]) -> Answer:
         more.append(("tool_calls", b"[" + b",".join(made) + b"]"))
     if not is_plain:
         more.append((WIRE, b"[" + b",".join(parts) + b"]"))
-    return Answer(make_chat("assistant", content, *more), tuple(calls), is_unsigned)
+    return Answer(make_message("assistant", content, *more), tuple(calls), is_unsigned)
 
 
 def _is_made(call_id: str) -> bool:
     return call_id.startswith(MADE_ID)
-
-
-def make_chat(role: str, content: bytes, *more: tuple[str, bytes]) -> bytes:
-    """A canonical message. more: further members with their JSON."""
-    rest = b"".join(b',"' + name.encode() + b'":' + value for name, value in more)
-    return b'{"role":"' + role.encode() + b'","content":' + content + rest + b"}"
 
 
 def _convert_call(raw: bytes, call: dict[str, Any], counts: Counter[str]) -> tuple[WireCall, bytes]:
@@ -186,7 +180,7 @@ def convert_result(raw: bytes, call_id: str) -> bytes:
         content = b"[" + b",".join([make_text_part(text), *media]) + b"]"
     # Gemini's documents: a function that failed answers with the member `error`, and one that succeeded with `output`.
     failed = (("is_error", b"true"),) if _names_error(response) else ()
-    return make_chat("tool", content, ("tool_call_id", spans.encode_text(call_id)), *failed)
+    return make_message("tool", content, ("tool_call_id", spans.encode_text(call_id)), *failed)
 
 
 def _names_error(response: bytes) -> bool:

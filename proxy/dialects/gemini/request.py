@@ -22,6 +22,7 @@ from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Call, ContentShape, Message
 from proxy.dialects import spans
 from proxy.dialects.base import OutgoingMessage
+from proxy.dialects.completions.request import make_message
 from proxy.dialects.gemini.contents import (
     WireCall,
     convert_answer,
@@ -29,7 +30,6 @@ from proxy.dialects.gemini.contents import (
     convert_result,
     find_span,
     get_field,
-    make_chat,
     read_field,
 )
 from proxy.dialects.gemini.write import SYSTEM, Unit, write_body
@@ -193,12 +193,12 @@ def _read_request(body: bytes, limits: SizeLimits | None, place: Place) -> Gemin
 
 def _convert_system(raw: bytes) -> Unit:
     if raw[:1] == b'"':
-        return Unit(make_chat("system", raw), SYSTEM, (), (), "system")
+        return Unit(make_message("system", raw), SYSTEM, (), (), "system")
     if raw[:1] != b"{":
         raise NotManaged("shape", "a system instruction that is neither text nor a content")
     parts = _read_parts(raw)
     content = b"[" + b",".join(convert_part(part) for part in parts) + b"]"
-    return Unit(make_chat("system", content), SYSTEM, tuple(range(len(parts))), (), "system")
+    return Unit(make_message("system", content), SYSTEM, tuple(range(len(parts))), (), "system")
 
 
 def _read_parts(content: bytes) -> list[bytes]:
@@ -258,7 +258,7 @@ class _ContentReader:
         if others or not results:
             self.is_unsigned = False
             content = b"[" + b",".join(convert_part(parts[n]) for n in others) + b"]"
-            self.units.append(Unit(make_chat("user", content), place, tuple(others), (), "user"))
+            self.units.append(Unit(make_message("user", content), place, tuple(others), (), "user"))
 
     def _find_call(self, response: bytes) -> str:
         """The canonical id of the call that a response answers: by id, else the oldest open call of its name."""

@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import Any
 
 from proxy.dialects import spans
-from proxy.dialects.base import UNSIGNED
+from proxy.dialects.base import UNSIGNED, select_added
 from proxy.dialects.gemini.contents import get_field
 
 
@@ -47,11 +47,7 @@ def find_added_violations(body: bytes, client_body: bytes) -> list[str]:
     Rules are compared by their number, since places move. Raises ValueError or RecursionError as `find_violations`.
     """
     found = find_violations(body)
-    if not found:
-        return []
-    allowed = Counter(line.split()[0] for line in find_violations(client_body))
-    counted = Counter(line.split()[0] for line in found)
-    return [line for line in found if counted[line.split()[0]] > allowed[line.split()[0]]]
+    return select_added(found, find_violations(client_body)) if found else []
 
 
 class _Turn:

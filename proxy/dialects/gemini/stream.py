@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
+from proxy.dialects.completions.stream import read_json, write_json
 from proxy.dialects.usage import read_count
 
 RUNNABLE_REASONS: Final = frozenset({"", "STOP", "FINISH_REASON_UNSPECIFIED"})
@@ -32,7 +32,6 @@ _BY_HTTP: Final = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-_ERROR_MAX: Final = 2000
 _SUMMED: Final = ("candidatesTokenCount", "thoughtsTokenCount")
 _TOTAL: Final = ("promptTokenCount", "toolUsePromptTokenCount", *_SUMMED)
 
@@ -153,13 +152,6 @@ def sum_rounds(spent: Mapping[str, Any], usage: Mapping[str, Any]) -> dict[str, 
     if "totalTokenCount" in usage:
         made["totalTokenCount"] = sum(read_count(made.get(name)) or 0 for name in _TOTAL)
     return made
-
-
-def read_error_text(error: Any) -> str:
-    """Return an error that upstream reports, in words."""
-    if isinstance(error, dict) and isinstance(error.get("message"), str):
-        error = error["message"]
-    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:_ERROR_MAX]
 
 
 def make_error_body(message: str, code: str, status: int = 500) -> bytes:

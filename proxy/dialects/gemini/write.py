@@ -6,8 +6,10 @@ content at its place; it stands alone only if there is none.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -25,7 +27,7 @@ from proxy.dialects.gemini.contents import (
     read_field,
     read_result_text,
 )
-from proxy.dialects.part_edits import edit_parts, read_part_text, read_parts
+from proxy.dialects.part_edits import check_same_place, edit_parts, read_part_text, read_parts
 
 SYSTEM: Final = -1
 """Place of the canonical message that was read from `systemInstruction`."""
@@ -114,8 +116,8 @@ class _Writer:
             raise ValueError("the client's messages are out of order")
         self._newest = source
         unit = self._units[source]
-        if raw != unit.chat and _read_names(raw) != _read_names(unit.chat):
-            raise ValueError("a message has another role or answers another call")
+        if raw != unit.chat:
+            check_same_place(unit.chat, raw)
         if unit.kind == "system":
             self._system.append((source, raw))
             return
@@ -244,14 +246,8 @@ class _Writer:
         return raw[: span[0]] + spans.rewrite_array(raw, span, elements, items) + raw[span[1] :]
 
     def _find_units(self, place: int) -> list[tuple[int, Unit]]:
-        """The units of one content with their indices. Places only grow, so they are found by halving."""
-        low, high = 0, len(self._units)
-        while low < high:
-            middle = (low + high) // 2
-            if self._units[middle].place < place:
-                low = middle + 1
-            else:
-                high = middle
+        """The units of one content with their indices. Places only grow."""
+        low = bisect_left(self._units, place, key=attrgetter("place"))
         found = []
         while low < len(self._units) and self._units[low].place == place:
             found.append((low, self._units[low]))
@@ -305,10 +301,6 @@ def _grow_string(old: bytes, chat: bytes) -> bytes:
     if text is None or not text.startswith(json_spans.decode_string(old) or ""):
         raise ValueError("the system instruction is never edited")
     return content
-
-
-def _read_names(chat: bytes) -> tuple[bytes | None, bytes | None]:
-    return json_spans.read_value(chat, "role"), json_spans.read_value(chat, "tool_call_id")
 
 
 def _to_wire_text(part: bytes) -> bytes:

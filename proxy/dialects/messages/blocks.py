@@ -20,7 +20,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import BOUND_SEPARATOR
-from proxy.dialects.completions.request import CACHE_MARKS, read_message
+from proxy.dialects.completions.request import CACHE_MARKS, make_message, read_message
 from proxy.dialects.part_edits import make_text_part
 from proxy.errors import NotManaged
 
@@ -67,12 +67,12 @@ def convert_message(raw: bytes) -> WireMessage:
         if role not in _ROLES:
             raise NotManaged("shape", "a message of an unknown role")
         if content[:1] == b'"':
-            return WireMessage(role, (MessageUnit(_make(role, content), ()),), content == b'""')
+            return WireMessage(role, (MessageUnit(make_message(role, content), ()),), content == b'""')
         blocks = [_cut_span(content, one) for one in spans.read_elements(content)]
         if role == "assistant":
             return WireMessage(role, (convert_answer(blocks),), not blocks)
         if role == "system":
-            return WireMessage(role, (MessageUnit(_make(role, content), tuple(range(len(blocks)))),))
+            return WireMessage(role, (MessageUnit(make_message(role, content), tuple(range(len(blocks)))),))
         return WireMessage(role, _convert_user(blocks))
     except (KeyError, ValueError, RecursionError) as problem:
         raise NotManaged("shape", f"a message that cannot be read: {problem}") from problem
@@ -80,12 +80,6 @@ def convert_message(raw: bytes) -> WireMessage:
 
 def _cut_span(raw: bytes, span: spans.Span) -> bytes:
     return raw[span[0] : span[1]]
-
-
-def _make(role: str, content: bytes, *more: tuple[str, bytes]) -> bytes:
-    """A canonical message. more: further members with their JSON."""
-    rest = b"".join(b',"' + name.encode() + b'":' + value for name, value in more)
-    return b'{"role":"' + role.encode() + b'","content":' + content + rest + b"}"
 
 
 def _convert_user(blocks: Sequence[bytes]) -> tuple[MessageUnit, ...]:
@@ -100,7 +94,7 @@ def _convert_user(blocks: Sequence[bytes]) -> tuple[MessageUnit, ...]:
             others.append(n)
     if others or not units:
         content = b"[" + b",".join(blocks[n] for n in others) + b"]"
-        units.append(MessageUnit(_make("user", content), tuple(others)))
+        units.append(MessageUnit(make_message("user", content), tuple(others)))
     return tuple(units)
 
 
@@ -155,7 +149,8 @@ def convert_answer(blocks: Sequence[bytes]) -> MessageUnit:
     if not is_plain:
         more.append((WIRE, b"[" + b",".join(blocks) + b"]"))
     bound = BOUND_SEPARATOR.join(filter(None, tokens))
-    return MessageUnit(_make("assistant", content or b'""', *more), tuple(range(len(blocks))), bound=bound or None)
+    chat = make_message("assistant", content or b'""', *more)
+    return MessageUnit(chat, tuple(range(len(blocks))), bound=bound or None)
 
 
 def read_token(block: dict[str, Any]) -> str:

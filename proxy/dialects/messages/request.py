@@ -16,6 +16,7 @@ from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
 from proxy.dialects.base import OutgoingMessage
+from proxy.dialects.completions.request import TopLevelFields
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
 from proxy.dialects.messages.breakpoints import has_mark
 from proxy.dialects.messages.write import SYSTEM_PLACE, write_body
@@ -84,7 +85,7 @@ def read_messages_request(
         kept = before.places[: before.stable]
         found = spans.find_longer_history(body, "messages", before.members, kept, limits)
     members, places = found or _find_places(body, limits)
-    values = _TopLevel(body, members)
+    values = TopLevelFields(body, members)
     if values.get("thread") is not None:
         raise NotManaged("chain", "the provider holds the history of this request")
     if values.get("compaction") is not None:
@@ -136,16 +137,6 @@ def _find_places(body: bytes, limits: SizeLimits | None) -> tuple[dict[str, span
     return members, spans.find_history(body, members["messages"], limits, "messages is no list, or an empty one")
 
 
-def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
-    """The wire body with canonical messages of the proxy at its end: an answer, and the results of its calls.
-
-    Raises NotManaged or ValueError if the body or a message cannot be read.
-    """
-    request = read_messages_request(body)
-    own: list[OutgoingMessage] = [(n, unit.chat) for n, (_, unit) in enumerate(request.units)]
-    return request.write([*own, *((None, raw) for raw in messages)])
-
-
 def _convert_system(system: bytes) -> MessageUnit:
     if system[:1] not in (b'"', b"["):
         raise NotManaged("shape", "a system prompt that is neither text nor a list")
@@ -153,26 +144,7 @@ def _convert_system(system: bytes) -> MessageUnit:
     return MessageUnit(b'{"role":"system","content":' + system + b"}", tuple(blocks))
 
 
-class _TopLevel:
-    """Reader of top-level values, decoded one at a time."""
-
-    def __init__(self, body: bytes, members: dict[str, spans.Span]) -> None:
-        self._body = body
-        self._members = members
-
-    def raw(self, name: str) -> bytes | None:
-        span = self._members.get(name)
-        return self._body[span[0] : span[1]] if span else None
-
-    def get(self, name: str) -> Any:
-        raw = self.raw(name)
-        try:
-            return None if raw is None else spans.read_any(raw)
-        except (ValueError, RecursionError) as problem:
-            raise NotManaged("unreadable", f"{name} cannot be read: {problem}") from problem
-
-
-def _write_chat_body(values: _TopLevel, messages: Sequence[bytes]) -> bytes:
+def _write_chat_body(values: TopLevelFields, messages: Sequence[bytes]) -> bytes:
     """The chat-completions body. The messages come before all values that change between requests."""
     model = values.get("model")
     pieces = [

@@ -13,7 +13,7 @@
 
 Rules that depend on the account or on the model are the provider's to judge. M5 is refused by newer models alone; it
 is named because no plan may break it. Thinking is bound to the system prompt, the tools and all messages before it, as
-they were sent. `compute_bindings` hashes what the provider compares.
+they were sent. `trace_prompt` hashes what the provider compares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from proxy.dialects import spans
-from proxy.dialects.base import Binding, BindingTrace, ChainHash
+from proxy.dialects.base import Binding, BindingTrace, ChainHash, select_added
 from proxy.dialects.messages.blocks import make_answer_blocks, read_token
 
 _MAX_MARKS = 4
@@ -56,11 +56,7 @@ def find_added_violations(body: bytes, client_body: bytes) -> list[str]:
     Rules are compared by their number, since places move. Raises ValueError or RecursionError as `find_violations`.
     """
     found = find_violations(body)
-    if not found:
-        return []
-    allowed = Counter(line.split()[0] for line in find_violations(client_body))
-    counted = Counter(line.split()[0] for line in found)
-    return [line for line in found if counted[line.split()[0]] > allowed[line.split()[0]]]
+    return select_added(found, find_violations(client_body)) if found else []
 
 
 def _read_blocks(content: Any) -> Blocks:
@@ -243,17 +239,6 @@ def _judge_tools(value: dict[str, Any]) -> Iterator[str]:
 
 
 # Bound thinking.
-
-
-def compute_bindings(body: bytes, answer: bytes = b"[]") -> dict[str, Binding]:
-    """By token, the prompt that each thinking block stands under in this body, in the order of the blocks.
-
-    answer: blocks of the model's answer to this body, as a JSON array; its tokens are included. Raises ValueError or
-    RecursionError if a text is not JSON.
-    """
-    trace = trace_prompt(body)
-    _add_message(trace, {"role": "assistant", "content": spans.read_any(answer)})
-    return trace.bindings
 
 
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:

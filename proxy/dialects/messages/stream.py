@@ -30,7 +30,6 @@ _FINISH = {
     "refusal": "content_filter",
 }
 _ERROR_TYPES = {"upstream_timeout": "timeout_error", "unavailable": "overloaded_error"}
-_ERROR_MAX = 2000
 _LAST_ROUND = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation")
 
 
@@ -167,13 +166,6 @@ def read_finish_reason(stop_reason: str) -> str:
 def choose_stop_reason(stop_reason: str, shown_calls: int) -> str:
     """Return the stop reason for the client: `end_turn` where all calls that it asks for are hidden."""
     return "end_turn" if stop_reason == "tool_use" and not shown_calls else stop_reason
-
-
-def read_error_text(error: Any) -> str:
-    """Return an error that upstream reports, in words."""
-    if isinstance(error, dict) and isinstance(error.get("message"), str):
-        error = error["message"]
-    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:_ERROR_MAX]
 
 
 def make_event(name: str, members: Mapping[str, Any]) -> bytes:

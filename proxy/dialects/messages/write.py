@@ -6,8 +6,10 @@ the proxy joins the client's message at its place; it stands alone only if there
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from proxy.dialects.messages.blocks import (
     make_answer_blocks,
     make_result_block,
 )
-from proxy.dialects.part_edits import clear_text, edit_parts, make_text_part, read_parts
+from proxy.dialects.part_edits import check_same_place, clear_text, edit_parts, make_text_part, read_parts
 
 SYSTEM_PLACE = -1
 """Place of the canonical message that was read from `system`."""
@@ -100,8 +102,8 @@ def _draft_messages(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[
             raise ValueError("the client's messages are out of order")
         newest = source
         place, unit = units[source]
-        if raw != unit.chat and _read_names(raw) != _read_names(unit.chat):
-            raise ValueError("a message has another role or answers another call")
+        if raw != unit.chat:
+            check_same_place(unit.chat, raw)
         if place == SYSTEM_PLACE:
             system.append((source, raw))
             continue
@@ -118,10 +120,6 @@ def _draft_messages(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[
 
 def _read_role(chat: bytes) -> str:
     return json_spans.decode_string(json_spans.read_value(chat, "role") or b"") or ""
-
-
-def _read_names(chat: bytes) -> tuple[bytes | None, bytes | None]:
-    return json_spans.read_value(chat, "role"), json_spans.read_value(chat, "tool_call_id")
 
 
 def _draft_own(drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMessage], at: int, role: str) -> None:
@@ -170,7 +168,7 @@ def _write_draft(body: bytes, places: Sequence[spans.Span], units: Units, draft:
         return b'{"role":"' + draft.role.encode() + b'","content":' + content + draft.more + b"}"
     start, end = places[draft.place]
     raw = body[start:end]
-    own = {n: unit for n, (place, unit) in _units_at(units, draft.place)}
+    own = {n: unit for n, (place, unit) in _find_units(units, draft.place)}
     if draft.kept == {n: unit.chat for n, unit in own.items()} and not draft.results and not draft.texts:
         return raw
     span = spans.read_members(raw)["content"]
@@ -184,15 +182,9 @@ def _write_draft(body: bytes, places: Sequence[spans.Span], units: Units, draft:
     return raw[: span[0]] + new + raw[span[1] :] if new else b""
 
 
-def _units_at(units: Units, place: int) -> list[tuple[int, tuple[int, MessageUnit]]]:
-    """The canonical messages of one wire message with their indices. Places only grow, so they are found by halving."""
-    low, high = 0, len(units)
-    while low < high:
-        middle = (low + high) // 2
-        if units[middle][0] < place:
-            low = middle + 1
-        else:
-            high = middle
+def _find_units(units: Units, place: int) -> list[tuple[int, tuple[int, MessageUnit]]]:
+    """The canonical messages of one wire message with their indices. Places only grow."""
+    low = bisect_left(units, place, key=itemgetter(0))
     found = []
     while low < len(units) and units[low][0] == place:
         found.append((low, units[low]))

@@ -6,7 +6,7 @@ the same on every request and every replica."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -93,23 +93,11 @@ def restore_items(messages: Sequence[bytes], call_types: dict[str, str] | None =
         message = _OBJECT.decode(raw)
         if message.get("role") == "assistant":
             items = wire.make_items(raw, call_types)
-            call_types |= find_call_types(items)
+            call_types |= wire.find_call_types(items)
             made += items
         else:
             made.append(msgspec.json.encode(_restore_item(message, call_types)))
     return made
-
-
-def find_call_types(items: Iterable[bytes]) -> dict[str, str]:
-    """The type of each call among these items, by its id."""
-    found: dict[str, str] = {}
-    for raw in items:
-        if b"call" in raw:
-            item = _OBJECT.decode(raw)
-            call_id = wire.find_call(item)
-            if call_id:
-                found[call_id] = wire.find_type(item)
-    return found
 
 
 def _restore_item(message: Mapping[str, Any], call_types: Mapping[str, str]) -> dict[str, Any]:
@@ -156,10 +144,10 @@ def can_restore(body: bytes, history: Sequence[bytes] = ()) -> bool:
     """
     try:
         raws = _read_items(body)
-        types = find_call_types(
+        types = wire.find_call_types(
             item for raw in history if b'"assistant"' in raw[:40] for item in wire.make_items(raw, {})
         )
-        types |= find_call_types(raws)
+        types |= wire.find_call_types(raws)
         return all(_is_restored(_OBJECT.decode(raw), types) for raw in raws)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotManaged):
         return False

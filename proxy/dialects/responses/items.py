@@ -7,7 +7,7 @@ assistant message; its member `wire` holds these items as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -100,6 +100,18 @@ def find_answered_call(item: Mapping[str, Any]) -> str | None:
     if isinstance(found, str):
         return found
     return None if kind == "tool_search_output" else ""
+
+
+def find_call_types(items: Iterable[bytes]) -> dict[str, str]:
+    """The type of each call among these items, by its id."""
+    found: dict[str, str] = {}
+    for raw in items:
+        if b"call" in raw:
+            item = _RAW.decode(raw)
+            call_id = find_call(item)
+            if call_id:
+                found[call_id] = find_type(item)
+    return found
 
 
 def find_call(item: Mapping[str, Any]) -> str | None:

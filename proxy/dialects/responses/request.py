@@ -363,7 +363,7 @@ class _Changes:
             index, item = self._new[self._last_user]
             self._new[self._last_user] = index, append_part(item, read_text(raw))
             return
-        types = _find_call_types([item for _, item in self._new]) if role == "tool" else {}
+        types = wire.find_call_types(item for _, item in self._new) if role == "tool" else {}
         self._new += [(None, item) for item in wire.make_items(raw, types)]
         self._last_user = None
 
@@ -376,17 +376,6 @@ def read_text(message: bytes) -> str:
     if not isinstance(content, str):
         raise ValueError("a message of ours without a text")
     return content
-
-
-def _find_call_types(items: Sequence[bytes]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for raw in items:
-        if b'"call_id"' in raw and b"_call" in raw:
-            item = _OBJECT.decode(raw)
-            call_id = wire.find_call(item)
-            if call_id:
-                found[call_id] = wire.find_type(item)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,22 +475,6 @@ def _add_tools(request: ResponsesRequest, tools: bytes) -> Replacement:
     if request.body[span[0] : span[1]] == b"null":
         return *span, b"[" + made + b"]"
     return spans.append_element(request.body, span, made)
-
-
-def append_instructions(body: bytes, text: str) -> bytes:
-    """The body with text at the end of `instructions`, which is made if the body has none.
-
-    From GPT-6.2 on, `instructions` stands behind the input and is no part of the prefix: a note for one turn.
-    """
-    members = spans.read_members(body)
-    span = members.get("instructions")
-    if span is None:
-        change = spans.append_member(body, (0, len(body)), "instructions", spans.encode_text(text))
-        return spans.apply_replacements(body, [change])
-    start, end = span
-    if body[start : start + 1] != b'"':
-        return body[:start] + spans.encode_text(text) + body[end:]
-    return body[: end - 1] + spans.encode_text("\n\n" + text)[1:] + body[end:]
 
 
 def find_session_names(headers: Mapping[str, str], body: bytes) -> list[str]:

@@ -72,7 +72,7 @@ def find_violations(body: bytes, partners: Mapping[str, str] | None = None) -> l
     return found
 
 
-def find_new_violations(body: bytes, original: bytes) -> list[str]:
+def find_added_violations(body: bytes, original: bytes) -> list[str]:
     """The violations of an outgoing body that the client's own body does not have. Raises ValueError as
     `find_violations`."""
     before = Counter(_split_place(line) for line in find_violations(original))
@@ -240,17 +240,6 @@ def _find_partners(items: Sequence[Item]) -> dict[str, str]:
     return found
 
 
-def compute_bindings(body: bytes, answer: Iterable[bytes] = ()) -> dict[str, Binding]:
-    """The prompt in front of each reasoning item of a body, by its token.
-
-    answer: items that the model made under this body, whose tokens are to be recorded. Raises ValueError for a body
-    that is no JSON object.
-    """
-    trace = trace_prompt(body)
-    _add_items(trace, map(msgspec.json.decode, answer))
-    return trace.bindings
-
-
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     """The bindings of an answer to this prompt. answer: the canonical message. Raises ValueError if it cannot be
     read."""
@@ -317,7 +306,7 @@ def strip_bound(body: bytes, tokens: Collection[str]) -> bytes:
     ValueError if an item must keep its id, or if the items cannot be told apart.
     """
     new = _without_reasoning(body, lambda items, n: wire.find_token(items[n]) in tokens)
-    if new is not body and (added := [line for line in find_new_violations(new, body) if line.startswith("R7")]):
+    if new is not body and (added := [line for line in find_added_violations(new, body) if line.startswith("R7")]):
         raise ValueError(added[0])
     return new
 

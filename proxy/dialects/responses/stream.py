@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.dialects.completions.stream import read_json, repair_surrogates, write_json
+from proxy.dialects.completions.stream import MAX_ERROR_CHARS, read_json, repair_surrogates, write_json
 from proxy.dialects.usage import read_count
 
 BEGINNINGS: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
@@ -21,8 +21,6 @@ ENDINGS: Final = {
 """Events that end an answer, each with the status of its response."""
 FINISH_REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
 """Reasons of an incomplete answer, in the words of chat completions."""
-ERROR_MAX: Final = 2000
-"""Characters of an error that are kept."""
 
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
@@ -87,7 +85,7 @@ def find_error(value: Mapping[str, Any]) -> str | None:
     if isinstance(error, dict):
         message = error.get("message") or error.get("code")
         error = message if isinstance(message, str) else write_json(error).decode()
-    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:ERROR_MAX]
+    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:MAX_ERROR_CHARS]
 
 
 def add_usages(usage: Any, earlier: Iterable[Any]) -> Any:

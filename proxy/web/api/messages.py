@@ -80,7 +80,7 @@ class MessageDetails(MessageListItem):
 
 
 class FoundMessage(BaseModel):
-    """A message or summary that has words of the query. score: higher is better."""
+    """A message or summary that has words of the query."""
 
     id: str
     kind: str

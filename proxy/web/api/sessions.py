@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.chat import chain
 from proxy.errors import NotFound
-from proxy.notes.reflection import IterationReport, add_reflection
+from proxy.exchange import iteration_records
+from proxy.notes.reflection import IterationReport
 from proxy.operator.session_titles import read_title
 from proxy.store.base import BranchRecord, SessionRecord
-from proxy.store.derived import IterationRecord
 from proxy.store.session_lists import SessionFilter, SessionItem
 from proxy.web.api import json_answers, pagination
 from proxy.web.api.admin_context import (
@@ -225,16 +224,11 @@ async def list_iterations(
     """List the records of a branch's iterations, oldest first: the calls, their results, and the lessons."""
     at = pagination.read_cursor(cursor, int)
     row = await find_branch(context, branch)
-    rows = await context.services.store.read_iterations(context.tenant, context.session, row.branch)
+    branch_id = (context.tenant, context.session, row.branch)
+    found = await iteration_records.read_iterations(context.services.store, branch_id)
     start = at[0] if at else 0
-    made: list[Any] = [_iteration(one) for one in rows[max(0, start) : max(0, start) + limit]]
-    more = pagination.write_cursor([start + limit]) if len(rows) > start + limit else None
-    return json_answers.render({"items": made, "next": more})
-
-
-def _iteration(row: IterationRecord) -> IterationReport:
-    one = msgspec.json.decode(row.body, type=IterationReport)
-    return add_reflection(one, row.reflection) if row.reflection is not None else one
+    more = pagination.write_cursor([start + limit]) if len(found) > start + limit else None
+    return json_answers.render({"items": found[max(0, start) : max(0, start) + limit], "next": more})
 
 
 @records_router.get("/summaries", openapi_extra=READ)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from proxy.context.analysis.outcome import Verdict
+from proxy.context.analysis.outcome import ToolOutcome, Verdict, read_outcome
+from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
+from tests.conversations import message, result
 
 
 class Run(NamedTuple):
@@ -18,6 +20,11 @@ class Run(NamedTuple):
     output: str
     verdict: Verdict
     must: tuple[str, ...] = ()
+
+
+def read_text_outcome(text: str, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
+    """The outcome of a call whose result has this text."""
+    return read_outcome(message(result("1", text)), command)
 
 
 def xml(code: int, output: str) -> str:

@@ -6,18 +6,19 @@ import json
 
 import pytest
 
-from proxy.chat.message import Call
 from proxy.context.analysis import shell_commands
 from proxy.context.analysis.activity import ActivityRecord, build_activity_record
 from tests.context.analysis.runs import RUNS, Run
 from tests.conversations import Json, assistant, call, look, result, user
 
 
-def noted(*calls: tuple[str, Json, str | None]) -> list[str]:
-    ledger = ActivityRecord()
-    for name, arguments, text in calls:
-        ledger.add_call(Call("1", name, json.dumps(arguments)), text)
-    return ledger.render_lines()
+def lines(record: ActivityRecord) -> list[str]:
+    return [str(entries) for entries in record.list_entries()]
+
+
+def noted(*calls: tuple[str, Json, str]) -> list[str]:
+    """The record of calls, the results of which have all left."""
+    return stands(*((name, arguments, text, True) for name, arguments, text in calls))
 
 
 def test_files_are_told_by_what_was_done_to_them_the_newest_first() -> None:
@@ -112,10 +113,9 @@ def test_open_items_are_those_of_the_last_list() -> None:
 
 
 def test_arguments_that_are_no_json_object_tell_nothing() -> None:
-    ledger = ActivityRecord()
     for arguments in ("", "[]", "{", '"x"'):
-        ledger.add_call(Call("1", "read", arguments), None)
-    assert ledger.render_lines() == []
+        values = [user("a"), {**assistant(None), "tool_calls": [call("1", "read", arguments)]}, result("1", "text")]
+        assert lines(build_activity_record(look(values).messages, [False, False, True])) == []
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,6 @@ LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
         ("The change will be applied when the user approves it", False),
         ("Replaced 3 occurrences", True),
         (LONG, False),
-        (None, False),
         ('{"updated": 0, "path": "a.py"}', False),
         ('{"status": "ok", "applied": 0}', False),
         ('{"status": "ok", "applied": 1}', True),
@@ -187,13 +186,13 @@ LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
         ("Diff shown in editor. User has accepted the changes.", True),
     ],
 )
-def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str | None, edited: bool) -> None:
+def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str, edited: bool) -> None:
     (*told,) = noted(("Edit", {"file_path": "a.py"}, text))
     assert (told[:1] == ["Edited: a.py"]) == edited
 
 
 def test_a_file_tool_whose_argument_is_called_command_touches_files() -> None:
-    def did(command: str, path: str, text: str = "ok") -> tuple[str, Json, str | None]:
+    def did(command: str, path: str, text: str = "ok") -> tuple[str, Json, str]:
         return "str_replace_editor", {"command": command, "path": path}, text
 
     assert noted(
@@ -236,7 +235,7 @@ def stands(*calls: tuple[str, Json, str, bool]) -> list[str]:
         made = {**assistant(None), "tool_calls": [call(str(n), name, json.dumps(arguments))]}
         values += [made, result(str(n), text)]
         left += [False, gone]
-    return build_activity_record(look(values).messages, left).render_lines()
+    return lines(build_activity_record(look(values).messages, left))
 
 
 @pytest.mark.parametrize("newest", ["=== 1 passed in 0.1s ===", "=== 1 failed in 0.1s ===", "interrupted"])
@@ -272,10 +271,10 @@ def test_a_record_goes_on_from_an_earlier_one(cut: int) -> None:
         values += [asked, result("1", "E   KeyError: 1\n=== 1 failed in 0.1s ===" if n == 1 else "ok")]
     messages, left = look(values).messages, [n in (2, 4, 6) for n in range(9)]
     first = build_activity_record(messages[:cut], left[:cut])
-    told = first.render_lines()
+    told = lines(first)
     whole = build_activity_record(messages, left)
-    assert build_activity_record(messages[cut:], left[cut:], first).render_lines() == whole.render_lines() != []
-    assert first.render_lines() == told, "others go on from it too"
+    assert lines(build_activity_record(messages[cut:], left[cut:], first)) == lines(whole) != []
+    assert lines(first) == told, "others go on from it too"
 
 
 def test_only_what_has_left_is_recorded() -> None:
@@ -283,7 +282,7 @@ def test_only_what_has_left_is_recorded() -> None:
     for n in range(3):
         values += [{**assistant(None), "tool_calls": [call("1", "read", f'{{"path": "{n}.py"}}')]}, result("1", "text")]
     view = look(values)
-    assert build_activity_record(view.messages, [n == 2 for n in range(len(values))]).render_lines() == ["Read: 0.py"]
+    assert lines(build_activity_record(view.messages, [n == 2 for n in range(len(values))])) == ["Read: 0.py"]
 
 
 PATCH = """*** Begin Patch

@@ -31,8 +31,8 @@ def test_b5_the_themes_are_the_sources_in_its_order() -> None:
 
 
 def test_b8_the_sources_settings_are_the_defaults() -> None:
-    signs = LoopSettings()
-    assert (signs.consecutive_threshold, signs.theme_window, signs.looping) == (3, 3, ("planning",))
+    settings = LoopSettings()
+    assert (settings.consecutive_threshold, settings.theme_window, settings.looping) == (3, 3, ("planning",))
 
 
 def test_b5_themes_come_from_a_file_as_tables() -> None:

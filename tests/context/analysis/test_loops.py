@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from proxy.context.analysis.lexicon import LoopSettings
-from proxy.context.analysis.loops import LOOP_KINDS, Loop, find_loops, find_loops_by_request, find_theme
-from tests.context.loops import PLANTED
+from proxy.context.analysis.loops import LOOP_KINDS, Loop, find_loops
+from tests.context.loops import PLANTED, find_loops_by_request
 from tests.context.research import ask, step, working
 from tests.conversations import Json, assistant, look, messages, result, system, user
 
 START = [system(), user("a")]
 
 
-def seen(values: Sequence[Json], signs: LoopSettings | None = None) -> dict[str, Loop]:
+def seen(values: Sequence[Json], settings: LoopSettings | None = None) -> dict[str, Loop]:
     """The loops at the end of this history."""
-    return {loop.kind: loop for loop in find_loops(look([*START, *values]), signs or LoopSettings())}
+    return {loop.kind: loop for loop in find_loops(look([*START, *values]), settings or LoopSettings())}
 
 
 def thrice(*values: Json) -> list[Json]:
@@ -66,7 +66,7 @@ def test_b5_scenario_2_of_the_source() -> None:
     ],
 )
 def test_b5_the_first_theme_in_order_of_which_a_word_begins_a_word(thought: str, is_of: str) -> None:
-    assert find_theme(thought, LoopSettings()) == is_of
+    assert seen(thrice(assistant(thought)), LoopSettings(looping=(is_of,)))["theme_loop"].subject == is_of
 
 
 def test_b5_which_themes_can_loop_is_a_setting() -> None:
@@ -222,7 +222,7 @@ def test_b5_loops_are_seen_in_the_whole_history() -> None:
 def test_a_recording_shows_what_each_of_its_requests_would_have_shown() -> None:
     values = [*START, *(assistant(t) for t in ("I plan", "A plan", "Planning", "Done"))]
     talk = messages(*values)
-    along_it = list(find_loops_by_request(talk, [m.is_result for m in talk], LoopSettings()))
+    along_it = list(find_loops_by_request(talk, LoopSettings()))
     assert [n for n, _ in along_it] == [2, 3, 4, 5, 6]
     assert [[loop.kind for loop in found] for _, found in along_it][3] == ["theme_loop", "repeated_planning"]
     for n, found in along_it:

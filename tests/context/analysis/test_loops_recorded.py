@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from proxy.context.analysis.lexicon import LoopSettings
-from proxy.context.analysis.loops import LOOP_KINDS, find_loops_by_request
+from proxy.context.analysis.loops import LOOP_KINDS
 from proxy.context.injections.warn_of_loops import select_loop
-from tests.context.loops import PLANTED
+from tests.context.loops import PLANTED, find_loops_by_request
 from tests.conversations import messages
 
 pytestmark = pytest.mark.slow
@@ -44,11 +44,11 @@ def succeeded(meta: Mapping[str, Any]) -> bool:
     return bool(meta.get("reward", 1.0) == 1.0 and meta.get("exit_status", "Submitted") == "Submitted")
 
 
-def notes(values: list[dict[str, Any]], signs: LoopSettings, kinds: tuple[str, ...]) -> Iterator[str]:
+def notes(values: list[dict[str, Any]], settings: LoopSettings, kinds: tuple[str, ...]) -> Iterator[str]:
     """The kind of each note that the agent would have been given, rate-limited as the injection does it."""
     told: dict[str, int] = {}
     talk = messages(*values)
-    for _, found in find_loops_by_request(talk, [m.is_result for m in talk], signs):
+    for _, found in find_loops_by_request(talk, settings):
         loop = select_loop(found, told, kinds)
         if loop is not None:
             told[loop.kind] = loop.total
@@ -56,7 +56,7 @@ def notes(values: list[dict[str, Any]], signs: LoopSettings, kinds: tuple[str, .
 
 
 def flagged(
-    shared: Path, kinds: tuple[str, ...], signs: LoopSettings, *, successful: bool | None = None
+    shared: Path, kinds: tuple[str, ...], settings: LoopSettings, *, successful: bool | None = None
 ) -> tuple[Flagged, int]:
     """(where each kind was spoken of, how many notes that were)."""
     found: Flagged = defaultdict(list)
@@ -64,7 +64,7 @@ def flagged(
     for name, conversations in recorded(shared).items():
         for line, one in enumerate(conversations):
             if successful is None or succeeded(one.get("meta") or {}) == successful:
-                given = list(notes(one["messages"], signs, kinds))
+                given = list(notes(one["messages"], settings, kinds))
                 count += len(given)
                 for kind in sorted(set(given)):
                     found[name, kind].append(line)
@@ -127,7 +127,7 @@ def test_b5_planted_in_recordings_each_loop_is_found(shared: Path, kind: str) ->
         ends = [n for n, m in enumerate(values) if m["role"] == "assistant" and n > 1]
         values = values[: chance.choice(ends)]
         talk = messages(*values, *PLANTED[kind](chance))
-        *_, (_, loops) = find_loops_by_request(talk, [m.is_result for m in talk], LoopSettings())
+        *_, (_, loops) = find_loops_by_request(talk, LoopSettings())
         if kind not in [loop.kind for loop in loops]:
             missed.append(seed)
     assert missed == []

@@ -19,7 +19,7 @@ from proxy.context.analysis.shell_commands import TOOL_RUN, ShellCommand
 from proxy.context.plan import ContentKind
 from proxy.context.summaries.stub import StubLimits, StubWriter
 from proxy.dialects.completions.request import read_message
-from tests.context.analysis.runs import DOTS, GREEN, OFF, RED, RUNS, Run, xml
+from tests.context.analysis.runs import DOTS, GREEN, OFF, RED, RUNS, Run, read_text_outcome, xml
 from tests.conversations import assistant, look, result, user
 
 
@@ -35,7 +35,7 @@ def kept(run: Run) -> str:
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.runner}: {run.command} -> {run.verdict}")
 def test_a_run_is_read_as_it_ended(run: Run) -> None:
-    assert outcome.read_text_outcome(run.output, how(run)).verdict == run.verdict
+    assert read_text_outcome(run.output, how(run)).verdict == run.verdict
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.must], ids=lambda run: f"{run.runner}: {run.command}")
@@ -50,9 +50,7 @@ def test_a_few_lines_stay(run: Run) -> None:
     assert len(kept(run).splitlines()) <= 1 + 3 + 4 + 3 * 8
 
 
-FAILURES = [
-    run for run in RUNS if run.verdict == "failed" and outcome.read_text_outcome(run.output, how(run)).summary_lines
-]
+FAILURES = [run for run in RUNS if run.verdict == "failed" and read_text_outcome(run.output, how(run)).summary_lines]
 SUMMARIES = [
     "======= 2 failed, 198 passed in 4.31s =======", "FAILED (failures=1)", "--- FAIL: TestResume (0.01s)", "FAIL",
     "error: could not compile `app` (lib) due to 1 previous error", "test result: FAILED. 1 passed; 1 failed",
@@ -99,7 +97,7 @@ def test_no_output_with_a_failure_summary_is_ever_a_success(
     text = "\n".join([*before, line, *after])
     wrapped = text if code is None else xml(code, text)
     for given_text in (wrapped, json.dumps({"exit_code": code or 0, "output": text})):
-        read = outcome.read_text_outcome(given_text, shell_commands.parse_command(command) if command else TOOL_RUN)
+        read = read_text_outcome(given_text, shell_commands.parse_command(command) if command else TOOL_RUN)
         assert read.verdict != "succeeded"
 
 
@@ -114,8 +112,7 @@ def test_no_script_that_printed_an_error_is_a_success_without_a_code_that_proves
 ) -> None:
     text = "\n".join([*before, error, *after])
     assert (
-        outcome.read_text_outcome(text, shell_commands.parse_command(command) if command else TOOL_RUN).verdict
-        != "succeeded"
+        read_text_outcome(text, shell_commands.parse_command(command) if command else TOOL_RUN).verdict != "succeeded"
     )
 
 
@@ -125,12 +122,12 @@ def test_no_script_that_printed_an_error_is_a_success_without_a_code_that_proves
 def test_the_success_of_one_command_proves_nothing_of_the_others(told: list[str], operator: str) -> None:
     command = shell_commands.parse_command(f"./check {operator} pytest -q")
     for text in ("\n".join(told), xml(0, "\n".join(told))):
-        assert outcome.read_text_outcome(text, command).verdict != "succeeded"
+        assert read_text_outcome(text, command).verdict != "succeeded"
 
 
 @given(st.text(), st.sampled_from(COMMANDS))
 def test_any_text_is_read(text: str, command: str) -> None:
-    read = outcome.read_text_outcome(text, shell_commands.parse_command(command))
+    read = read_text_outcome(text, shell_commands.parse_command(command))
     assert read.verdict in ("succeeded", "failed", "unknown")
     assert list(read.kept_lines) == sorted(set(read.kept_lines))
 
@@ -139,7 +136,7 @@ def test_any_text_is_read(text: str, command: str) -> None:
     st.lists(st.sampled_from(["ok", "success", "passed", "done", "works", "all good", "finished", "PASSED", "tests"]))
 )
 def test_words_alone_never_make_a_success(words: list[str]) -> None:
-    assert outcome.read_text_outcome(" ".join(words), shell_commands.parse_command("./check.sh")).verdict != "succeeded"
+    assert read_text_outcome(" ".join(words), shell_commands.parse_command("./check.sh")).verdict != "succeeded"
 
 
 def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
@@ -197,18 +194,18 @@ def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
 def test_other_tools_fail_where_their_result_is_a_message_of_failure(
     name: str, arguments: str, text: str, verdict: str
 ) -> None:
-    assert outcome.read_text_outcome(text, shell_commands.parse_call(Call("1", name, arguments))).verdict == verdict
+    assert read_text_outcome(text, shell_commands.parse_call(Call("1", name, arguments))).verdict == verdict
 
 
 def test_the_exit_code_is_told_with_the_line_that_shows_it() -> None:
-    read = outcome.read_text_outcome("Exit code 2\nboom", shell_commands.parse_command("./run"))
+    read = read_text_outcome("Exit code 2\nboom", shell_commands.parse_command("./run"))
     assert (read.exit_code, read.code_lines, read.first_line) == (2, (0,), 1)
 
 
 def test_the_first_line_that_says_something_is_no_wrapper() -> None:
-    assert outcome.read_text_outcome(xml(0, "hello there"), shell_commands.parse_command("./run")).first_line == 2
-    assert outcome.read_text_outcome('{\n  "name": "x"\n}').first_line == 1
-    assert outcome.read_text_outcome('[\n  {\n    "id": 4821\n  }\n]').first_line == 2
+    assert read_text_outcome(xml(0, "hello there"), shell_commands.parse_command("./run")).first_line == 2
+    assert read_text_outcome('{\n  "name": "x"\n}').first_line == 1
+    assert read_text_outcome('[\n  {\n    "id": 4821\n  }\n]').first_line == 2
 
 
 @pytest.mark.parametrize(
@@ -226,14 +223,14 @@ def test_the_first_line_that_says_something_is_no_wrapper() -> None:
     ],
 )
 def test_the_label_of_an_observation_is_a_wrapper(text: str, first: int) -> None:
-    assert outcome.read_text_outcome(text).first_line == first
+    assert read_text_outcome(text).first_line == first
     assert output_wrappers.find_first_line(text) == text.splitlines()[first]
 
 
 def test_a_label_hides_no_failure() -> None:
-    assert outcome.read_text_outcome("Observation: Error: old string not found in file").verdict == "failed"
+    assert read_text_outcome("Observation: Error: old string not found in file").verdict == "failed"
     assert (
-        outcome.read_text_outcome(
+        read_text_outcome(
             "Observation: 2 failed, 198 passed in 3.1s", shell_commands.parse_command("pytest -q")
         ).verdict
         == "failed"
@@ -273,14 +270,14 @@ def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
 def test_a_huge_result_is_read_with_little_work(text: str) -> None:
     """By processor time, with room for a busy machine: every line looked at by every pattern took ten times as long."""
     began = time.process_time()
-    assert outcome.read_text_outcome(text, shell_commands.parse_command("go test ./...")).verdict != "succeeded"
+    assert read_text_outcome(text, shell_commands.parse_command("go test ./...")).verdict != "succeeded"
     assert time.process_time() - began < 2
 
 
 def test_of_a_result_with_more_lines_than_are_looked_at_nothing_says_that_it_succeeded() -> None:
     for count, verdict in ((100, "succeeded"), (HEAD_LINES + TAIL_LINES, "unknown")):
         text = "\n".join(["a line"] * count + ["=== 3 passed in 1.0s ==="])
-        assert outcome.read_text_outcome(text, shell_commands.parse_command("pytest")).verdict == verdict
+        assert read_text_outcome(text, shell_commands.parse_command("pytest")).verdict == verdict
 
 
 @pytest.mark.parametrize("tool", ["edit_file", "set_status", "replace_text"])

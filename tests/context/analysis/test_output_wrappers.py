@@ -13,6 +13,7 @@ from proxy.context.analysis.output_wrappers import has_content
 from proxy.context.analysis.shell_commands import EDIT_CALL, ShellCommand
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.messages.blocks import convert_message
+from tests.context.analysis.runs import read_text_outcome
 
 SCRIPT = shell_commands.parse_command("python etl.py")
 LONG = "\n".join([*(f"line {n} of the log" for n in range(30)), "Wrote 3 files."])
@@ -35,7 +36,7 @@ FORMS = {
 
 
 def read(text: str, command: ShellCommand = SCRIPT) -> ToolOutcome:
-    return outcome.read_text_outcome(text, command)
+    return read_text_outcome(text, command)
 
 
 @pytest.mark.parametrize("form", FORMS)

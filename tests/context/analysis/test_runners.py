@@ -8,7 +8,7 @@ import pytest
 
 from proxy.context.analysis import outcome, runners, shell_commands
 from proxy.context.analysis.runners import RUNNERS, Runner
-from tests.context.analysis.runs import Run
+from tests.context.analysis.runs import Run, read_text_outcome
 
 DOUBTFUL = (
     Run(
@@ -113,7 +113,7 @@ def test_no_line_of_success_is_one_of_failure() -> None:
 
 @pytest.mark.parametrize("run", DOUBTFUL, ids=lambda run: f"{run.command} -> {run.verdict}")
 def test_a_doubtful_run_is_read_as_it_ended(run: Run) -> None:
-    read = outcome.read_text_outcome(run.output, shell_commands.parse_command(run.command))
+    read = read_text_outcome(run.output, shell_commands.parse_command(run.command))
     assert read.verdict == run.verdict
     lines = outcome.split_lines(run.output)
     kept = "\n".join(lines[n] for n in read.kept_lines)

@@ -15,6 +15,7 @@ import pytest
 
 from proxy.context.analysis import outcome, shell_commands
 from proxy.context.analysis.shell_commands import TOOL_RUN, ShellCommand
+from tests.context.analysis.runs import read_text_outcome
 
 OUTPUTS = [json.loads(line) for line in Path(__file__).with_name("tool_outputs.jsonl").read_text("ascii").splitlines()]
 
@@ -25,7 +26,7 @@ def parse(command: str) -> ShellCommand:
 
 @pytest.mark.parametrize("run", OUTPUTS, ids=lambda run: f"{run['command']} -> {run['verdicts'][0]}")
 def test_the_output_of_a_tool_is_read_as_its_run_ended(run: dict[str, Any]) -> None:
-    read = outcome.read_text_outcome(run["output"], parse(run["command"]))
+    read = read_text_outcome(run["output"], parse(run["command"]))
     assert read.verdict in run["verdicts"]
     lines = outcome.split_lines(run["output"])
     kept = "\n".join(lines[n] for n in read.kept_lines)
@@ -46,7 +47,7 @@ def test_a_failure_is_read_in_other_forms(run: dict[str, Any], change: str) -> N
         text = re.sub(r"(?m)^([ \t]*)(\S.*)$", "\\1\x1b[1;31m\\2\x1b[0m", run["output"])
     else:
         text = "\n".join(f"app-1  | {line}" for line in lines)
-    read = outcome.read_text_outcome(text, parse(run["command"]))
+    read = read_text_outcome(text, parse(run["command"]))
     assert read.verdict != "succeeded"
     if change != "task in front":
         assert read.verdict == "failed"

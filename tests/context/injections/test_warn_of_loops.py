@@ -126,7 +126,7 @@ def test_settings_of_another_kind_are_refused() -> None:
             WarnOfLoops(**wrong)
 
 
-def test_b8_its_settings_are_the_signs() -> None:
+def test_b8_its_settings_are_those_of_loops() -> None:
     injection = WarnOfLoops(theme_window=2, consecutive_threshold=4)
     assert isinstance(injection, LoopSettings)
     assert said(PLANS[:2], injection)[0].note_count == ("theme_loop", 2)

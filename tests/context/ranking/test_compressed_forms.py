@@ -51,7 +51,7 @@ def check(made: CompressionLadder, model: Model = PLAIN) -> None:
     for m, k in zip(view.messages, view.keys, strict=True):
         edit = edits.get(k)
         if edit is None or edit.action != "gone":
-            outs.append(validate.OutgoingMessage(m, read_visible_text(m, edit), bool(m.calls)))
+            outs.append(validate.PlannedMessage(m, read_visible_text(m, edit), bool(m.calls)))
     validate.check(outs, view.messages, model)
     sizes = [edits[k].after if k in edits else w for k, w in zip(view.keys, view.original_tokens, strict=True)]
     assert made.tokens == sizes

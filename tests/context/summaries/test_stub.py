@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.context.analysis import identifiers, outcome, shell_commands
+from proxy.context.analysis import identifiers, shell_commands
 from proxy.context.analysis.file_views import ViewState
 from proxy.context.analysis.identifiers import PromptIndex
 from proxy.context.plan import ContentKind
@@ -21,7 +21,7 @@ from proxy.context.summaries.stub import (
     find_imports,
     keep_short_gaps,
 )
-from tests.context.analysis.runs import RUNS, Run
+from tests.context.analysis.runs import RUNS, Run, read_text_outcome
 from tests.conversations import assistant, look, result, user
 
 CONTENTS: st.SearchStrategy[ContentKind] = st.sampled_from(("view", "other", "unknown"))
@@ -340,9 +340,7 @@ def test_t4_a_failed_run_never_reads_as_a_success() -> None:
     for one in RUNS:
         if one.verdict == "failed":
             text = run(one.output, one.command or "make test", before=one.output)
-            again = outcome.read_text_outcome(
-                text.partition("\n")[2], shell_commands.parse_command(one.command or "make test")
-            )
+            again = read_text_outcome(text.partition("\n")[2], shell_commands.parse_command(one.command or "make test"))
             assert again.verdict != "succeeded", one
 
 

@@ -11,11 +11,11 @@ import pytest
 from proxy.dialects import spans
 from proxy.dialects.base import Binding, find_broken
 from proxy.dialects.completions.rules import (
-    compute_bindings,
     is_thinking,
     read_tokens,
     sign_calls,
     strip_bound,
+    trace_answer,
     trace_prompt,
 )
 
@@ -56,7 +56,7 @@ def dump(body: Json) -> bytes:
 
 
 def bind(body: Json) -> dict[str, Binding]:
-    return compute_bindings(dump(body))
+    return trace_prompt(dump(body)).bindings
 
 
 def broken(change: Any) -> list[str]:
@@ -102,8 +102,9 @@ def test_what_is_compared(change: Any, tokens: list[str]) -> None:
 
 def test_the_bindings_of_an_answer_are_those_of_the_next_request() -> None:
     body, last = {**BODY, "messages": BODY["messages"][:6]}, BODY["messages"][6]
-    assert compute_bindings(dump(body), dump(last)) == bind(BODY)
-    assert trace_prompt(dump(body)).bindings == {token: bind(BODY)[token] for token in ("s1", "s2")}
+    prompt = trace_prompt(dump(body))
+    assert prompt.bindings | trace_answer(prompt, dump(last)) == bind(BODY)
+    assert prompt.bindings == {token: bind(BODY)[token] for token in ("s1", "s2")}
 
 
 def test_reasoning_is_taken_out_and_all_else_keeps_its_bytes() -> None:
@@ -152,8 +153,8 @@ def test_a_request_for_reasoning_is_known_by_its_members(more: Json, found: bool
 
 def test_what_is_no_message_has_no_tokens() -> None:
     assert read_tokens({"thinking_blocks": "x", "reasoning_details": [None, {"signature": 1}, {"data": ""}]}) == []
-    assert compute_bindings(b'{"messages":[1,{"role":"user","content":[1]}],"tools":null}') == {}
-    assert compute_bindings(b"[]") == {}
+    assert trace_prompt(b'{"messages":[1,{"role":"user","content":[1]}],"tools":null}').bindings == {}
+    assert trace_prompt(b"[]").bindings == {}
 
 
 SIGNED = {"google": {"thought_signature": "SIG"}}

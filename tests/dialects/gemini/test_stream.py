@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from proxy.dialects.completions.stream import describe_error
 from proxy.dialects.gemini.stream import (
     cut_parts,
     drop_reason,
     list_parts,
     make_error_body,
     make_error_event,
-    read_error_text,
     read_finish_reason,
     read_reason,
     read_response,
@@ -77,8 +77,8 @@ def test_errors_have_googles_shape() -> None:
     assert made == {"error": {"code": 401, "message": "unauthorized: no", "status": "UNAUTHENTICATED"}}
     assert json.loads(make_error_event("slow", "upstream_timeout")[6:])["error"]["code"] == 504
     assert json.loads(make_error_body("x", "broken"))["error"]["status"] == "INTERNAL"
-    assert read_error_text({"message": "busy"}) == "busy"
-    assert read_error_text({"code": 1}) == '{"code":1}'
+    assert describe_error({"message": "busy"}) == "busy"
+    assert describe_error({"code": 1}) == '{"code":1}'
 
 
 def test_data_that_are_no_response_are_none() -> None:

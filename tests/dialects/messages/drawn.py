@@ -7,6 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from proxy.dialects.base import OutgoingMessage
+from proxy.dialects.messages.request import read_messages_request
+
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).map(lambda text: "t" + text)
 MARK = {"type": "ephemeral"}
 
@@ -94,3 +97,10 @@ def bodies(draw: Any) -> bytes:
     body = {name: body[name] for name in draw(st.permutations(list(body)))}
     separators, ascii_only = draw(st.sampled_from([(",", ":"), (", ", ": "), (" , ", " :  ")])), draw(st.booleans())
     return json.dumps(body, separators=separators, ensure_ascii=ascii_only).encode()
+
+
+def append_messages(body: bytes, messages: list[bytes]) -> bytes:
+    """The wire body with canonical messages of the proxy at its end: an answer, and the results of its calls."""
+    request = read_messages_request(body)
+    own: list[OutgoingMessage] = [(n, unit.chat) for n, (_, unit) in enumerate(request.units)]
+    return request.write([*own, *((None, raw) for raw in messages)])

@@ -14,12 +14,11 @@ from proxy.dialects.completions.request import build_prefix_cache, read_request
 from proxy.dialects.messages.blocks import WireMessage, convert_message
 from proxy.dialects.messages.request import (
     MessagesRequest,
-    append_messages,
     find_session_names,
     read_messages_request,
 )
 from proxy.errors import NotManaged
-from tests.dialects.messages.drawn import bodies, histories
+from tests.dialects.messages.drawn import append_messages, bodies, histories
 
 
 def _read(**members: Any) -> MessagesRequest:

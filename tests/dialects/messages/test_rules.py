@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 
 from proxy.dialects.base import find_broken
+from proxy.dialects.messages.blocks import convert_answer
 from proxy.dialects.messages.request import read_messages_request
 from proxy.dialects.messages.rules import (
-    compute_bindings,
     fill_empty_answers,
     find_added_violations,
     find_violations,
     strip_bound,
+    trace_answer,
+    trace_prompt,
 )
 from tests.dialects.messages.drawn import bodies
 from tests.strict_messages import StrictMessages, find_mismatches, refuse
@@ -154,7 +156,7 @@ def test_a_rule_that_the_client_breaks_itself_is_not_added() -> None:
 
 
 def _bind(body: Any) -> Any:
-    return compute_bindings(json.dumps(body).encode())
+    return trace_prompt(json.dumps(body).encode()).bindings
 
 
 def _breaks(change: Change) -> list[str]:
@@ -230,7 +232,9 @@ def test_thinking_leaves_from_the_front_but_not_from_the_middle() -> None:
 def test_an_answers_tokens_are_bound_to_the_body_it_answers() -> None:
     body = _body()
     answer = [_thinking("s3"), {"type": "text", "text": "a"}, {"type": "redacted_thinking", "data": "s4"}]
-    made = compute_bindings(json.dumps(body).encode(), json.dumps(answer).encode())
+    prompt = trace_prompt(json.dumps(body).encode())
+    message = convert_answer([json.dumps(block).encode() for block in answer]).chat
+    made = prompt.bindings | trace_answer(prompt, message)
     assert (list(made), made["s3"].after, made["s4"].after) == (["s1", "s2", "s3", "s4"], "s2", "s3")
     body["messages"] += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Next."}]
     assert _bind(body) == made
@@ -243,7 +247,7 @@ def test_bound_blocks_are_stripped_and_nothing_else_changes() -> None:
     _m(body, 3).pop(0)
     assert made == body
     assert strip_bound(raw, ["unknown"]) is raw
-    assert find_broken(compute_bindings(strip_bound(raw, ["s2"])), compute_bindings(raw)) == []
+    assert find_broken(trace_prompt(strip_bound(raw, ["s2"])).bindings, trace_prompt(raw).bindings) == []
 
 
 def test_an_answer_of_thinking_alone_leaves_with_it() -> None:

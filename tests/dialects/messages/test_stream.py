@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from proxy.dialects.completions.stream import describe_error
 from proxy.dialects.messages.stream import (
     BlockBuilder,
     choose_stop_reason,
     make_error_body,
     make_error_event,
     merge_usage,
-    read_error_text,
     read_event,
     read_finish_reason,
     sum_rounds,
@@ -94,8 +94,8 @@ def test_reasons_and_errors_have_their_forms() -> None:
     assert choose_stop_reason("tool_use", 0) == "end_turn"
     assert choose_stop_reason("tool_use", 1) == "tool_use"
     assert choose_stop_reason("max_tokens", 0) == "max_tokens"
-    assert read_error_text({"type": "x", "message": "Overloaded"}) == "Overloaded"
-    assert read_error_text(["x"]) == '["x"]'
+    assert describe_error({"type": "x", "message": "Overloaded"}) == "Overloaded"
+    assert describe_error(["x"]) == '["x"]'
     event = make_error_event("too slow", "upstream_timeout")
     assert event.startswith(b"event: error\ndata: ")
     assert event.endswith(b"\n\n")

@@ -59,13 +59,13 @@ class Miniature:
         while True:
             sent = request.write(out, tools=RECALL)
             sent = rules.strip_bound(sent, self.stripped)
-            broken = base.find_broken(rules.compute_bindings(sent), self.known)
+            broken = base.find_broken(rules.trace_prompt(sent).bindings, self.known)
             if broken:
                 assert self.schedule == "rolling"
-                self.stripped |= set(base.extend_to_newest(rules.compute_bindings(sent), broken))
+                self.stripped |= set(base.extend_to_newest(rules.trace_prompt(sent).bindings, broken))
                 sent = rules.strip_bound(sent, self.stripped)
-            assert base.find_broken(rules.compute_bindings(sent), self.known) == []
-            assert rules.find_new_violations(sent, rules.strip_bound(body, self.stripped)) == []
+            assert base.find_broken(rules.trace_prompt(sent).bindings, self.known) == []
+            assert rules.find_added_violations(sent, rules.strip_bound(body, self.stripped)) == []
             self.saved += len(body) - len(sent)
             made = self.upstream.respond(sent)
             if self.streams:
@@ -79,7 +79,7 @@ class Miniature:
                 message, calls, goes_on = found.message, found.hidden_calls, found.goes_on
             assert message is not None
             results = [json.dumps({"role": "tool", "tool_call_id": c.id, "content": "found"}).encode() for c in calls]
-            self.known |= rules.compute_bindings(sent, [json.dumps(one).encode() for one in made["output"]])
+            self.known |= rules.trace_answer(rules.trace_prompt(sent), message)
             rounds += [message, *results]
             out += [(None, raw) for raw in (message, *results)]
             if not goes_on:

@@ -13,7 +13,6 @@ from proxy.chat.message import Message
 from proxy.dialects.completions import request as completions
 from proxy.dialects.responses.request import (
     ResponsesRequest,
-    append_instructions,
     find_session_names,
     read_wire_request,
 )
@@ -415,12 +414,6 @@ def test_too_many_items_are_refused_before_they_are_read() -> None:
 def test_null_members_are_no_chain() -> None:
     request = read([user()], previous_response_id=None, conversation=None, instructions=None, tools=None)
     assert [m.role for m in chat(request)] == ["user"]
-
-
-def test_a_note_for_one_turn_stands_in_the_instructions() -> None:
-    for more, wanted in (({}, "N"), ({"instructions": None}, "N"), ({"instructions": "I"}, "I\n\nN")):
-        sent = json.loads(append_instructions(dump("x", **more), "N"))
-        assert sent == {"model": "m", "input": "x", "instructions": wanted}
 
 
 def test_session_names_stand_in_headers_before_the_body() -> None:

@@ -90,27 +90,27 @@ def test_an_item_of_a_round_behind_a_hidden_one_was_not_made_after_its_reasoning
     client = [user(), reasoning, theirs, output()]
     woven = [user(), reasoning, mine, output(2), theirs, output()]
     assert rules.find_partners(dump(client)) == {theirs["id"]: "rs_1"}
-    assert rules.find_new_violations(dump(woven), dump(client)) == []
+    assert rules.find_added_violations(dump(woven), dump(client)) == []
     without = [item for item in woven if item is not reasoning]
-    assert {line[:2] for line in rules.find_new_violations(dump(without), dump(client))} == {"R7"}
+    assert {line[:2] for line in rules.find_added_violations(dump(without), dump(client))} == {"R7"}
     late = [user(), mine, output(2), theirs, output(), reasoning, call(3), output(3)]
-    assert {line[:2] for line in rules.find_new_violations(dump(late), dump(client))} == {"R7"}
+    assert {line[:2] for line in rules.find_added_violations(dump(late), dump(client))} == {"R7"}
 
 
 def test_only_what_a_plan_adds_counts() -> None:
     broken = [output(9), *GOOD]
-    assert rules.find_new_violations(dump(broken), dump(broken)) == []
-    assert rules.find_new_violations(dump([user(), *broken]), dump(broken)) == []
-    new = rules.find_new_violations(dump([user(), output(8), *broken]), dump(broken))
+    assert rules.find_added_violations(dump(broken), dump(broken)) == []
+    assert rules.find_added_violations(dump([user(), *broken]), dump(broken)) == []
+    new = rules.find_added_violations(dump([user(), output(8), *broken]), dump(broken))
     assert new == ["R5 input.1: no function_call for function_call_output call_8"]
     without = [item for item in GOOD if item.get("id") != "rs_1"]
-    assert {line[:2] for line in rules.find_new_violations(dump(without), dump(GOOD))} == {"R7"}
+    assert {line[:2] for line in rules.find_added_violations(dump(without), dump(GOOD))} == {"R7"}
 
 
 def test_a_body_with_fewer_cache_marks_than_the_clients_breaks_no_new_rule() -> None:
     six, seven = (dump([user(MARKED), user(MARKED[:count])]) for count in (1, 2))
-    assert rules.find_new_violations(six, seven) == []
-    assert rules.find_new_violations(seven, six) == ["R16 input: more than 4 cache marks"]
+    assert rules.find_added_violations(six, seven) == []
+    assert rules.find_added_violations(seven, six) == ["R16 input: more than 4 cache marks"]
 
 
 @given(histories(), st.data())
@@ -132,7 +132,7 @@ def test_edits_and_whole_steps_that_leave_break_no_rule(items: list[Json], data:
     if data.draw(st.booleans()):
         out.append((None, completions.make_user_message("A note.")))
     body = request.write(out)
-    assert rules.find_new_violations(body, request.body) == []
+    assert rules.find_added_violations(body, request.body) == []
     sent = strict.list_items(json.loads(body))
     strict.check_pairs(sent)
     for n, item in enumerate(sent):
@@ -140,13 +140,17 @@ def test_edits_and_whole_steps_that_leave_break_no_rule(items: list[Json], data:
             strict.check_item(n, item, len(sent))
 
 
+def bind(items: Any, **more: Any) -> dict[str, base.Binding]:
+    return rules.trace_prompt(dump(items, **more)).bindings
+
+
 def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
-    before = rules.compute_bindings(dump(GOOD))
+    before = bind(GOOD)
     assert list(before) == ["gAAA1", "gAAA2"]
     assert (before["gAAA1"].after, before["gAAA2"].after) == ("", "gAAA1")
 
     def broken(items: Any, **more: Any) -> list[str]:
-        return base.find_broken(rules.compute_bindings(dump(items, **more)), before)
+        return base.find_broken(bind(items, **more), before)
 
     stubbed = [item | {"output": "[a stub]"} if "output" in item else item for item in GOOD]
     assert broken(stubbed) == ["gAAA2"]
@@ -155,7 +159,7 @@ def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
     assert broken([*GOOD[:4], *GOOD[4:6], user("New."), *GOOD[6:]]) == ["gAAA2"]
     assert broken([item for item in GOOD if item.get("id") != "rs_1"]) == []  # reasoning may leave from the front
     longer = [*GOOD, reasoning(3), said("z", 3), user()]
-    before |= rules.compute_bindings(dump(longer))
+    before |= bind(longer)
     assert broken([item for item in longer if item.get("id") != "rs_2"]) == ["gAAA3"]
     assert (
         broken(GOOD, tools=[{"type": "web_search"}]) == broken(GOOD, reasoning={"effort": "low"}) == ["gAAA1", "gAAA2"]
@@ -165,7 +169,7 @@ def test_reasoning_is_bound_to_everything_in_front_of_it() -> None:
 
 
 def test_what_is_not_compared_does_not_part_reasoning_from_its_prompt() -> None:
-    before = rules.compute_bindings(dump(GOOD, instructions="I", tools=[]))
+    before = bind(GOOD, instructions="I", tools=[])
     again: list[Json] = []
     for item in GOOD:
         made = {k: v for k, v in item.items() if k not in ("id", "status")}
@@ -174,18 +178,17 @@ def test_what_is_not_compared_does_not_part_reasoning_from_its_prompt() -> None:
         elif item["type"] == "message":
             made["content"] = [{"type": "output_text", "text": item["content"][0]["text"]}]
         again.append(made)
-    assert rules.compute_bindings(dump(again)) == before
-    assert rules.compute_bindings(dump("no reasoning")) == {}
+    assert bind(again) == before
+    assert bind("no reasoning") == {}
 
 
 def test_the_tokens_of_an_answer_are_bound_to_the_body_it_answers() -> None:
-    answer = [json.dumps(item).encode() for item in GOOD[6:8]]
-    found = rules.compute_bindings(dump(GOOD[:6]), answer)
-    assert found == rules.compute_bindings(dump(GOOD))
-    text = [json.dumps(item).encode() for item in (reasoning(), said("x"))]
-    assert rules.compute_bindings(dump("Do it."), text) == rules.compute_bindings(
-        dump([user(), reasoning(), said("x")])
-    )
+    def answered(prompt: Any, *items: Json) -> dict[str, base.Binding]:
+        trace = rules.trace_prompt(dump(prompt))
+        return trace.bindings | rules.trace_answer(trace, json.dumps({"role": "assistant", "wire": items}).encode())
+
+    assert answered(GOOD[:6], *GOOD[6:8]) == bind(GOOD)
+    assert answered("Do it.", reasoning(), said("x")) == bind([user(), reasoning(), said("x")])
 
 
 def test_stripped_reasoning_takes_the_ids_of_what_it_led_to() -> None:
@@ -196,7 +199,7 @@ def test_stripped_reasoning_takes_the_ids_of_what_it_led_to() -> None:
     assert sent[2] == {k: v for k, v in GOOD[3].items() if k not in ("id", "status")}
     assert sent[3] == {k: v for k, v in GOOD[4].items() if k != "id"}
     assert sent[4:] == GOOD[5:]
-    assert rules.find_new_violations(stripped, body) == []
+    assert rules.find_added_violations(stripped, body) == []
     assert rules.strip_bound(body, ["gAAA9"]) == body
     assert rules.strip_bound(dump("x"), ["gAAA1"]) == dump("x")
 

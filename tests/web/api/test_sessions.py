@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.web.api.conftest import World
+from tests.web.api.conftest import TOOLS, World
 
 
 def test_sessions_are_listed_used_last_first_by_pages_and_filters(world: World) -> None:
@@ -94,3 +94,18 @@ def test_iterations_are_listed_where_they_are_recorded(world: World) -> None:
     for one in found["items"]:
         assert one["iteration"] >= 1
         assert one["tool_calls"]
+
+
+def test_an_iteration_is_listed_with_the_feedback_on_it(world: World) -> None:
+    prompt = {"role": "user", "content": "Read the log."}
+    called = world.chat("criticised", [prompt], tools=TOOLS)
+    results = [
+        {"role": "tool", "tool_call_id": one["id"], "content": "a line of the log"} for one in called["tool_calls"]
+    ]
+    body = {"model": "demo", "messages": [prompt, called, *results], "tools": TOOLS}
+    headers = {"x_context_session": "criticised", "x_context_policy": "reflective"}
+    assert world.ask("POST", "/v1/chat/completions", body, key="cp-acme-data", **headers).status == 200
+    base = "/api/sessions/criticised"
+    assert world.ask("POST", base + "/feedback", {"text": "Look elsewhere."}).status == 200
+    (iteration,) = world.ask("GET", base + "/iterations").json()["items"]
+    assert iteration["user_feedback"] == "Look elsewhere."
