@@ -164,7 +164,9 @@ async def _send_and_relay(
     )
     rounds = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
-        if not (reply.is_stream and reply.is_readable):
+        if reply.encoding and reply.status < 400:
+            await _relay_unread(services, turn, reply, out, f"compressed with {reply.encoding[:MAX_ERROR_CHARS]}")
+        elif not (reply.is_stream and reply.is_readable):
             await _relay_body(services, turn, reply, out, waited * 1000, rounds)
         elif rounds is None:
             await _relay_stream(services, turn, reply, out, waited * 1000)
@@ -433,7 +435,7 @@ async def _relay_body(
     try:
         body = await _read_body(services, turn, reply)
     except AnswerTooLong:
-        await _relay_unread(services, turn, reply, out)
+        await _relay_unread(services, turn, reply, out, "too long to be stored")
         return
     if reply.is_readable and turn.request.stream and begins_stream(body):
         reply.give_again(body)  # a stream under another media type
@@ -533,9 +535,10 @@ async def _answer_with_original(
         await reply.close()
 
 
-async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter) -> None:
-    """Pass on an answer that is larger than the proxy holds: as it comes, without reading it."""
-    _record_unfinished(services, turn, "partial", reply.status, "too long to be stored")
+async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter, note: str) -> None:
+    """Pass on an answer that is larger than the proxy holds, or that it cannot decode: as it comes, without reading
+    it."""
+    _record_unfinished(services, turn, "partial", reply.status, note)
     await out.start(reply.status, _make_response_headers(turn, reply, changed=False))
     try:
         async for data in reply.iter_bytes():

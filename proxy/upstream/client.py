@@ -27,6 +27,7 @@ from proxy.errors import (
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.telemetry import Telemetry, UpstreamRound
+from proxy.upstream.decompress import DecodedBody, make_decoders
 from proxy.upstream.headers import (
     AUTHORIZATION,
     GOOGLE_KEY,
@@ -77,8 +78,16 @@ class Reply:
     )  # fmt: skip
 
     def __init__(
-        self, target: Target, metrics: Metrics, status: int, received: Headers, source: httpx2.AsyncByteStream
+        self,
+        target: Target,
+        metrics: Metrics,
+        status: int,
+        received: Headers,
+        source: httpx2.AsyncByteStream,
+        *,
+        decodes: bool = False,
     ) -> None:
+        """decodes: decode a body that is compressed, because the proxy has asked for one that is not."""
         self.status = status
         self.headers: Headers = build_response_headers(received, target.key)
         """Headers for the client: without hop-by-hop ones. Content-Length is still that of the body as it comes."""
@@ -87,31 +96,47 @@ class Reply:
         self.content_type = ""
         """In lower case: media types are case-insensitive (RFC 9110, 8.3.1)."""
         self.encoding = ""
-        """The compression of the bytes ("gzip", "gzip, br"); "" if they are not compressed."""
+        """The compression of the bytes ("gzip", "gzip, br"); "" if they are not compressed, or decoded here."""
         for name, value in reversed(self.headers):  # the first of each counts
             if name == b"content-type":
                 self.content_type = value.decode("latin-1").strip().lower()
             elif name == b"content-encoding":
-                self.encoding = value.decode("latin-1").strip().lower().replace("identity", "")
-        self.is_stream = self.content_type.startswith("text/event-stream")
-        """True for a stream of events."""
-        self.is_readable = status in SUCCESS_STATUSES and not self.encoding
-        """True for a success whose bytes are not compressed."""
+                encoding = value.decode("latin-1").strip().lower().replace("identity", "")
+                self.encoding = f"{encoding},{self.encoding}".strip(", ")
         self._target = target
         self._metrics = metrics
         self._source = source
         self._parts = source.__aiter__()
+        holds_key = status not in SUCCESS_STATUSES and target.key is not None and len(target.key) >= MIN_SECRET_LENGTH
+        if self.encoding and (decodes or holds_key) and status not in BODILESS_STATUSES:
+            self._decode()
+        self.is_stream = self.content_type.startswith("text/event-stream")
+        """True for a stream of events."""
+        self.is_readable = status in SUCCESS_STATUSES and not self.encoding
+        """True for a success whose bytes are not compressed."""
         self._held: list[bytes] = []
         """Parts that were read and are to be given out again, the last part first."""
         self._closed = False
         self._redactor: Redactor | None = None
-        if status not in SUCCESS_STATUSES and target.key is not None and len(target.key) >= MIN_SECRET_LENGTH:
+        if holds_key and target.key is not None:
             self._redactor = Redactor(list_key_encodings(target.key))
             if self.encoding and status not in BODILESS_STATUSES:
                 self._withhold()
 
+    def _decode(self) -> None:
+        """Decode a body that is compressed against the proxy's request. It stays as it is if the coding is not
+        known."""
+        decoders = make_decoders(self.encoding)
+        if decoders is None:
+            self._metrics.upstream_errors_total.labels(self._target.name, "encoding").inc()
+            log.warning("upstream %s compressed an answer in a way that cannot be read", self._target.name)
+            return
+        self._parts = DecodedBody(self._parts, decoders)
+        self.headers = remove_headers(self.headers, b"content-encoding", b"content-length")
+        self.encoding = ""
+
     def _withhold(self) -> None:
-        """Replace a body that is compressed against the proxy's request: it cannot be searched for the key."""
+        """Replace a body whose compression is not known: it cannot be searched for the key."""
         kept = remove_headers(self.headers, b"content-encoding", b"content-length", b"content-type")
         length = (b"content-length", b"%d" % len(WITHHELD_BODY))
         self.headers = [*kept, (b"content-type", b"application/json"), length]
@@ -169,9 +194,10 @@ class Reply:
         try:
             part = await self._next()
         except httpx2.TransportError as error:
-            converted = self._convert_error(error)
-            await self.close()
-            raise converted from error
+            try:  # no name for the error: what was read so far would stay in memory with the frame that has it
+                raise self._convert_error(error) from error
+            finally:
+                await self.close()
         except BaseException:
             await self.close()
             raise
@@ -363,8 +389,8 @@ class UpstreamClient:
         if traced is not None:
             traced.record_answer(response.status_code)
             response.stream = _TracedBody(response.stream, traced)
-            return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
-        return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
+        head = response.status_code, response.headers.raw
+        return Reply(target, self._metrics, *head, response.stream, decodes=identity)
 
     def build_request(
         self,
