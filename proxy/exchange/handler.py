@@ -40,7 +40,7 @@ from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import prepare_request, replan_refused
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
-from proxy.exchange.tool_loop import ToolLoop, begins_stream, keep_alive, relay_stream
+from proxy.exchange.tool_loop import MAX_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block as grammar
 from proxy.notes.state_block import NoteBlock
@@ -48,12 +48,10 @@ from proxy.sessions import locate
 from proxy.sessions.branch import find_simulated_state
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
-from proxy.upstream.client import Reply, Target
+from proxy.upstream.client import BODILESS_STATUSES, Reply, Target, begins_stream
 
 log = logging.getLogger(__name__)
 
-MAX_ERROR_CHARS = 300
-"""Characters of the provider's own error that the note of an exchange keeps."""
 TOO_LONG_STATUSES = (400, 413, 422)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
@@ -460,7 +458,8 @@ async def _relay_body(
     changed = visible != body
     answer = _read_answer(turn, body, visible) if readable else None
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
-    status: ExchangeStatus = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
+    has_ended = complete or reply.status in BODILESS_STATUSES or 300 <= reply.status < 400  # no answer is due
+    status: ExchangeStatus = "complete" if has_ended else "rejected" if reply.status >= 400 else "partial"
     rows = record_outcome.record_outcome(
         services,
         turn,

@@ -52,6 +52,10 @@ BODILESS_STATUSES: Final = (204, 304)
 bytes. It is left out, as RFC 9110 (8.6) allows."""
 SUCCESS_STATUSES: Final = range(200, 300)
 """Statuses of success. An answer with any other status, a redirect too, may repeat the sent request in its body."""
+EVENT_STREAM: Final = "text/event-stream"
+"""The media type of a stream of events."""
+_EVENT_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""Beginnings of a stream of events. No JSON begins like one of them."""
 WITHHELD_BODY: Final = (
     b'{"error":{"message":"the upstream did not do what was asked; its answer is compressed, and unreadable",'
     b'"type":"upstream_error","param":null,"code":"upstream_error"}}'
@@ -110,7 +114,7 @@ class Reply:
         holds_key = status not in SUCCESS_STATUSES and target.key is not None and len(target.key) >= MIN_SECRET_LENGTH
         if self.encoding and (decodes or holds_key) and status not in BODILESS_STATUSES:
             self._decode()
-        self.is_stream = self.content_type.startswith("text/event-stream")
+        self.is_stream = self.content_type.startswith(EVENT_STREAM)
         """True for a stream of events."""
         self.is_readable = status in SUCCESS_STATUSES and not self.encoding
         """True for a success whose bytes are not compressed."""
@@ -456,6 +460,16 @@ class UpstreamClient:
         if isinstance(error, httpx2.ConnectError):
             return UpstreamUnreachable(f"upstream {name!r} cannot be reached: {error}")
         return UpstreamUnreachable(f"upstream {name!r} closed the connection without an answer: {error}")
+
+
+def is_event_stream(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """True for a success that is a stream of events, by the head of an answer."""
+    return status in SUCCESS_STATUSES and find_header(headers, b"content-type").lower().startswith(EVENT_STREAM)
+
+
+def begins_stream(body: bytes | bytearray) -> bool:
+    """True if these bytes are a stream of events, whatever their media type says."""
+    return body.lstrip().startswith(_EVENT_STARTS)
 
 
 def classify_error(error: httpx2.TransportError) -> str:

@@ -163,3 +163,17 @@ async def test_a_coding_that_is_not_known_goes_on_as_it_comes_and_is_noted() -> 
         assert (await proxy.outcome())[:2] == ("partial", 200)
         assert await proxy.rows("SELECT note FROM exchanges") == [("compressed with x-own",)]
         assert proxy.count("upstream_errors_total", kind="encoding") == 1
+
+
+@pytest.mark.parametrize("head", [b"204 No Content", b"307 Moved"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_has_no_body_to_come_is_complete(head: bytes, stream: bool) -> None:
+    async def script(request: Request, there: Connection) -> None:
+        end = b"\r\n" if head.startswith(b"204") else b"location: /v2\r\ncontent-length: 0\r\n\r\n"
+        await there.send(b"HTTP/1.1 %b\r\n" % head, end)
+
+    async with faulty(script) as upstream, running(upstream.port) as proxy:
+        found = await proxy.post({**ASKED, "stream": stream})
+        assert (found.status, found.body) == (int(head[:3]), b"")
+        assert await proxy.outcome() == ("complete", int(head[:3]), None)
+        assert await proxy.rows("SELECT note FROM exchanges") == [(f"http {int(head[:3])}",)]
