@@ -138,7 +138,8 @@ class Metrics:
         self.upstream_errors_total = self._counter(
             "upstream_errors_total",
             ("upstream", "kind"),
-            "Upstream failures: unreachable, timeout, broken, or the status (429, 5xx).",
+            "Upstream failures: unreachable, timeout, broken, encoding (unknown compression), or the status "
+            "(429, 5xx).",
         )
         self.unmanaged_total = self._counter("unmanaged_total", ("path",), "Requests that pass without being managed.")
         self.persist_deferred_total = self._counter(

@@ -138,6 +138,30 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
     return Request(line, headers, body, head)
 
 
+class _OtherHead:
+    """A writer that puts another head in the place of that of a stream."""
+
+    def __init__(self, writer: asyncio.StreamWriter, head: bytes) -> None:
+        self._writer = writer
+        self._head = head
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data.replace(STREAM[: STREAM.index(b"\r\ntransfer")], self._head))
+
+
+def with_head(script: Script, head: bytes) -> Script:
+    """The same script, whose streams have another status line and media type."""
+
+    async def changed(request: Request, there: Connection) -> None:
+        writer: Any = _OtherHead(there.writer, head)
+        await script(request, Connection(there.reader, writer))
+
+    return changed
+
+
 @asynccontextmanager
 async def faulty(script: Script) -> AsyncIterator[Upstream]:
     upstream = Upstream(script)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -114,6 +114,8 @@ class Listener:
         self.is_closed = False
         self.is_persistent = False
         """True if only its maker closes it."""
+        self.owner = ""
+        """Whose listener it is: listeners of one owner make room for another one's."""
         self._items: deque[PublishedEvent] = deque(backlog)
         self._most = max_queue + len(backlog)
         self._lost = 0
@@ -163,7 +165,8 @@ class EventBus:
         self._metrics = metrics
         self._now = now
         self._ring: deque[PublishedEvent] = deque(maxlen=limits.kept)
-        self._listeners: set[Listener] = set()
+        self._listeners: dict[Listener, None] = {}
+        """In the order in which they came."""
         self._counted = {kind: metrics.events_total.labels(kind=kind) for kind in EVENT_KINDS}
         self._last = int(now() * 1e6)
         self._newest_dropped_id = (
@@ -193,28 +196,48 @@ class EventBus:
             listener.put_event(item)
 
     def subscribe(
-        self, event_filter: EventFilter, after_id: int | None = None, *, is_persistent: bool = False
+        self,
+        event_filter: EventFilter,
+        after_id: int | None = None,
+        *,
+        owner: str = "",
+        is_persistent: bool = False,
     ) -> Listener:
         """Add a listener. With `after_id`, it begins behind the event of that id; 0 begins with all events in the ring.
-        is_persistent: a listener of the process itself, which does not count and which `close` leaves open. Raises
-        TooMany at the limit. Call `unsubscribe` at the end."""
-        if not is_persistent and sum(not one.is_persistent for one in self._listeners) >= self._limits.listeners:
-            raise TooMany("the limit of event listeners is reached", hint="See events.listeners.")
+        owner: the key that asks. is_persistent: a listener of the process itself, which does not count and which
+        `close` leaves open. Raises TooMany at the limit, unless another owner has more than its share. Call
+        `unsubscribe` at the end."""
+        if not is_persistent:
+            self._make_room(owner)
         backlog = [] if after_id is None else [item for item in self._ring if item.id > after_id and event_filter(item)]
         gap = after_id is not None and 0 < after_id < self._newest_dropped_id
         made = Listener(
             event_filter, self._limits.queue, backlog, has_gap=gap, on_lost=self._metrics.events_lost_total.inc
         )
-        made.is_persistent = is_persistent
+        made.is_persistent, made.owner = is_persistent, owner
         if self._closed and not is_persistent:
             made.close()
-        self._listeners.add(made)
+        self._listeners[made] = None
         self._metrics.event_listeners.set(len(self._listeners))
         return made
 
+    def _make_room(self, owner: str) -> None:
+        """Close the newest listener of the owner with the most, if there is no room and that owner keeps as many as
+        this one will have. Raises TooMany."""
+        counted = [one for one in self._listeners if not one.is_persistent]
+        if len(counted) < self._limits.listeners:
+            return
+        counts = Counter(one.owner for one in counted)
+        largest, most = counts.most_common(1)[0]
+        if most <= counts[owner] + 1:
+            raise TooMany("the limit of event listeners is reached", hint="See events.listeners.")
+        newest = next(one for one in reversed(counted) if one.owner == largest)
+        newest.close()
+        self.unsubscribe(newest)
+
     def unsubscribe(self, listener: Listener) -> None:
         """Remove a listener."""
-        self._listeners.discard(listener)
+        self._listeners.pop(listener, None)
         self._metrics.event_listeners.set(len(self._listeners))
 
     def close(self) -> None:

@@ -30,8 +30,7 @@ from proxy.store.base import Row
 from proxy.store.response_names import ResponseNameRow, is_storable
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.response_echo import ResponseEcho
-from proxy.upstream.client import Reply
-from proxy.upstream.headers import find_header
+from proxy.upstream.client import SUCCESS_STATUSES, Reply, begins_stream, is_event_stream
 
 log = logging.getLogger(__name__)
 
@@ -293,7 +292,7 @@ class ChainWriter:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers; those of an answer in one body wait for the body."""
-        self._is_stream = status == 200 and find_header(headers, b"content-type").startswith("text/event-stream")
+        self._is_stream = is_event_stream(status, headers)
         if self._is_stream:
             await self._out.start(status, headers)
         else:
@@ -321,7 +320,12 @@ class ChainWriter:
             await self._out.end(data)
             return
         body = b"".join([*self._body, data])
-        await self._release(self._echo.rewrite_body(body) if self._head[0] == 200 else body)
+        if self._head[0] not in SUCCESS_STATUSES:
+            await self._release(body)
+        elif begins_stream(body):  # under another media type
+            await self._release(self._echo.feed(body) + self._echo.flush())
+        else:
+            await self._release(self._echo.rewrite_body(body))
 
     async def _release(self, body: bytes | None) -> None:
         """Send the head with a whole body, or with what has come of one."""

@@ -40,7 +40,7 @@ from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import prepare_request, replan_refused
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
-from proxy.exchange.tool_loop import ToolLoop, begins_stream, keep_alive, relay_stream
+from proxy.exchange.tool_loop import MAX_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
@@ -48,12 +48,10 @@ from proxy.sessions import locate
 from proxy.sessions.branch import find_simulated_state
 from proxy.store.base import ExchangeStatus, GapRow, Row
 from proxy.stream.assemble import AssembledAnswer
-from proxy.upstream.client import Reply, Target
+from proxy.upstream.client import BODILESS_STATUSES, Reply, Target, begins_stream
 
 log = logging.getLogger(__name__)
 
-MAX_ERROR_CHARS = 300
-"""Characters of the provider's own error that the note of an exchange keeps."""
 TOO_LONG_STATUSES = (400, 413, 422)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
@@ -164,7 +162,9 @@ async def _send_and_relay(
     )
     tool_loop = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
-        if not (reply.is_stream and reply.is_readable):
+        if reply.encoding and reply.status < 400:
+            await _relay_unread(services, turn, reply, out, f"compressed with {reply.encoding[:MAX_ERROR_CHARS]}")
+        elif not (reply.is_stream and reply.is_readable):
             await _relay_body(services, turn, reply, out, waited * 1000, tool_loop)
         elif tool_loop is None:
             await _relay_stream(services, turn, reply, out, waited * 1000)
@@ -434,7 +434,7 @@ async def _relay_body(
     try:
         body = await _read_body(services, turn, reply)
     except AnswerTooLong:
-        await _relay_unread(services, turn, reply, out)
+        await _relay_unread(services, turn, reply, out, "too long to be stored")
         return
     if reply.is_readable and turn.request.stream and begins_stream(body):
         reply.give_again(body)  # a stream under another media type
@@ -459,7 +459,8 @@ async def _relay_body(
     changed = visible != body
     answer = _read_answer(turn, body, visible) if readable else None
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
-    status: ExchangeStatus = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
+    has_ended = complete or reply.status in BODILESS_STATUSES or 300 <= reply.status < 400  # no answer is due
+    status: ExchangeStatus = "complete" if has_ended else "rejected" if reply.status >= 400 else "partial"
     rows = record_outcome.record_outcome(
         services,
         turn,
@@ -534,9 +535,10 @@ async def _answer_with_original(
         await reply.close()
 
 
-async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter) -> None:
-    """Pass on an answer that is larger than the proxy holds: as it comes, without reading it."""
-    _record_unfinished(services, turn, "partial", reply.status, "too long to be stored")
+async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter, note: str) -> None:
+    """Pass on an answer that is larger than the proxy holds, or that it cannot decode: as it comes, without reading
+    it."""
+    _record_unfinished(services, turn, "partial", reply.status, note)
     await out.start(reply.status, _make_response_headers(turn, reply, changed=False))
     try:
         async for data in reply.iter_bytes():

@@ -159,7 +159,7 @@ def _make_note(turn: Turn, end: str | None, usage: Usage | None, answer: Assembl
         dropped = bound_reasoning.describe_dropped(turn, answer)
     if answer is not None and answer.cleared_results is not None:
         cleared = ask_provider.describe_cleared(answer.cleared_results)
-    found = [end or _describe_rounds(turn, usage), dropped, cleared, *over]
+    found = [end or _describe_rounds(turn, usage), turn.rounds.refusal, dropped, cleared, *over]
     return "; ".join(one for one in found if one) or None
 
 
@@ -285,7 +285,7 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
     metrics.context_tokens_total.labels(*labels, "before").inc(turn.prompt.plan.before)
     metrics.context_tokens_total.labels(*labels, "sent").inc(turn.prompt.sent_tokens)
     metrics.prompt_tokens_total.labels(*labels).inc(meter.prompt)
-    metrics.completion_tokens_total.labels(*labels).inc(usage.completion or 0)
+    metrics.completion_tokens_total.labels(*labels).inc(meter.completion)
     if usage.cached is not None:
         metrics.cached_tokens_total.labels(*labels, "predicted").inc(meter.expected)
         metrics.cached_tokens_total.labels(*labels, "reported").inc(usage.cached)

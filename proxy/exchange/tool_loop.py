@@ -9,6 +9,7 @@ has gone out.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -32,7 +33,7 @@ from proxy.exchange import (
 )
 from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
-from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
@@ -40,7 +41,9 @@ from proxy.stream.nonstreaming import may_call
 from proxy.stream.tool_call_filter import HiddenCall
 from proxy.tools.run_tool import is_error_result, make_error_result, run_tool_call
 from proxy.tools.tool_context import ToolContext
-from proxy.upstream.client import Reply, Target
+from proxy.upstream.client import SERVER_ERRORS_FROM, TOO_MANY_REQUESTS, Reply, Target, begins_stream
+
+log = logging.getLogger(__name__)
 
 KEEPALIVE_S = 10.0
 """Seconds of silence after which a stream gets a comment: some clients, and proxies before them, give up on silence."""
@@ -49,8 +52,8 @@ READ_SHARE = 0.5
 
 REST_S = 0.1
 """Seconds for which the rest of a stream is read behind the end of its answer. The end of the answer waits for it."""
-_EVENT_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
-"""Beginnings of a stream of events. No JSON begins like one of them."""
+MAX_ERROR_CHARS = 300
+"""Characters of the provider's own error that the note of an exchange keeps."""
 REPEATS = 3
 """Number of times that the same call is made in one answer before no more calls are run."""
 REPEATED_CALL = (
@@ -147,12 +150,12 @@ class ToolLoop:
                 finally:
                     await reply.close()
             except UpstreamError:
-                self._give_up()
+                self._give_up_body(None)
                 return None
             bodies.append(body)
             found = dialect.read_round(body, self.tool_names)
             if found.message is None:
-                self._give_up()
+                self._give_up_body(found.usage)
                 return None
         joined = dialect.join_rounds(bodies, self.tool_names)
         await self._keep_round(found.message, found.hidden_calls, dialect.read_answer(joined).build_message())
@@ -298,8 +301,23 @@ class ToolLoop:
         limit = self._services.settings.limits.body_mb << 20
         if reply.is_readable and self.turn.request.stream and begins_stream(await reply.peek_body(limit)):
             return reply
+        raise UpstreamBroken(await self._record_refusal(reply))
+
+    async def _record_refusal(self, reply: Reply) -> str:
+        """Note on the turn why a round got no answer, and return it in words for the client. What an upstream says of
+        a request that it does not accept is about messages that the client does not know."""
+        told = f"the upstream ended the answer with status {reply.status}"
+        text = ""
+        with suppress(UpstreamError):
+            body = await reply.read_body(ERROR_BODY_BYTES)
+            text = self.turn.dialect.read_answer(body).error or body.decode("utf-8", "replace").strip()
         await reply.close()
-        raise UpstreamBroken(f"the upstream ended the answer with status {reply.status}")
+        text = text[:MAX_ERROR_CHARS]
+        note = f"a round of the proxy's tools was refused: http {reply.status}" + (f": {text}" if text else "")
+        self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, refusal=note))
+        log.warning("upstream %s refused a round of the proxy's tools with %d", self.turn.upstream, reply.status)
+        is_own = reply.status == TOO_MANY_REQUESTS or reply.status >= SERVER_ERRORS_FROM
+        return f"{told}: {text}" if text and is_own else told
 
     def _give_up(self) -> None:
         """Drop the hidden rounds so far: the original request is sent instead."""
@@ -308,6 +326,14 @@ class ToolLoop:
         own = splice_rounds.repair_original(turn, prefix_bindings.make_whole(turn)[0])
         turn = turn.with_prompt(outgoing=own)  # the next prompt is a plan again
         self.turn = turn.with_values(rounds=replace(turn.rounds, hidden=None, bindings={}))
+
+    def _give_up_body(self, usage: Usage | None) -> None:
+        """Drop the hidden rounds of an answer in one body, whose usage then has none of theirs. usage: that of the
+        round that failed."""
+        self._add_usage(usage)
+        self._give_up()
+        tried = [msgspec.structs.replace(one, unlisted=one.completion) for one in self.turn.rounds.usage]
+        self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, usage=tuple(tried)))
 
     async def send_original(self) -> Reply:
         """Send the client's own request, as repaired for this upstream. Return its answer, whatever its status. Raises
@@ -356,11 +382,6 @@ async def relay_stream(reply: Reply, relay: AnswerRelay, out: ResponseWriter) ->
     finally:
         await reply.close()
     return None if relay.terminal and relay.answer.is_done else broken
-
-
-def begins_stream(body: bytes) -> bool:
-    """True if these bytes are a stream of events, whatever their media type says."""
-    return body.lstrip().startswith(_EVENT_STARTS)
 
 
 async def _read_rest(reply: Reply, relay: AnswerRelay) -> None:

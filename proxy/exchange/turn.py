@@ -89,6 +89,8 @@ class AnswerRounds:
 
     usage: tuple[Usage, ...] = ()
     """The usage of the rounds before the last one."""
+    refusal: str = ""
+    """Why a later round got no answer, with the provider's own words; "" if none was refused."""
     hidden: HiddenRound | None = None
     """The hidden round behind the answer; its `key` is not known before the answer is."""
     bindings: Mapping[str, Binding] = field(default_factory=dict)

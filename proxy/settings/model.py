@@ -366,7 +366,7 @@ class EventSettings(SettingsSection):
     queue: Annotated[int, Field(ge=1, le=100_000)] = 256
     """Number of events that may wait for one listener. A slower listener loses the oldest, and gets a notice of it."""
     listeners: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Listeners over the API at once. Further ones get 429."""
+    """Listeners over the API at once. Further ones get 429, or end the newest one of a key that has more."""
 
 
 Plane = Literal["data", "admin", "read", "metrics"]

@@ -39,7 +39,7 @@ async def query_messages(arguments: QueryDbArguments, context: ToolContext) -> s
         stored_history.make_table_rows, records, rounds, await stored_history.load_prompt_membership(context)
     )
     sql = strip_fence(arguments.sql)
-    found = await context.sandbox.query(rows, sql, search=_SEARCH.search(sql) is not None)
+    found = await context.sandbox.query(rows, sql, search=_SEARCH.search(sql) is not None, tenant=context.tenant)
     if found.error is not None:
         raise ToolRefused(found.error)
     note = "" if is_all else f"only the newest {len(records)} messages are searched; "

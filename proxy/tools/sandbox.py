@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,52 @@ class QueryResult(msgspec.Struct, frozen=True):
 _ANSWER = msgspec.json.Decoder(QueryResult)
 
 
+class TenantSlots:
+    """Slots that are given to tenants in turn: of those who wait, the one with the fewest slots gets the next one.
+
+    The queries of one tenant wait for each other. Those of another tenant wait for one of them at most.
+    """
+
+    def __init__(self, count: int) -> None:
+        """count: slots for all tenants together."""
+        self.free = count
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By tenant, the one that was served last at the end."""
+
+    async def acquire(self, tenant: str) -> None:
+        """Wait for a slot, which `release` gives back."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        self._give()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release(tenant)
+            raise
+
+    def release(self, tenant: str) -> None:
+        """Give a slot to the next one."""
+        self.free += 1
+        self._held[tenant] -= 1
+        if not self._held[tenant]:
+            del self._held[tenant]
+        self._give()
+
+    def _give(self) -> None:
+        while self.free and self._waiting:
+            tenant = min(self._waiting, key=self._held.__getitem__)
+            waiting = self._waiting.pop(tenant)
+            turn = waiting.popleft()
+            if waiting:
+                self._waiting[tenant] = waiting
+            if not turn.done():  # else it was cancelled while it waited
+                self.free -= 1
+                self._held[tenant] += 1
+                turn.set_result(None)
+
+
 class Sandbox:
     """Start children, with a limit on concurrent ones."""
 
@@ -58,16 +105,16 @@ class Sandbox:
         """Set the limits. wall: seconds. child: the program, which tests change to remove a layer."""
         self._child = child
         self._wall = wall
-        self._slots = asyncio.Semaphore(children)
+        self._slots = TenantSlots(children)
 
-    async def query(self, rows: Sequence[bytes], statement: str, *, search: bool) -> QueryResult:
-        """Return the answer to one statement over these rows (lines of JSON, without their ends). Raises
-        ToolRefused."""
+    async def query(self, rows: Sequence[bytes], statement: str, *, search: bool, tenant: str = "") -> QueryResult:
+        """Return the answer to one statement over these rows (lines of JSON, without their ends). tenant: whose query
+        it is; tenants have their turns. Raises ToolRefused."""
         if len(statement.encode("utf-8", "replace")) > SQL:
             raise ToolRefused(f"the statement is longer than {SQL} bytes.", limited=True)
         try:
             async with asyncio.timeout(START):
-                await self._slots.acquire()
+                await self._slots.acquire(tenant)
         except TimeoutError:
             raise ToolRefused("too many queries at once; try again.", limited=True) from None
         talk = _ChildProcess(self._child, self._wall)
@@ -75,7 +122,7 @@ class Sandbox:
             reply = await asyncio.to_thread(talk.run_query, rows, statement, search=search)
         finally:
             talk.kill()  # the caller may have left
-            self._slots.release()
+            self._slots.release(tenant)
         return _read(reply)
 
 

@@ -28,6 +28,7 @@ from proxy.errors import (
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
 from proxy.telemetry import Telemetry, UpstreamRound
+from proxy.upstream.decompress import DecodedBody, make_decoders
 from proxy.upstream.headers import (
     AUTHORIZATION,
     GOOGLE_KEY,
@@ -52,6 +53,10 @@ BODILESS_STATUSES: Final = (204, 304)
 bytes. It is left out, as RFC 9110 (8.6) allows."""
 SUCCESS_STATUSES: Final = range(200, 300)
 """Statuses of success. An answer with any other status, a redirect too, may repeat the sent request in its body."""
+EVENT_STREAM: Final = "text/event-stream"
+"""The media type of a stream of events."""
+_EVENT_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""Beginnings of a stream of events. No JSON begins like one of them."""
 WITHHELD_BODY: Final = (
     b'{"error":{"message":"the upstream did not do what was asked; its answer is compressed, and unreadable",'
     b'"type":"upstream_error","param":null,"code":"upstream_error"}}'
@@ -78,8 +83,16 @@ class Reply:
     )  # fmt: skip
 
     def __init__(
-        self, target: Target, metrics: Metrics, status: int, received: Headers, source: httpx2.AsyncByteStream
+        self,
+        target: Target,
+        metrics: Metrics,
+        status: int,
+        received: Headers,
+        source: httpx2.AsyncByteStream,
+        *,
+        decodes: bool = False,
     ) -> None:
+        """decodes: decode a body that is compressed, because the proxy has asked for one that is not."""
         self.status = status
         self.headers: Headers = build_response_headers(received, target.key)
         """Headers for the client: without hop-by-hop ones. Content-Length is still that of the body as it comes."""
@@ -88,31 +101,47 @@ class Reply:
         self.content_type = ""
         """In lower case: media types are case-insensitive (RFC 9110, 8.3.1)."""
         self.encoding = ""
-        """The compression of the bytes ("gzip", "gzip, br"); "" if they are not compressed."""
+        """The compression of the bytes ("gzip", "gzip, br"); "" if they are not compressed, or decoded here."""
         for name, value in reversed(self.headers):  # the first of each counts
             if name == b"content-type":
                 self.content_type = value.decode("latin-1").strip().lower()
             elif name == b"content-encoding":
-                self.encoding = value.decode("latin-1").strip().lower().replace("identity", "")
-        self.is_stream = self.content_type.startswith("text/event-stream")
-        """True for a stream of events."""
-        self.is_readable = status in SUCCESS_STATUSES and not self.encoding
-        """True for a success whose bytes are not compressed."""
+                encoding = value.decode("latin-1").strip().lower().replace("identity", "")
+                self.encoding = f"{encoding},{self.encoding}".strip(", ")
         self._target = target
         self._metrics = metrics
         self._source = source
         self._parts = source.__aiter__()
+        holds_key = status not in SUCCESS_STATUSES and target.key is not None and len(target.key) >= MIN_SECRET_LENGTH
+        if self.encoding and (decodes or holds_key) and status not in BODILESS_STATUSES:
+            self._decode()
+        self.is_stream = self.content_type.startswith(EVENT_STREAM)
+        """True for a stream of events."""
+        self.is_readable = status in SUCCESS_STATUSES and not self.encoding
+        """True for a success whose bytes are not compressed."""
         self._held: list[bytes] = []
         """Parts that were read and are to be given out again, the last part first."""
         self._closed = False
         self._redactor: Redactor | None = None
-        if status not in SUCCESS_STATUSES and target.key is not None and len(target.key) >= MIN_SECRET_LENGTH:
+        if holds_key and target.key is not None:
             self._redactor = Redactor(list_key_encodings(target.key))
             if self.encoding and status not in BODILESS_STATUSES:
                 self._withhold()
 
+    def _decode(self) -> None:
+        """Decode a body that is compressed against the proxy's request. It stays as it is if the coding is not
+        known."""
+        decoders = make_decoders(self.encoding)
+        if decoders is None:
+            self._metrics.upstream_errors_total.labels(self._target.name, "encoding").inc()
+            log.warning("upstream %s compressed an answer in a way that cannot be read", self._target.name)
+            return
+        self._parts = DecodedBody(self._parts, decoders)
+        self.headers = remove_headers(self.headers, b"content-encoding", b"content-length")
+        self.encoding = ""
+
     def _withhold(self) -> None:
-        """Replace a body that is compressed against the proxy's request: it cannot be searched for the key."""
+        """Replace a body whose compression is not known: it cannot be searched for the key."""
         kept = remove_headers(self.headers, b"content-encoding", b"content-length", b"content-type")
         length = (b"content-length", b"%d" % len(WITHHELD_BODY))
         self.headers = [*kept, (b"content-type", b"application/json"), length]
@@ -170,9 +199,10 @@ class Reply:
         try:
             part = await self._next()
         except httpx2.TransportError as error:
-            converted = self._convert_error(error)
-            await self.close()
-            raise converted from error
+            try:  # no name for the error: what was read so far would stay in memory with the frame that has it
+                raise self._convert_error(error) from error
+            finally:
+                await self.close()
         except BaseException:
             await self.close()
             raise
@@ -364,7 +394,8 @@ class UpstreamClient:
         if traced is not None:
             traced.record_answer(response.status_code)
             response.stream = _TracedBody(response.stream, traced)
-        return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
+        head = response.status_code, response.headers.raw
+        return Reply(target, self._metrics, *head, response.stream, decodes=identity)
 
     def build_request(
         self,
@@ -431,6 +462,16 @@ class UpstreamClient:
         if isinstance(error, httpx2.ConnectError):
             return UpstreamUnreachable(f"upstream {name!r} cannot be reached: {cause}")
         return UpstreamUnreachable(f"upstream {name!r} closed the connection without an answer: {cause}")
+
+
+def is_event_stream(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """True for a success that is a stream of events, by the head of an answer."""
+    return status in SUCCESS_STATUSES and find_header(headers, b"content-type").lower().startswith(EVENT_STREAM)
+
+
+def begins_stream(body: bytes | bytearray) -> bool:
+    """True if these bytes are a stream of events, whatever their media type says."""
+    return body.lstrip().startswith(_EVENT_STARTS)
 
 
 def classify_error(error: httpx2.TransportError) -> str:

@@ -97,7 +97,7 @@ class ApiKeys:
         hold a key of the proxy. For chat that holds only if an upstream has its own key; else it is the client's
         credential there.
 
-        Removes the proxy's keys from the request's headers. Raises Unauthorized and Forbidden.
+        Removes the proxy's keys from the request's headers and its query. Raises Unauthorized and Forbidden.
         """
         if not self._by_digest:
             return LOCAL_CALLER
@@ -135,7 +135,15 @@ class ApiKeys:
             else:
                 lent = ours
         scope["headers"] = kept
+        if scope.get("query_string"):
+            scope["query_string"] = self._remove_keys(scope["query_string"])
         return own, lent
+
+    def _remove_keys(self, query: bytes) -> bytes:
+        """Return a query without the values that are keys of the proxy. They let nobody in, and go to no upstream."""
+        pairs = query.split(b"&")
+        kept = [pair for pair in pairs if not self.find_key(unquote_to_bytes(pair.partition(b"=")[2]))]
+        return query if len(kept) == len(pairs) else b"&".join(kept)
 
 
 def _readings(value: bytes) -> Iterable[bytes]:

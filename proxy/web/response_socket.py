@@ -19,8 +19,8 @@ from proxy.dialects.responses import frames
 from proxy.dialects.responses.frames import AnswerItems, Carried, CreateFrame
 from proxy.errors import ClientGone
 from proxy.stream.response_echo import ResponseEcho
-from proxy.stream.sse import SseParser
-from proxy.upstream.headers import find_header
+from proxy.stream.sse import SseEvent, SseParser
+from proxy.upstream.client import SUCCESS_STATUSES, begins_stream, is_event_stream
 from proxy.web.asgi import DISCONNECT_KEY, App, Disconnect, Message, Receive, Scope, Send
 
 SOCKET_PATHS: Final = ("/v1/responses", "/responses")
@@ -258,19 +258,21 @@ class _Answer:
         """Take in one message of the application."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message["headers"])
-            is_stream = find_header(self.headers, b"content-type").startswith("text/event-stream")
-            self._parser = SseParser() if is_stream and self.status == 200 else None
+            self._parser = SseParser() if is_event_stream(self.status, self.headers) else None
             return
         self.is_whole = not message.get("more_body", False)
         data: bytes = message.get("body", b"")
         if self._parser is not None:
             events = self._parser.feed(data) + (self._parser.flush() if self.is_whole else [])
-            await self._tell_all([one.data for one in events if one.data and one.data != b"[DONE]"])
+            await self._tell_events(events)
             return
-        if self.status == 200 or len(self.body) < MAX_ERROR_BYTES:
+        if self.status in SUCCESS_STATUSES or len(self.body) < MAX_ERROR_BYTES:
             self.body += data
         if self.is_whole and self._send_event is not None:
-            if self.status == 200:
+            if self.status in SUCCESS_STATUSES and begins_stream(self.body):  # under another media type
+                parser = SseParser()
+                await self._tell_events(parser.feed(bytes(self.body)) + parser.flush())
+            elif self.status in SUCCESS_STATUSES:
                 await self._tell_all(frames.make_events(bytes(self.body)))
             else:
                 await self._send_event(
@@ -280,6 +282,9 @@ class _Answer:
     def _find_told_headers(self) -> Mapping[str, str]:
         found = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self.headers}
         return {name: found[name] for name in _TOLD_HEADERS if name in found}
+
+    async def _tell_events(self, events: list[SseEvent]) -> None:
+        await self._tell_all([one.data for one in events if one.data and one.data != b"[DONE]"])
 
     async def _tell_all(self, events: list[bytes]) -> None:
         for event in events:

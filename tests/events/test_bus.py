@@ -97,6 +97,21 @@ async def test_no_more_than_may_listen_and_who_leaves_makes_room() -> None:
     there.unsubscribe(there.subscribe(EventFilter()))
 
 
+async def test_who_has_more_listeners_than_another_makes_room_for_it() -> None:
+    there = bus(listeners=5)
+    many = [there.subscribe(EventFilter(), owner="a") for _ in range(5)]
+    theirs = [there.subscribe(EventFilter(), owner="b") for _ in range(2)]
+    assert [one.is_closed for one in many] == [False] * 3 + [True] * 2
+    for owner in "ab":
+        with pytest.raises(TooMany):
+            there.subscribe(EventFilter(), owner=owner)
+    third = there.subscribe(EventFilter(), owner="c")
+    assert many[2].is_closed
+    for one in (*many, *theirs, third):
+        there.unsubscribe(one)
+    assert not there._listeners
+
+
 def test_an_event_is_json_whatever_is_in_it() -> None:
     item = bus_module.PublishedEvent(1, bus_module.FALLBACK, "t", "a\ud800", "", "", 1.0, {"n": [1]})
     assert json.loads(item.encode())["session"] == "a?"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.faulty import faulty
+from tests.faulty import faulty, with_head
 from tests.running import Heard, Running, running
 from tests.scripted import Scripted
 from tests.strict_responses import Ask, Say, StrictResponses, Think
@@ -315,3 +315,22 @@ async def test_a_request_with_too_many_keys_goes_on_as_it_came() -> None:
         found = await proxy.post(raw, path=PATH)
         assert (found.status, found.header("x-context-fallback")) == (200, "size")
         assert upstream.requests[-1].body == raw
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"HTTP/1.1 200 OK\r\ncontent-type: Text/Event-Stream", b"HTTP/1.1 201 Created\r\ncontent-type: text/event-stream",
+     b"HTTP/1.1 200 OK\r\ncontent-type: text/plain"],
+)  # fmt: skip
+async def test_a_chain_that_is_taken_over_is_hidden_in_a_stream_with_another_head(head: bytes, tmp_path: Path) -> None:
+    model = StrictResponses("First.", "Second.")
+    tree: Json = {"db": str(tmp_path / "a"), "responses": {"takeover": True}}
+    async with faulty(with_head(model, head)) as upstream, running(upstream.port, policy="thrifty", **tree) as proxy:
+        first = [
+            json.loads(data)
+            for line in (await proxy.post(body("Hello.", stream=True), path=PATH)).body.splitlines()
+            if (data := line.removeprefix(b"data: ")) != line
+        ][-1]["response"]
+        found = await proxy.post(body("Go on.", stream=True, previous_response_id=first["id"]), path=PATH)
+    assert "previous_response_id" not in model.received[-1]
+    assert b'"previous_response_id":"%b"' % first["id"].encode() in found.body.replace(b": ", b":")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,12 +14,16 @@ from tests.running import running
 
 Rest = Callable[[Connection], Awaitable[None]]
 
+RECALLS = {"index": 0, "id": "r", "type": "function", "function": {"name": "recall", "arguments": '{"id": "x"}'}}
+CHOICE = {"index": 0, "delta": {"role": "assistant", "tool_calls": [RECALLS]}, "finish_reason": "tool_calls"}
+CALLING = f"data: {json.dumps({'id': 'c', 'object': 'chat.completion.chunk', 'choices': [CHOICE]})}\n\n".encode()
 CHUNKS = (
     b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":"Well."}}]}\n\n',
     b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
 )
 DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error":{"message":"CUDA out of memory","type":"server_error","code":500}}\n\n'
+TOOLS = [{"type": "function", "function": {"name": "theirs", "parameters": {"type": "object"}}}]
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hello."}], "stream": True}
 
 
@@ -96,24 +102,78 @@ async def test_an_error_of_the_provider_reaches_the_client_alone_and_the_record_
 )
 @pytest.mark.parametrize("hides", [False, True])
 async def test_a_stream_is_read_as_one_whatever_its_head_says(head: bytes, hides: bool) -> None:
-    calls = {"index": 0, "id": "r", "type": "function", "function": {"name": "recall", "arguments": '{"id": "x"}'}}
-    choice = {"index": 0, "delta": {"role": "assistant", "tool_calls": [calls]}, "finish_reason": "tool_calls"}
-    calling = (
-        b"data: " + json.dumps({"id": "c", "object": "chat.completion.chunk", "choices": [choice]}).encode() + b"\n\n"
-    )
-
     async def script(request: Request, there: Connection) -> None:
         await there.send(head + b"transfer-encoding: chunked\r\n\r\n")
         is_first = hides and len(upstream.requests) == 1
-        for chunk in (calling, DONE) if is_first else (*CHUNKS, DONE):
+        for chunk in (CALLING, DONE) if is_first else (*CHUNKS, DONE):
             await there.chunk(chunk)
         await there.send(b"0\r\n\r\n")
 
-    tools = [{"type": "function", "function": {"name": "theirs", "parameters": {"type": "object"}}}]
     async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
-        found = await proxy.post({**ASKED, "tools": tools} if hides else ASKED)
+        found = await proxy.post({**ASKED, "tools": TOOLS} if hides else ASKED)
         assert b"recall" not in found.body
         assert b"Well." in found.body
         assert found.body.endswith(DONE)
         assert (await proxy.outcome())[0] == "complete"
         assert len(upstream.requests) == (2 if hides else 1)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_calls_of_ours_stay_hidden_in_a_stream_that_is_compressed_unasked(coding: str) -> None:
+    async def script(request: Request, there: Connection) -> None:
+        made = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
+        await there.send(STREAM[:-2], b"content-encoding: %b\r\n\r\n" % coding.encode())
+        for chunk in (CALLING, DONE) if len(upstream.requests) == 1 else (*CHUNKS, DONE):
+            await there.chunk(made.compress(chunk) + made.flush(zlib.Z_SYNC_FLUSH))
+        await there.chunk(made.flush())
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+        found = await proxy.post({**ASKED, "tools": TOOLS}, b"accept-encoding: gzip")
+        assert found.header("content-encoding") is None
+        assert found.body.endswith(CHUNKS[1] + DONE)
+        assert b"recall" not in found.body
+        assert len(upstream.requests) == 2
+        assert (await proxy.outcome())[0] == "complete"
+
+
+@pytest.mark.parametrize("cut", [40, -12])
+async def test_a_compressed_stream_that_breaks_off_is_told(cut: int) -> None:
+    async def script(request: Request, there: Connection) -> None:
+        packed = gzip.compress(b"".join(CHUNKS))
+        await there.send(STREAM[:-2], b"content-encoding: gzip\r\n\r\n")
+        await there.chunk(packed[:cut])
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(script) as upstream, running(upstream.port) as proxy:
+        found = await proxy.post(ASKED)
+        assert b"upstream_broken" in found.body
+        assert (await proxy.outcome())[0] == "partial"
+
+
+async def test_a_coding_that_is_not_known_goes_on_as_it_comes_and_is_noted() -> None:
+    async def script(request: Request, there: Connection) -> None:
+        await there.send(STREAM[:-2], b"content-encoding: x-own\r\n\r\n")
+        await there.chunk(b"\x80packed")
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(script) as upstream, running(upstream.port) as proxy:
+        found = await proxy.post(ASKED)
+        assert (found.body, found.header("content-encoding"), found.whole) == (b"\x80packed", "x-own", True)
+        assert (await proxy.outcome())[:2] == ("partial", 200)
+        assert await proxy.rows("SELECT note FROM exchanges") == [("compressed with x-own",)]
+        assert proxy.count("upstream_errors_total", kind="encoding") == 1
+
+
+@pytest.mark.parametrize("head", [b"204 No Content", b"307 Moved"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_has_no_body_to_come_is_complete(head: bytes, stream: bool) -> None:
+    async def script(request: Request, there: Connection) -> None:
+        end = b"\r\n" if head.startswith(b"204") else b"location: /v2\r\ncontent-length: 0\r\n\r\n"
+        await there.send(b"HTTP/1.1 %b\r\n" % head, end)
+
+    async with faulty(script) as upstream, running(upstream.port) as proxy:
+        found = await proxy.post({**ASKED, "stream": stream})
+        assert (found.status, found.body) == (int(head[:3]), b"")
+        assert await proxy.outcome() == ("complete", int(head[:3]), None)
+        assert await proxy.rows("SELECT note FROM exchanges") == [(f"http {int(head[:3])}",)]

@@ -165,6 +165,40 @@ async def test_a_body_that_waited_is_answered_by_the_original_whatever_was_said(
     assert found.message["content"] == "It is so."
 
 
+@pytest.mark.parametrize(("status", "is_told"), [(b"529 Overloaded", True), (b"400 Bad Request", False)])
+async def test_why_a_round_was_refused_is_recorded_and_told_where_it_is_not_about_hidden_messages(
+    status: bytes, is_told: bool
+) -> None:
+    async def refuses(request: Request, there: Connection) -> None:
+        await reply(there, status, b'{"error":{"message":"Try later, please."}}', JSON)
+
+    for said, stream in (("Let me look.", True), (None, True), (None, False)):
+        model = Scripted(says(said, ours(1)), refuses, "It is so.")
+        async with faulty(model) as upstream, offering(upstream.port) as proxy:
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": stream}
+            found = await proxy.post(body)
+            assert (await proxy.outcome())[0] == ("partial" if said else "complete")
+            [(note,)] = await proxy.rows("SELECT note FROM exchanges")
+        assert f"a round of the proxy's tools was refused: http {status[:3].decode()}: Try later, please." in note
+        assert (b"Try later" in found.body) == (is_told and said is not None)
+
+
+async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
+    for third in (None, {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}}):
+
+        async def fails(request: Request, there: Connection, third: Any = third) -> None:
+            status = b"500 Broken" if third is None else b"200 OK"
+            await reply(there, status, json.dumps(third).encode(), JSON)
+
+        model = Scripted(says(None, ours(1)), fails, "It is so.")
+        async with faulty(model) as upstream, offering(upstream.port) as proxy:
+            await Played(proxy, model, stream=False).turn("Hello")
+            await proxy.outcome()
+            assert proxy.count("completion_tokens_total") == (6 if third is None else 11)
+            [(raw,)] = await proxy.rows("SELECT meter FROM exchanges")
+        assert json.loads(raw)["outputs"] == ([3, 3] if third is None else [3, 5, 3])
+
+
 @pytest.mark.parametrize("said", ["", "Let me look."])
 async def test_a_later_stream_that_breaks_off(said: str) -> None:
     async def breaks(request: Request, there: Connection) -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from proxy.errors import ToolRefused
-from proxy.tools.sandbox import SQL, Sandbox
+from proxy.tools.sandbox import SQL, Sandbox, TenantSlots
 from tests.tools.attacks import ALLOWED, BOMBS, changed, lag
 
 
@@ -110,7 +110,35 @@ async def test_who_leaves_takes_the_child_along(tmp_path: Path) -> None:
             break
         await asyncio.sleep(0.01)
     assert not children()
-    assert not sandbox._slots.locked()
+    assert sandbox._slots.free == 1
+
+
+async def test_tenants_have_their_turns_however_many_queries_one_of_them_has() -> None:
+    slots, order = TenantSlots(2), list[str]()
+
+    async def run(tenant: str) -> None:
+        await slots.acquire(tenant)
+        order.append(tenant)
+        await asyncio.sleep(0)
+        slots.release(tenant)
+
+    await asyncio.gather(*(run("a") for _ in range(8)), *(run("b") for _ in range(2)), run("c"))
+    assert order == [*"aabacb", *"a" * 5]
+    assert slots.free == 2
+
+
+async def test_a_query_that_is_given_up_while_it_waits_takes_no_slot() -> None:
+    slots = TenantSlots(1)
+    await slots.acquire("a")
+    waiting = [asyncio.ensure_future(slots.acquire(tenant)) for tenant in "abb"]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    slots.release("a")
+    waiting[2].cancel()  # it has its slot already
+    await asyncio.wait(waiting)
+    assert [one.cancelled() for one in waiting] == [False, True, True]
+    slots.release("a")
+    assert slots.free == 1
 
 
 async def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,20 +202,38 @@ async def test_u11_bytes_after_the_end_of_an_answer_never_reach_another_request(
         assert upstream.connections == 2, "the connection with bytes left over was used again"
 
 
-async def test_u13_a_compressed_answer_is_left_compressed_and_says_so() -> None:
+@pytest.mark.parametrize(("asked", "encoding"), [(False, b"gzip"), (True, b"x-unknown"), (True, b"gzip, x-unknown")])
+async def test_u13_an_answer_in_a_coding_that_is_not_known_or_asked_for_stays_as_it_is(
+    asked: bool, encoding: bytes
+) -> None:
     packed = gzip.compress(b'{"a":1}')
 
+    async def pack(_: Request, there: Connection) -> None:
+        await there.send(HEAD, b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (encoding, len(packed)), packed)
+
+    async with faulty(pack) as upstream, client_of(upstream.port) as client:
+        reply = await send(client, identity=asked)
+        assert reply.encoding == encoding.decode()
+        assert not reply.is_readable
+        assert (b"content-encoding", encoding) in reply.headers
+        assert await reply.read_body(1000) == packed
+        assert errors(client, "encoding") == asked
+
+
+async def test_u13_an_answer_that_is_compressed_although_identity_was_asked_for_is_decoded() -> None:
     async def pack(request: Request, there: Connection) -> None:
         assert request.all(b"accept-encoding") == [b"identity"]
-        await there.send(HEAD, b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
+        packed = gzip.compress(b'{"a":1}')
+        await there.send(HEAD, b"Content-Encoding: GZip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
 
     async with faulty(pack) as upstream, client_of(upstream.port) as client:
         reply = await client.send(
             client.targets[0], "POST", "/v1/x", b"", [(b"accept-encoding", b"gzip, br")], b"{}", identity=True
         )
-        assert reply.encoding == "gzip"
-        assert (b"content-encoding", b"gzip") in reply.headers
-        assert await reply.read_body(1000) == packed
+        assert reply.is_readable
+        assert {name for name, _ in reply.headers} == {b"content-type"}
+        assert await reply.read_body(1000) == b'{"a":1}'
+        assert errors(client, "encoding") == 0
 
 
 async def test_u17_an_http_1_0_answer_ends_with_its_connection() -> None:

@@ -18,6 +18,9 @@ from proxy.web.asgi import Message, Receive, Scope, Send
 from proxy.web.auth import ANY_PLANE, CALLER_KEY, LOCAL_CALLER, ROUTE_KEY, ApiKeys, Caller, require_access
 from proxy.web.error_responses import answer_errors
 from proxy.web.routes import READ, RouteTable
+from tests.faulty import Connection, Request, faulty
+from tests.running import CHAT, running
+from tests.scripted import reply
 
 DATA = frozenset({"data"})
 ADMIN = frozenset({"admin"})
@@ -202,6 +205,19 @@ async def test_who_was_let_in_is_told_and_the_key_is_not() -> None:
     assert (status, told) == (200, ["data", "acme-data", "acme", ["host"]])
     status, _, told = await ask(KEYED, "GET", "/api/things", key("cp-read"))
     assert (status, told) == (200, ["api", "acme-read", "acme", ["host"]])
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/models", "/v1beta/models/g:generateContent"])
+async def test_a_key_of_the_proxy_in_the_query_reaches_no_upstream(path: str) -> None:
+    async def fine(_: Request, there: Connection) -> None:
+        await reply(there, b"200 OK", b"{}", b"content-type: application/json")
+
+    keys = [entry("cp-data"), entry("cp +read", plane="read")]
+    async with faulty(fine) as upstream, running(upstream.port, keys=keys) as proxy:
+        for query in ("a=1&key=cp-data&b=%20", "a=1&token=cp%20%2Bread&b=%20"):
+            found = await proxy.post(b"{}", b"x-context-key: cp-data", path=f"{path}?{query}", key="")
+            assert found.status == 200
+        assert [one.line.split(b" ")[1].partition(b"?")[2] for one in upstream.requests] == [b"a=1&b=%20"] * 2
 
 
 async def test_what_is_open_to_all_has_no_caller() -> None:

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from proxy.dialects.responses.frames import Carried
 from proxy.web.response_socket import CarriedHistories, make_http_scope
-from tests.faulty import STREAM, Connection, Request, faulty, until
+from tests.faulty import STREAM, Connection, Request, faulty, until, with_head
 from tests.running import Running, running
 from tests.scripted import reply
 from tests.strict_responses import Ask, Say, StrictResponses, Think
@@ -174,6 +174,20 @@ async def test_an_upstream_that_does_not_stream_is_told_as_events() -> None:
         await hear(there)
         sent = json.loads(upstream.requests[-1].body)["input"]
         assert sent == [HELLO, {"id": "msg_1"}, HELLO]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"HTTP/1.1 200 OK\r\ncontent-type: Text/Event-Stream", b"HTTP/1.1 201 Created\r\ncontent-type: text/event-stream",
+     b"HTTP/1.1 200 OK\r\ncontent-type: text/plain"],
+)  # fmt: skip
+async def test_a_stream_is_told_as_events_whatever_its_head_says(head: bytes) -> None:
+    async with (
+        faulty(with_head(StrictResponses("Well."), head)) as upstream,
+        running(upstream.port) as proxy,
+        socket(proxy) as there,
+    ):
+        assert (await ask(there, [HELLO]))["output"][0]["content"][0]["text"] == "Well."
 
 
 async def test_a_key_and_an_allowed_page_are_needed_before_the_first_frame() -> None:

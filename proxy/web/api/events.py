@@ -118,7 +118,7 @@ async def stream_events(
     if not follow and after is None:
         after = 0
     event_filter = EventFilter(admin.tenant, None if session is None else read_address(session), kind or ())
-    return EventStream(admin.services, event_filter, after, follow=follow)
+    return EventStream(admin.services, event_filter, after, follow=follow, owner=admin.caller.name)
 
 
 class EventStream(Response):
@@ -126,17 +126,20 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, services: Services, event_filter: EventFilter, after: int | None, *, follow: bool) -> None:
+    def __init__(
+        self, services: Services, event_filter: EventFilter, after: int | None, *, follow: bool, owner: str
+    ) -> None:
         super().__init__()
         self._news: EventBus = services.event_bus
         self._wants = event_filter
         self._after = after
         self._follow = follow
+        self._owner = owner
         self._idle_s = services.settings.timeouts.idle_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write until the client has left or the bus is closed. Raises TooMany before anything is sent."""
-        listener = self._news.subscribe(self._wants, self._after)
+        listener = self._news.subscribe(self._wants, self._after, owner=self._owner)
         if not self._follow:
             listener.close()
         try:
