@@ -50,7 +50,7 @@ class Node(msgspec.Struct, gc=False):
     form: bytes
     """The first form in which the message came."""
     branch: str
-    """The branch that brought the message."""
+    """The branch in which the message was first stored."""
     reached: bool
     """True if an answer of the proxy stands at or before the message."""
     strategy: str
@@ -63,11 +63,7 @@ class Node(msgspec.Struct, gc=False):
 
 @dataclass(slots=True, eq=False)
 class LiveSession:
-    """A session's stored nodes, and the forms and branches of it that are known to be stored.
-
-    partial: the store may hold branches that are not here. The session was read back for the messages of one request,
-    or other processes write to it too.
-    """
+    """A session's stored nodes, and the forms and branches of it that are known to be stored."""
 
     tenant: str
     session: str
@@ -77,6 +73,8 @@ class LiveSession:
     branches: dict[str, Branch] = field(default_factory=dict)
     stored: bool = False
     partial: bool = False
+    """The store may hold branches that are not here. The session was read back for the messages of one request, or
+    other processes write to it too."""
     stored_decisions: StoredDecisions | None = None
     """The operator's decisions; None while they have not been read."""
     hidden_rounds: dict[bytes, tuple[HiddenRound, ...]] = field(default_factory=dict)
@@ -89,7 +87,7 @@ class LiveSession:
     bindings_read: bool = False
     """True if `bindings` has those of the store."""
     has_foreign_reasoning: bool = False
-    """True if a request brought reasoning that was made past this store; this process alone knows it."""
+    """True if a request had reasoning that was made past this store; this process alone knows it."""
     token_counter: TokenCounter | None = None
     """The token counter of its nodes: that of its first request."""
     serial: int = field(default_factory=itertools.count().__next__)
@@ -162,7 +160,7 @@ class Branch:
     first_tip_key: bytes | None = None
     """The key at which the first request of the branch ended."""
     failed: bool = False
-    """The last attempt brought no answer."""
+    """The last attempt had no answer."""
     stored: bool = False
     last_exchange: str = ""
     """The last exchange that was recorded."""
@@ -216,17 +214,17 @@ class Branch:
             edits, answers = self.state.edits, self.state.helper_answers
             known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
             self._texts = edits, answers, known
-        beside = [text for _, text in self.state.states]
+        texts = [text for _, text in self.state.states]
         if self.simulated_state is not None:
-            beside += [edit.text or "" for edit in self.simulated_state.edits.values()]
+            texts += [edit.text or "" for edit in self.simulated_state.edits.values()]
         if self.state.lasting_edits:
-            beside += [edit.text or "" for edit in self.state.lasting_edits.values()]
+            texts += [edit.text or "" for edit in self.state.lasting_edits.values()]
             known += EDIT_BYTES * len(self.state.lasting_edits)
         if self.search_hits is not None:
-            beside += [one.text for one in self.search_hits[1]]
+            texts += [one.text for one in self.search_hits[1]]
         if self.loaded_notes is not None:
-            beside += [self.loaded_notes.scratchpad, *(memo.content for memo in self.loaded_notes.memos)]
-        return known + sum(map(getsizeof, beside))
+            texts += [self.loaded_notes.scratchpad, *(memo.content for memo in self.loaded_notes.memos)]
+        return known + sum(map(getsizeof, texts))
 
     def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""
@@ -243,11 +241,11 @@ class Branch:
 
 def find_simulated_state(branch: Branch) -> BranchState:
     """A branch's state as it would be if the prompts that were only planned had gone out."""
-    state, played = branch.state, branch.simulated_state
-    if played is None or state.stopped is not None:
+    state, simulated = branch.state, branch.simulated_state
+    if simulated is None or state.stopped is not None:
         return state
     return replace(
-        played,
+        simulated,
         pins=state.pins,
         states=state.states,
         helper_answers=state.helper_answers,

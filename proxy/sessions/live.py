@@ -239,9 +239,9 @@ class LiveSessions:
 # the same tenant. They are kept in memory alone: after a restart sessions begin with the prior again.
 
 
-TENANTS = 1_000
+MAX_TENANTS = 1_000
 """Limit on the tenants that are remembered, the last used."""
-SORTS = 200
+MAX_SORTS = 200
 """Limit on the sorts of results of each tenant: clients choose the names of tools."""
 
 FaultCounts = dict[str, tuple[int, int]]
@@ -260,10 +260,10 @@ class TenantFaults:
             return
         sums = self._counts.setdefault(tenant, {})
         self._counts.move_to_end(tenant)
-        if len(self._counts) > TENANTS:
+        if len(self._counts) > MAX_TENANTS:
             self._counts.popitem(last=False)
         for sort in {*after.exposed, *after.refetched}:
-            if sort in sums or len(sums) < SORTS:
+            if sort in sums or len(sums) < MAX_SORTS:
                 cut, fetched = sums.get(sort, (0, 0))
                 cut += max(0, after.exposed.get(sort, 0) - before.exposed.get(sort, 0))
                 fetched += max(0, after.refetched.get(sort, 0) - before.refetched.get(sort, 0))

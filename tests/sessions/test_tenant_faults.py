@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.context.branch_state import BranchState
-from proxy.sessions.live import SORTS, TENANTS, TenantFaults
+from proxy.sessions.live import MAX_SORTS, MAX_TENANTS, TenantFaults
 from tests.exchange.test_page_faults import HITS, asks
 from tests.faulty import faulty
 from tests.running import Agent, running
@@ -22,11 +22,11 @@ def test_what_a_session_counts_is_there_for_others_and_not_for_itself() -> None:
 
 def test_tenants_and_sorts_are_bounded() -> None:
     faults = TenantFaults()
-    for n in range(TENANTS + 5):
+    for n in range(MAX_TENANTS + 5):
         faults.add_counts(f"t{n}", BranchState(), BranchState(exposed={"grep": 1}))
     assert faults.count_elsewhere("t4", BranchState()) == {}
-    faults.add_counts("many", BranchState(), BranchState(exposed={f"tool{n}": 1 for n in range(SORTS + 5)}))
-    assert len(faults.count_elsewhere("many", BranchState())) == SORTS
+    faults.add_counts("many", BranchState(), BranchState(exposed={f"tool{n}": 1 for n in range(MAX_SORTS + 5)}))
+    assert len(faults.count_elsewhere("many", BranchState())) == MAX_SORTS
 
 
 async def test_the_proxy_remembers_them_by_tenant() -> None:
