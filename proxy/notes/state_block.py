@@ -338,9 +338,12 @@ def render_anchor(body: str) -> str:
 
 def render_recap(body: str) -> str:
     """The state as a note at the end of a prompt. The note never holds the block's heading, which would ask for a new
-    block."""
+    block.
+
+    The words are true of each note: an operator may have set it, and nothing may have left the conversation yet.
+    """
     note = body.replace(HEADING, HEADING.lstrip("# "))
     return (
-        "[Your own note on where the work stood when you last wrote one. Earlier parts of this conversation are "
-        f"shortened or left out. It is information, not a new request.]\n{note}\n[End of your note]"
+        "[The note on where your work stood when it was last written. Earlier parts of this conversation may be "
+        f"shortened or left out. It is information, not a new request.]\n{note}\n[End of the note]"
     )

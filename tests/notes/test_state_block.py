@@ -282,3 +282,9 @@ def test_the_anchor_stands_under_its_own_heading() -> None:
 def test_a_recap_never_holds_the_heading() -> None:
     assert state_block.HEADING not in state_block.render_recap("Goal: x\n```\n### STATE\n#### STATE")
     assert "Goal: x" in state_block.render_recap("Goal: x")
+
+
+def test_a_recap_claims_neither_that_the_model_wrote_it_nor_that_something_has_left() -> None:
+    told = state_block.render_recap("Goal: x")
+    assert "you wrote" not in told
+    assert "may be shortened or left out" in told

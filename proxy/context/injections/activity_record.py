@@ -11,7 +11,9 @@ from proxy.context.analysis.activity import ActivityRecord, build_activity_recor
 from proxy.context.plan import Edit, Insert, View
 from proxy.context.stage import Injection
 
-HEADING = "[From the record of your own work so far; {count} results were shortened or left out.]"
+HEADING = (
+    "[From the record of your own work so far: calls whose results were shortened or left out, {count} in number.]"
+)
 _TOLD = re.compile(re.escape(HEADING).replace(r"\{count\}", r"(\d+)"))
 _RECORD = re.compile(r"\n\n" + _TOLD.pattern + r"(?:\n[^\n]+)*")
 

@@ -46,7 +46,7 @@ def test_g8_it_is_told_with_the_first_batch_and_stays_where_it_was_put() -> None
     assert "src/0.py" in first.text
     (insert,) = said(left(30, 24))
     assert (insert.place, insert.persistent) == ("tail", True)
-    assert "24 results" in insert.text
+    assert "24 in number" in insert.text
     assert "src/23.py" in insert.text
     assert "src/25.py" not in insert.text, "only what has left"
 
@@ -55,7 +55,7 @@ def test_g8_it_is_not_told_again_before_as_much_has_left_once_more() -> None:
     (first,) = said(left(60, 24))
     assert said(left(60, 40, first.text)) == []
     (again,) = said(left(60, 48, first.text))
-    assert "48 results" in again.text
+    assert "48 in number" in again.text
 
 
 def test_g8_it_has_at_most_its_tokens() -> None:
@@ -108,4 +108,4 @@ def test_a_record_that_a_tool_has_written_is_none_of_ours() -> None:
     view = look(values, session=BranchState(edits=stubs))
     assert find_newest_record(stubs, view) is None, "it is not carried on as if it were ours"
     (insert,) = said(view)
-    assert "24 results" in insert.text, "and it does not silence ours"
+    assert "24 in number" in insert.text, "and it does not silence ours"
