@@ -13,8 +13,7 @@ from proxy.context.summaries import placeholders
 
 @dataclass(frozen=True, slots=True)
 class CountDown(Injection):
-    """Insert `[15 iterations left. Complete your answer.]` at the tail, and a stronger text from `emergency` on. Past
-    the maximum there is nothing to count."""
+    """Insert `[15 iterations left. Complete your answer.]` at the tail, and a stronger text from `emergency` on."""
 
     aggressive: int = 15
     """The iteration from which the text is inserted."""
@@ -44,7 +43,7 @@ class CountDown(Injection):
         """Yield the text of this request, if its iteration is late enough."""
         at = read_iteration(view, self.max_iterations)
         level = read_urgency(view, self.urgency)
-        if at.number < min(self.aggressive, self.emergency) or at.number > at.maximum or level == "off":
+        if at.number < min(self.aggressive, self.emergency) or level == "off":
             return
         if at.number >= self.emergency:
             words = self.firm_emergency if level == "firm" else self.gentle_emergency

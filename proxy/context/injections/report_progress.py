@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proxy.context.analysis.iteration import CurrentIteration, read_iteration
+from proxy.context.analysis.iteration import read_iteration
 from proxy.context.analysis.streams import find_research
 from proxy.context.plan import Insert, View
 from proxy.context.stage import Injection
@@ -39,16 +39,8 @@ class ReportProgress(Injection):
             return
         done = find_research(view, at.start, self.pages)
         tools, pages = _render_count(done.call_count, "tool"), _render_count(len(done.page_calls), "page")
-        text = f"[PROGRESS: Iteration {_render_number(at)} | {tools} used | {pages} read]"
+        text = f"[PROGRESS: Iteration {at.number}/{at.maximum} | {tools} used | {pages} read]"
         yield Insert("tail", "report_progress", f"\n\n{text}", may_stand_alone=True)
-
-
-def _render_number(at: CurrentIteration) -> str:
-    """The number, with the maximum where there is one: a passed maximum is told once, since no agent has stopped at
-    it."""
-    if at.number <= at.maximum:
-        return f"{at.number}/{at.maximum}"
-    return f"{at.number}, past the maximum of {at.maximum}" if at.number == at.maximum + 1 else str(at.number)
 
 
 def _render_count(count: int, what: str) -> str:

@@ -28,8 +28,7 @@ def told(view: View, injection: CountDown | None = None) -> list[str]:
         (19, "[11 iterations left. Complete your answer.]"),
         (20, "[EMERGENCY: 10 iterations remaining. Synthesize NOW.]"),
         (30, "[EMERGENCY: 0 iterations remaining. Synthesize NOW.]"),
-        (31, None),
-        (37, None),
+        (37, "[EMERGENCY: 0 iterations remaining. Synthesize NOW.]"),
     ],
 )
 def test_b3_the_countdown_begins_at_15_and_is_an_emergency_from_20(iterations: int, text: str | None) -> None:

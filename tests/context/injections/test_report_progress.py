@@ -33,15 +33,6 @@ def test_b4_it_is_told_from_the_fifth_iteration_on(iterations: int, is_told: boo
     assert bool(told(look(working(iterations)))) is is_told
 
 
-@pytest.mark.parametrize(
-    ("iterations", "number"), [(30, "30/30"), (31, "31, past the maximum of 30"), (32, "32"), (40, "40")]
-)
-def test_no_iteration_is_told_as_one_of_fewer_and_the_passed_maximum_is_told_once(iterations: int, number: str) -> None:
-    assert told(look(working(iterations))) == [
-        f"[PROGRESS: Iteration {number} | {iterations} tools used | 0 pages read]"
-    ]
-
-
 def test_b4_numbers_and_what_counts_as_a_page_are_settings() -> None:
     injection = ReportProgress(since=1, max_iterations=12, pages="search")
     assert told(look(working(2)), injection) == ["[PROGRESS: Iteration 2/12 | 2 tools used | 2 pages read]"]
