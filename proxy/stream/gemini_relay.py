@@ -126,6 +126,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         if self.has_ended:
             return b""
         out: list[bytes] = []
+        unread = b""
         for event in self._parser.flush():
             self.is_unfinished = self._is_unedited
             data = _read_unfinished(event)
@@ -135,7 +136,10 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
             elif self._is_unedited:
                 out += [*(self._render(one) for one in self._last), event.raw]
                 self._last = []
+            else:
+                unread = event.raw
         self.end_round(out)
+        self._end_unread(unread, _CALL, out)
         return b"".join(out)
 
     def take_event(self, event: SseEvent, out: list[bytes]) -> None:

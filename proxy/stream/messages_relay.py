@@ -158,17 +158,21 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
         if self.has_ended:
             return b""
         out: list[bytes] = []
+        unread = b""
         for event in self._parser.flush():
             if self._is_unedited:
                 self._take(event, out)
                 self.is_unfinished = not self._tail
-            elif event.data is not None:  # half an event without data may hold a hidden call
+            elif event.data is None:
+                unread = event.raw
+            else:
                 name = b"" if event.name is None else b"event: " + event.name + b"\n"
                 data = b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
                 self._take(SseEvent(name + data, event.data, event.name), out)
         if not self.has_ended:
             self.has_ended = True
             self._end_round(out, is_complete=bool(self._tail))
+        self._end_unread(unread, _CALL, out)
         return b"".join(out)
 
     def end_answer(self) -> bytes:

@@ -16,7 +16,7 @@ from proxy.dialects.usage import Usage
 from proxy.notes import state_block
 from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.event_rewriter import EventRewriter
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
 from proxy.stream.tool_call_filter import HiddenCall
 
 _PROBE = 64
@@ -224,9 +224,20 @@ class Relay:
             self._edits.rewrite_event(SseEvent(raw, event.data), out)
         self._edits.flush_texts(out, broken=not done)
         self._edits.end_round(out, complete=done)
+        if event is not None and event.data is None:
+            self._end_unread(event.raw, out)
         if event is not None and done:
             self._close([event])
         return out
+
+    def _end_unread(self, raw: bytes, out: list[bytes]) -> None:
+        """Pass on the last bytes of a round if they are no event, and may hold no hidden call."""
+        if not raw.strip() or raw.startswith(b":"):
+            return
+        self.answer.unparsed += 1
+        if self._after is None and is_loose_text(raw) and _CALLS not in raw and not self._cutting:
+            out.append(raw)
+            self.is_unfinished = True
 
     def _note_overflow(self) -> None:
         if self._parser.overflowed:

@@ -14,7 +14,7 @@ from proxy.dialects.usage import Usage
 from proxy.notes import state_block
 from proxy.stream.item_answer import ItemAnswer
 from proxy.stream.item_rewriter import ItemRewriter
-from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser, is_loose_text
 from proxy.stream.tool_call_filter import HiddenCall
 
 _HEADS: Final = tuple(
@@ -181,7 +181,19 @@ class ResponsesRelay:
             if self._take_event(SseEvent(raw, event.data, event.name), out):
                 return b"".join(out)
         self._rewriter.break_off(out)
+        if event is not None and event.data is None:
+            self._end_unread(event.raw, out)
         return b"".join(out)
+
+    def _end_unread(self, raw: bytes, out: list[bytes]) -> None:
+        """Pass on the last bytes of a round if they are no event, and may hold nothing hidden."""
+        if not raw.strip() or raw.startswith(b":"):
+            return
+        self.answer.unparsed += 1
+        may_pass = self._previous is None and not self._parser.overflowed
+        if may_pass and is_loose_text(raw) and b"output" not in raw:
+            out.append(raw)
+            self.is_unfinished = True
 
     def drop_held_text(self) -> None:
         """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""

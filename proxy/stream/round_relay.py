@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from proxy.dialects.usage import Usage
 from proxy.stream.block_filter import BlockFilter
-from proxy.stream.sse import SseParser
+from proxy.stream.sse import SseParser, is_loose_text
 from proxy.stream.tool_call_filter import HiddenCall
 
 
@@ -39,6 +39,7 @@ class RoundAnswer(Protocol):
 
     is_capped: bool
     is_done: bool
+    unparsed: int
     usage: Usage | None
     wire_usage: dict[str, Any]
 
@@ -163,6 +164,16 @@ class RoundRelay(ABC, Generic[AnswerT, PieceT]):
             self.answer.is_capped = True
             if self._round is not None:
                 self._round.is_capped = True
+
+    def _end_unread(self, raw: bytes, call: bytes, out: list[bytes]) -> None:
+        """Pass on the last bytes of a round if they are no event, and may hold no hidden call. call: a part of each."""
+        if not raw.strip() or raw.startswith(b":"):
+            return
+        self.answer.unparsed += 1
+        may_pass = self._previous is None and not self._parser.overflowed and not self.terminal
+        if may_pass and is_loose_text(raw) and call not in raw:
+            out.append(raw)
+            self.is_unfinished = True
 
     def _put(self, piece: PieceT, out: list[bytes]) -> None:
         """Send a piece, or let it wait."""

@@ -13,6 +13,7 @@ import msgspec
 
 EVENT_LIMIT = 8 << 20
 _BOM = b"\xef\xbb\xbf"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _DONE = (b"data: [DONE]", b"data:[DONE]")
 # The end of a line and a blank line after it, in a stream with carriage returns.
 _BLANK = re.compile(rb"\n\n|\n\r\n?|\r\r\n?")
@@ -178,6 +179,13 @@ def _read(raw: bytes) -> SseEvent:
 
 def _value(text: bytes) -> bytes:
     return text[1:] if text.startswith(b" ") else text
+
+
+def is_loose_text(rest: bytes) -> bool:
+    """True if the last bytes of a stream are text beside its events: an error page, or an error as bare JSON. Half an
+    event is none, because it may hold anything."""
+    begun = rest.lstrip()[:6]
+    return bool(begun) and not any(field.startswith(begun[: len(field)]) for field in _FIELDS)
 
 
 def replace_data(event: SseEvent, data: bytes) -> bytes:

@@ -256,8 +256,7 @@ class ContextProxy:
             if message["type"] == "lifespan.startup":
                 try:
                     await self.store.open()
-                except ProxyError as problem:  # reported to the server, which then refuses to start
-                    log.error("the store cannot be opened: %s", problem)
+                except ProxyError as problem:  # the server logs it, and refuses to start
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return
                 await lookups.load_windows(self.services)

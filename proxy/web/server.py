@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 import httptools
-from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -73,6 +73,24 @@ async def refuse_connection(_scope: Scope, _receive: ASGIReceiveCallable, send: 
     """Answer as the whole application for connections beyond `limits.connections`."""
     error = Unavailable("too many connections are open", hint="Try again in a moment.")
     await send_error(send, error, [(b"connection", b"close")])  # type: ignore[arg-type]  # uvicorn's names for the same
+
+
+def _end_by_close(cycle: RequestResponseCycle) -> ASGISendCallable:
+    """Return the `send` of an answer to HTTP/1.0, which has no chunks: the close of the connection ends a body without
+    a length (RFC 9112, 6.3)."""
+    has_length = True
+
+    async def send(message: ASGISendEvent) -> None:
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            if not has_length:
+                cycle.chunked_encoding = False
+        elif message["type"] == "http.response.body" and not has_length:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await cycle.send(message)
+
+    return send
 
 
 class Connection(HttpToolsProtocol):
@@ -275,7 +293,7 @@ class Connection(HttpToolsProtocol):
         answer unfinished on purpose. uvicorn would take that for a mistake and log an error."""
 
         async def closing(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-            await app(scope, receive, send)
+            await app(scope, receive, _end_by_close(cycle) if cycle.scope["http_version"] == "1.0" else send)
             if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
                 cycle.disconnected = True
                 self.transport.close()

@@ -177,3 +177,59 @@ async def test_an_answer_that_has_no_body_to_come_is_complete(head: bytes, strea
         assert (found.status, found.body) == (int(head[:3]), b"")
         assert await proxy.outcome() == ("complete", int(head[:3]), None)
         assert await proxy.rows("SELECT note FROM exchanges") == [(f"http {int(head[:3])}",)]
+
+
+FORMATS: dict[str, tuple[dict[str, object], bytes]] = {
+    "/v1/chat/completions": ({**ASKED, "tools": TOOLS}, CHUNKS[0]),
+    "/v1/responses": (
+        {
+            "model": "m",
+            "stream": True,
+            "input": "Hello.",
+            "store": False,
+            "tools": [{"type": "function", "name": "theirs", "parameters": {"type": "object"}}],
+        },
+        b'data: {"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":"Well."}\n\n',
+    ),
+    "/v1/messages": (
+        {**ASKED, "max_tokens": 99, "tools": [{"name": "theirs", "input_schema": {"type": "object"}}]},
+        b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":"Well."}}\n\n',
+    ),
+    "/v1beta/models/g:streamGenerateContent?alt=sse": (
+        {
+            "contents": [{"role": "user", "parts": [{"text": "Hello."}]}],
+            "tools": [{"functionDeclarations": [{"name": "theirs"}]}],
+        },
+        b'data: {"candidates":[{"content":{"role":"model","parts":[{"text":"Well."}]}}]}\n\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("path", FORMATS)
+@pytest.mark.parametrize(
+    ("rest", "passes"),
+    [
+        (b'{"error":{"message":"out of memory"}}\n', True),
+        (b"<html>502 Bad Gateway</html>", True),
+        (b'data: {"error":{"message":"out of mem', False),
+        (b"retr", False),
+    ],
+)
+async def test_text_behind_the_events_goes_on_with_tools_too_and_half_an_event_does_not(
+    path: str, rest: bytes, passes: bool
+) -> None:
+    asked, event = FORMATS[path]
+
+    async def script(request: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(event)
+        await there.chunk(rest)
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+        found = await proxy.post(json.dumps(asked).encode(), path=path)
+        assert b"recall" in upstream.requests[0].body
+        assert (rest in found.body) == passes
+        assert (rest + b"\n\n" in found.body) == passes, "the proxy's own event does not join it"
+        assert b"before it was complete" in found.body
+        assert (await proxy.outcome())[0] == "partial"

@@ -171,7 +171,9 @@ async def test_a_websocket_that_no_upstream_serves_is_refused() -> None:
     assert b"use HTTP" in said[1]["body"]
 
 
-async def test_a_store_that_cannot_be_opened_refuses_the_start(tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_opened_refuses_the_start_and_leaves_the_reason_to_the_servers_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "store.sqlite3"
     held = sqlite_store(path)
     await held.open()
@@ -187,6 +189,7 @@ async def test_a_store_that_cannot_be_opened_refuses_the_start(tmp_path: Path) -
     await held.close()
     assert said[0]["type"] == "lifespan.startup.failed"
     assert str(path) in said[0]["message"]
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_the_store_is_the_one_that_the_settings_name(tmp_path: Path) -> None:

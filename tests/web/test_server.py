@@ -493,3 +493,25 @@ async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_th
 
         assert kept()
         await until(lambda: not kept())
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
+async def test_the_close_of_the_connection_ends_a_stream_to_an_http_1_0_client(path: str) -> None:
+    chunks = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Well."},"finish_reason":"stop"}]}\n\n'
+
+    async def stream(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(chunks)
+        await there.chunk(b"data: [DONE]\n\n")
+        await there.send(b"0\r\n\r\n")
+
+    asked = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
+    head = b"POST %b HTTP/1.0\r\nhost: a\r\nauthorization: Bearer a\r\nconnection: keep-alive\r\n" % path.encode()
+    async with faulty(stream) as upstream, running(upstream.port) as proxy:
+        raw = await ask(proxy.port, head + b"content-length: %d\r\n\r\n" % len(asked) + asked)
+        told, _, body = raw.partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in told
+        assert b"connection: close" in told
+        assert body == chunks + b"data: [DONE]\n\n"
+        raw = await ask(proxy.port, b"GET /healthz HTTP/1.0\r\nhost: a\r\n\r\n")
+        assert heard(raw).whole
