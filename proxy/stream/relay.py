@@ -235,7 +235,7 @@ class Relay:
         if not raw.strip() or raw.startswith(b":"):
             return
         self.answer.unparsed += 1
-        if self._after is None and is_loose_text(raw) and _CALLS not in raw and not self._cutting:
+        if self._previous is None and is_loose_text(raw) and _CALLS not in raw and not self._cutting:
             out.append(raw)
             self.is_unfinished = True
 
