@@ -401,7 +401,7 @@ def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:
 
 def render_gap(count: int) -> str:
     """The mark that replaces missing lines."""
-    return f"[... {count} lines]" if count != 1 else "[... 1 line]"
+    return f"[... {count} lines]"
 
 
 def render_stub(
