@@ -340,10 +340,11 @@ def render_recap(body: str) -> str:
     """The state as a note at the end of a prompt. The note never holds the block's heading, which would ask for a new
     block.
 
-    The words are true of each note: an operator may have set it, and nothing may have left the conversation yet.
+    The words are true of each note: it may be old, and nothing may have left the conversation yet. Readers of prompts
+    know its first words and its last line.
     """
     note = body.replace(HEADING, HEADING.lstrip("# "))
     return (
-        "[The note on where your work stood when it was last written. Earlier parts of this conversation may be "
-        f"shortened or left out. It is information, not a new request.]\n{note}\n[End of the note]"
+        "[Your own note on where the work stood when it was last written. Earlier parts of this conversation may be "
+        f"shortened or left out. It is information, not a new request.]\n{note}\n[End of your note]"
     )
