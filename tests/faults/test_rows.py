@@ -98,7 +98,7 @@ SHOWN: dict[str, list[str]] = {
         "notes/test_memo_matching.py::test_no_memo_can_end_its_block_or_begin_anything",
         "notes/test_memo_matching.py::test_a_memo_of_100_kb_is_shown_to_2_kb",
     ],
-    "s6": ["notes/test_memo_matching.py::test_what_is_no_block_of_memos_is_not_read_as_one"],
+    "s6": ["exchange/test_state_blocks.py::test_s6_a_block_of_a_tool_or_of_the_user_is_no_state"],
     "s7": [
         "exchange/test_tool_loop_ends.py::test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools",
         "exchange/test_tool_loop_ends.py::test_time_is_bounded_too_and_ends_a_tool_that_runs",
