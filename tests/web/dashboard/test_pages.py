@@ -301,7 +301,14 @@ def test_the_arms_of_an_experiment_are_compared_and_unknown_is_said(browser: Bro
             assert screen.page.locator(".plain tbody tr").count() >= len(report["figures"]) == 11
             screen.page.set_viewport_size({"width": 390, "height": 800})
             screen.go("#/experiment", ".verdict")
-            assert screen.page.locator(".scrolls:has(.arms)").evaluate("(one) => one.scrollWidth <= one.clientWidth")
+            fits = "(one) => one.scrollWidth <= one.clientWidth"
+            assert screen.page.locator(".scrolls:has(.arms)").evaluate(fits)
+            assert screen.page.locator(".arms .interval").count()
+            # A difference that is larger than the scale has its bar at the edge.
+            for name, edge in (("--low", "100%"), ("--wide", "0%")):
+                move = f"(all) => all.forEach((one) => one.style.setProperty('{name}', '{edge}'))"
+                screen.page.locator(".arms .interval").evaluate_all(move)
+            assert screen.page.locator(".scrolls:has(.arms)").evaluate(fits)
             assert screen.page.locator(".interval.known").count() == sum(one["known"] for one in report["figures"])
             screen.well()
 
