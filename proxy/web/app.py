@@ -330,17 +330,21 @@ class ContextProxy:
                 with self._count_request("stored", send) as counted, self.concurrency:
                     await serve_stored_response(counted, self.services, found, question)
                 return
+        await self._pass_through(scope, receive, send, path, raw, whose)
+
+    async def _pass_through(self, scope: Scope, receive: Receive, send: Send, path: str, raw: str, whose: str) -> None:
+        """Pass a request on as it is. If it carries a conversation, the answer names its path."""
         carries_conversation = is_conversational(scope["method"], path)
         shown = raw.partition("?")[0][:MAX_PATH_CHARS] if carries_conversation else None
-        naming_send = send if shown is None else _add_path_header(send, shown)
-        client, metrics = self.services.client, self.services.metrics
+        if shown is not None:
+            send = _add_path_header(send, shown)
         with (
-            self._count_request("passthrough", naming_send) as counted,
+            self._count_request("passthrough", send) as counted,
             self.concurrency,
             self.body_budget.share(whose) as share,
         ):
             await serve_passthrough(
-                scope, receive, counted, client, metrics,
+                scope, receive, counted, self.services.client, self.services.metrics,
                 path=raw, share=share, rules=self._rules, on_allowed=lambda: self._count_unmanaged(path, shown),
             )  # fmt: skip
 
@@ -371,8 +375,7 @@ class ContextProxy:
             metrics.request_duration_seconds.labels(route=route).observe(time.perf_counter() - began)
 
     def _count_unmanaged(self, path: str, shown: str | None) -> None:
-        """Count a request that passes unmanaged. If its path carries a conversation, log it once a path. The answer
-        names it too (`_add_path_header`)."""
+        """Count a request that passes unmanaged. shown: the path, if it carries a conversation; it is logged once."""
         metrics = self.services.metrics
         metrics.unmanaged_total.labels(path=metrics.limit_label("path", path)).inc()
         if shown is not None and shown not in self._logged_paths and len(self._logged_paths) < MAX_LOGGED_PATHS:

@@ -63,10 +63,11 @@ POLL_HANGUP: Final = getattr(select, "POLLRDHUP", 0)
 """The poll flag for a client that sends nothing more; 0 if the system has none."""
 
 HEAD: Final = 0
-"""A head, or the rest of one, is awaited."""
+"""The client has to send a head, or the rest of one."""
 BODY: Final = 1
+"""The client has to send the rest of a body."""
 DONE: Final = 2
-"""The request is here; the client owes nothing until the answer has ended."""
+"""The whole request has come: nothing is due from the client until the answer has ended."""
 
 
 async def refuse_connection(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -94,7 +95,8 @@ def _delimit_by_close(cycle: RequestResponseCycle) -> ASGISendCallable:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection. The server makes one for each client; `connections` makes a subclass that has the settings."""
+    """A connection. The server makes one for each client, of a subclass from `make_connection_class` that has the
+    settings."""
 
     header_s = 10.0
     keep_alive_s = 75.0
@@ -158,12 +160,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_keepalive_if_required()  # uvicorn leaves the timer of a connection that was reset
-        if self._check_timer is not None:
-            self._check_timer.cancel()
-        if self._hangup_timer is not None:
-            self._hangup_timer.cancel()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        self._cancel_timers()
         self.half_open.remove(self._address, self)
         self._leave_place()
         self.connection_limit.pipelined -= self._pipelined_bytes
@@ -377,15 +374,13 @@ class Connection(HttpToolsProtocol):
         self.data_received(line + b"".join(b"%b: %b\r\n" % field for field in kept) + b"\r\n" + rest)
 
     def _switch_to_websocket(self, rest: bytes) -> None:
-        """Give the connection to the class that speaks WebSocket. rest: what came behind the handshake."""
+        """Give the connection to the class that speaks WebSocket. rest: the bytes behind the handshake."""
         if not self.connection_limit.has_room(self._address):
             self._close_with_error(503, "too many connections are open", code="unavailable")
             return
         assert self.load_websocket_class is not None  # noqa: S101  # or the handshake was refused
         websocket_class = self.load_websocket_class()
-        for timer in (self._check_timer, self._hangup_timer, self._linger_timer):
-            if timer is not None:
-                timer.cancel()
+        self._cancel_timers()
         self.half_open.remove(self._address, self)
         self._leave_place()
         self.connections.discard(self)
@@ -394,6 +389,11 @@ class Connection(HttpToolsProtocol):
         self.transport.set_protocol(protocol)
         head = b"GET %b HTTP/1.1\r\n" % self.url
         protocol.data_received(head + b"".join(b"%b: %b\r\n" % field for field in self.headers) + b"\r\n" + rest)
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._check_timer, self._hangup_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
 
     def _expect_head(self) -> None:
         """Start the deadline of the next request's head."""
