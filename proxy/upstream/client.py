@@ -178,7 +178,7 @@ class Reply:
         self._held = [body] if body else []
 
     async def close(self) -> None:
-        """Return the connection, or close it if the body was not read to its end. Never raises an error, never
+        """Give the connection back, or close it if the body was not read to its end. Never raises an error, never
         waits."""
         if self._closed:
             return

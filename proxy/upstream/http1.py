@@ -555,7 +555,7 @@ class ResponseStream(httpx2.AsyncByteStream):
         self.close()
 
     def close(self) -> None:
-        """Return the connection. It is closed if bytes are still to be received or sent on it."""
+        """Give the connection back. It is closed if bytes are still to be received or sent on it."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
