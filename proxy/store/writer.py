@@ -288,6 +288,7 @@ class SqliteWriter:
             return self._write_rows(items)
 
     def _write_rows(self, items: Sequence[Sequence[Row]]) -> int:
+        """Do the work of `_write_tables` in one transaction. Raises _JournalFault for a row of the journal."""
         erasing = any(map(is_erasing, items))
         with self._transaction() as connection:
             tips: encode.BranchTips = {}
@@ -364,7 +365,7 @@ class SqliteWriter:
                 self._checkpoint()
 
     def _vacuum(self) -> None:
-        """Return some free pages. The next checkpoint shortens the file, as intended."""
+        """Return some free pages to the file system. The next checkpoint shortens the file, as intended."""
         if self._connection is None:
             return
         free, pages = (
@@ -372,9 +373,8 @@ class SqliteWriter:
         )
         self._vacuuming = free > _FREE_PAGES and free * _FREE_SHARE > pages
         if self._vacuuming:
-            self._connection.executescript(
-                f"PRAGMA incremental_vacuum({_VACUUM_PAGES})"
-            )  # `execute` gives back one page
+            # As a script: `execute` stops after the first row, so it would return one page only.
+            self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
             self._note_size()
 
     def _note_size(self) -> None:
