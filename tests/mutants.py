@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "what a group of writes had no time for is not acknowledged",
         "proxy/store/writer.py",
-        "self._done(self._commit(batch), None)",
-        "self._done(len(batch), self._commit(batch) and None)",
+        "self._settle_first(self._commit(batch), None)",
+        "self._settle_first(len(batch), self._commit(batch) and None)",
         ("tests/store/test_writer.py::test_what_a_group_has_no_time_for_is_written_with_the_next",),
     ),
     # The budget.

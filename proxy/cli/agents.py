@@ -103,7 +103,7 @@ def _read_claude(here: AgentSurroundings, upstream: str) -> AgentSetup:
     for variable in CLOUDS:
         if known.get(variable, "").lower() not in ("", "0", "false"):
             raise ConfigError(variable, known[variable], "nothing: a cloud's own format does not go through the proxy")
-    base = upstream or _with_version(known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
+    base = upstream or _add_version(known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
     wanted = {"ANTHROPIC_BASE_URL": "{url}"}
     # Behind an address that is not Anthropic's, Claude Code switches its tool search off and shortens its window.
     if TOOL_SEARCH not in known:
@@ -119,7 +119,7 @@ def _read_claude(here: AgentSurroundings, upstream: str) -> AgentSetup:
     return AgentSetup((AgentUpstream("anthropic", base),), wanted, arguments)
 
 
-def _with_version(base: str) -> str:
+def _add_version(base: str) -> str:
     """Return the address for the proxy: agents add /v1/messages to theirs, and the proxy replaces /v1 by a base's own
     path."""
     base = base.rstrip("/")
@@ -155,7 +155,9 @@ def _read_codex(here: AgentSurroundings, upstream: str) -> AgentSetup:
     if not base:
         allowed = "openai, or a provider with a base_url in [model_providers]"
         raise ConfigError("model_provider", name, allowed, source=str(folder / "config.toml"))
-    return AgentSetup((AgentUpstream(_label(name), base),), {}, ("-c", f'model_providers.{name}.base_url="{{url}}/v1"'))
+    return AgentSetup(
+        (AgentUpstream(_make_upstream_name(name), base),), {}, ("-c", f'model_providers.{name}.base_url="{{url}}/v1"')
+    )
 
 
 def _read_opencode(here: AgentSurroundings, upstream: str) -> AgentSetup:
@@ -173,23 +175,23 @@ def _read_opencode(here: AgentSurroundings, upstream: str) -> AgentSetup:
     by_login = {name: one for name, one in logins.items() if isinstance(one, dict)}
     found: list[AgentUpstream] = []
     for name, one in config.items():
-        if name not in ("openai", "anthropic") and (base := _base_url(one)):
+        if name not in ("openai", "anthropic") and (base := _read_base_url(one)):
             models = one.get("models")
             names = tuple(str(each) for each in models) if isinstance(models, dict) and models else ("*",)
-            found.append(AgentUpstream(_label(name), base, names))
+            found.append(AgentUpstream(_make_upstream_name(name), base, names))
     skipped = []
     for name, usual, patterns in (("anthropic", ANTHROPIC + "/v1", ("claude*",)), ("openai", OPENAI, ("*",))):
         if by_login.get(name, {}).get("type") == "oauth":
             skipped.append(name)
         elif name in config or name in by_login or here.environment.get(f"{name.upper()}_API_KEY"):
-            found.append(AgentUpstream(name, _base_url(config.get(name, {})) or usual, patterns))
+            found.append(AgentUpstream(name, _read_base_url(config.get(name, {})) or usual, patterns))
     if upstream:
         found = [AgentUpstream(one.name, upstream) for one in found] or [AgentUpstream("openai", upstream)]
     if not found:
         allowed = "openai or anthropic with a key of yours, or a provider with a baseURL"
         raise ConfigError("provider", ", ".join(skipped) or None, allowed, source="opencode")
     content: dict[str, Any] = {**own, "provider": dict(own.get("provider") or {})}
-    labels = {_label(name): name for name in config}
+    labels = {_make_upstream_name(name): name for name in config}
     for one in found:
         name = labels.get(one.name, one.name)
         entry = content["provider"].get(name) or {}
@@ -199,7 +201,7 @@ def _read_opencode(here: AgentSurroundings, upstream: str) -> AgentSetup:
     return AgentSetup(unique, {"OPENCODE_CONFIG_CONTENT": json.dumps(content)}, (), notes)
 
 
-def _base_url(provider: Mapping[str, Any]) -> str:
+def _read_base_url(provider: Mapping[str, Any]) -> str:
     options = provider.get("options")
     return str(options.get("baseURL") or "") if isinstance(options, dict) else ""
 
@@ -225,7 +227,7 @@ def _read_aider(here: AgentSurroundings, upstream: str) -> AgentSetup:
     openai = (
         known.get("AIDER_OPENAI_API_BASE") or known.get("OPENAI_API_BASE") or known.get("OPENAI_BASE_URL") or OPENAI
     )
-    anthropic = _with_version(known.get("ANTHROPIC_API_BASE") or known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
+    anthropic = _add_version(known.get("ANTHROPIC_API_BASE") or known.get("ANTHROPIC_BASE_URL") or ANTHROPIC)
     both = (AgentUpstream("anthropic", anthropic, ("claude*",)), AgentUpstream("openai", openai))
     wanted = dict.fromkeys(("AIDER_OPENAI_API_BASE", "OPENAI_API_BASE", "OPENAI_BASE_URL"), "{url}/v1")
     wanted |= dict.fromkeys(("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"), "{url}")
@@ -239,7 +241,7 @@ def _read_copilot(here: AgentSurroundings, upstream: str) -> AgentSetup:
         raise ConfigError("COPILOT_PROVIDER_TYPE", kind, "openai or anthropic")
     anthropic = kind == "anthropic"
     named = known.get("COPILOT_PROVIDER_BASE_URL", "")
-    base = upstream or (_with_version(named) if named and anthropic else named)
+    base = upstream or (_add_version(named) if named and anthropic else named)
     if not base and not known.get("COPILOT_PROVIDER_API_KEY"):
         allowed = "a key of a provider of your own: GitHub's models have an address that cannot be changed"
         raise ConfigError("COPILOT_PROVIDER_API_KEY", None, allowed)
@@ -304,7 +306,7 @@ KEY_VARIABLES: Final[Mapping[str, Sequence[str]]] = {
 """Variables in which an agent looks for its key."""
 
 
-def _label(name: str) -> str:
+def _make_upstream_name(name: str) -> str:
     """Return a provider's name as the name of an upstream."""
     return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
 

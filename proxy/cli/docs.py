@@ -107,21 +107,20 @@ def render_table(name: str, commands: Any) -> str:
     """Return a table in Markdown. commands: the whole command line, as typer made it (its types are private). Raises
     MissingSource if the source of the table is missing."""
     made = {
-        "settings": _settings, "stages": _stages, "injections": _injections, "metrics": _metrics, "routes": _routes,
-        "errors": _list_errors,
-        "policy_keys": _policy_keys,
+        "settings": _list_settings, "stages": _list_stages, "injections": _list_injections,
+        "metrics": _list_metrics, "routes": _list_routes, "errors": _list_errors, "policy_keys": _list_policy_keys,
     }  # fmt: skip
     if name == "commands":
-        rows = _commands(commands)
+        rows = _list_commands(commands)
     elif name in made:
         rows = made[name]()
     else:
-        rows = _reference_rows(name)
+        rows = _list_reference_rows(name)
     return "\n".join(rows) + "\n"
 
 
-def _settings() -> Iterator[str]:
-    yield from _head("Key", "Default", "What it does")
+def _list_settings() -> Iterator[str]:
+    yield from _render_head("Key", "Default", "What it does")
     for field in read_fields(Settings):
         if field.name not in TABLE_SETTINGS and not isinstance(field.default, SettingsSection):
             yield _render_row(f"`{field.name}`", f"`{_shorten_default(field.default)}`", field.text)
@@ -139,32 +138,32 @@ def _settings() -> Iterator[str]:
         yield _render_row(f"`webhooks[].{field.name}`", default, field.text)
 
 
-def _stages() -> Iterator[str]:
-    return _parts("Stage", BUILT_IN_STAGES)
+def _list_stages() -> Iterator[str]:
+    return _list_parts("Stage", BUILT_IN_STAGES)
 
 
-def _injections() -> Iterator[str]:
-    return _parts("Injection", BUILT_IN_INJECTIONS)
+def _list_injections() -> Iterator[str]:
+    return _list_parts("Injection", BUILT_IN_INJECTIONS)
 
 
-def _parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
-    yield from _head(title, "What it does", "Settings")
+def _list_parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
+    yield from _render_head(title, "What it does", "Settings")
     for name, kind in kinds.items():
         settings = [f"`{field.name} = {_shorten_default(field.default)}` {field.text}" for field in read_fields(kind)]
         yield _render_row(f"`{name}`", read_summary(kind), "<br>".join(settings) or "none")
 
 
-def _metrics() -> Iterator[str]:
-    yield from _head("Metric", "Kind", "Labels", "What it tells")
+def _list_metrics() -> Iterator[str]:
+    yield from _render_head("Metric", "Kind", "Labels", "What it tells")
     for described in (*Metrics().descriptions, *PROCESS_METRICS):
         labels = ", ".join(f"`{label}`" for label in described.labels)
         yield _render_row(f"`{described.name}`", described.kind, labels, described.description)
 
 
-def _commands(group: Any) -> Iterator[str]:
-    yield from _head("Command", "Option", "What it does")
+def _list_commands(group: Any) -> Iterator[str]:
+    yield from _render_head("Command", "Option", "What it does")
     shared: list[Any] = []
-    for name, command in _leaves(group):
+    for name, command in _find_commands(group):
         yield _render_row(f"`context-proxy {name}`", "", inspect.cleandoc(command.help or "").split("\n\n")[0])
         asks = {option.name for option in command.params} >= set(SHARED_OPTIONS)
         for option in command.params:
@@ -178,19 +177,19 @@ def _commands(group: Any) -> Iterator[str]:
         yield _render_row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
 
 
-def _leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+def _find_commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every command without subcommands, by all its words, with the session if it takes one."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
-            yield from _leaves(command, f"{before}{name} ")
+            yield from _find_commands(command, f"{before}{name} ")
         else:
             sessions = [p for p in command.params if p.name == "session" and p.param_type_name == "argument"]
             takes = "".join(" SESSION" if session.required else " [SESSION]" for session in sessions)
             yield f"{before}{name}{takes}", command
 
 
-def _routes() -> Iterator[str]:
-    yield from _head("Method", "Path", "What it does")
+def _list_routes() -> Iterator[str]:
+    yield from _render_head("Method", "Path", "What it does")
     routes: Sequence[tuple[str, str, str]] | None = getattr(web, "ROUTES", None)
     if routes is None:
         raise MissingSource("proxy.web.app has no ROUTES: (methods, path, what it does)")
@@ -204,33 +203,33 @@ def _routes() -> Iterator[str]:
                 yield _render_row(method, f"`{path}`", text.split("\n\n")[0] + keys)
 
 
-def _reference_rows(name: str) -> Iterator[str]:
+def _list_reference_rows(name: str) -> Iterator[str]:
     """Yield a table whose rows are in `reference`. The first cell is a name in backticks, except in the table of
     limits."""
     if name == "limits":
         rows: Iterable[tuple[str, ...]] = reference.list_limits()
     else:
         rows = ((f"`{first}`", *more) for first, *more in getattr(reference, name.upper()))
-    yield from _head(*TABLE_HEADS[name])
+    yield from _render_head(*TABLE_HEADS[name])
     for row in rows:
         yield _render_row(*row)
 
 
 def _list_errors() -> Iterator[str]:
     """Yield the table of errors that a client can get."""
-    yield from _head("Status", "`code`", "`type`", "When")
+    yield from _render_head("Status", "`code`", "`type`", "When")
     error_types = [kind for base in (RequestError, UpstreamError) for kind in (base, *base.__subclasses__())]
     for kind in error_types:
         if kind is not RequestError and kind is not UpstreamError:
-            yield _render_row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(read_summary(kind)))
+            yield _render_row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _remove_status(read_summary(kind)))
     yield _render_row(
         "500", f"`{ProxyError.code}`", f"`{ProxyError.type}`", "A mistake in the proxy. Its log says where."
     )
 
 
-def _policy_keys() -> Iterator[str]:
+def _list_policy_keys() -> Iterator[str]:
     """Yield the table of a policy file's keys, without the tables of its stages and injections."""
-    yield from _head("Key", "Default", "What it does")
+    yield from _render_head("Key", "Default", "What it does")
     tables = {"tools": "tools.enabled", "offer": "tools.offer"}
     for field in read_fields(Policy):
         if field.name == "name":
@@ -240,12 +239,12 @@ def _policy_keys() -> Iterator[str]:
             yield _render_row(f"`{tables.get(field.name, field.name)}`", default, field.text)
 
 
-def _without_status(text: str) -> str:
+def _remove_status(text: str) -> str:
     text = re.sub(r"^\d{3}: ", "", text)
     return text[:1].upper() + text[1:]
 
 
-def _head(*titles: str) -> Iterable[str]:
+def _render_head(*titles: str) -> Iterable[str]:
     return _render_row(*titles), "|" + "---|" * len(titles)
 
 

@@ -45,7 +45,7 @@ from proxy.cli.terminal import (
     style_word,
 )
 from proxy.cli.wire_formats import find_plain_model, find_wire_format
-from proxy.cli.wrap import SETTLE_S, held_store, read_overview
+from proxy.cli.wrap import SETTLE_S, hold_store, read_overview
 from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy
 from proxy.dialects.usage import read_usage
@@ -100,7 +100,7 @@ def doctor(
         print_json({"findings": [asdict(one) for one in findings], "faults": faults})
     else:
         print_findings(findings)
-        print_text(_verdict(findings, sent=send))
+        print_text(_summarize_findings(findings, sent=send))
     raise typer.Exit(1 if faults else 0)
 
 
@@ -264,7 +264,7 @@ def check_store(settings: Settings) -> Finding:
     if not path.exists():
         return Finding("store", "good", f"{path} will be made")
     try:
-        with held_store(path):
+        with hold_store(path):
             found = maintenance.read_schema_status(path)
     except StoreRefused as problem:
         if "in use" in problem.message:
@@ -356,7 +356,7 @@ def print_findings(findings: list[Finding]) -> None:
     make_console().print(table)
 
 
-def _verdict(findings: list[Finding], *, sent: bool) -> str:
+def _summarize_findings(findings: list[Finding], *, sent: bool) -> str:
     """Return the sentence for the end."""
     faults = [one.about for one in findings if one.status == "fault"]
     losses = sum(one.status == "loss" for one in findings)

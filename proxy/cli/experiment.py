@@ -67,14 +67,14 @@ def _print_report(found: Any) -> None:
         )
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _interval(one: Any) -> str:
+def _format_interval(one: Any) -> str:
     if one["low"] is None:
-        return _number(one["value"])
-    return f"{_number(one['value'])} [{_number(one['low'])}, {_number(one['high'])}]"
+        return _format_number(one["value"])
+    return f"{_format_number(one['value'])} [{_format_number(one['low'])}, {_format_number(one['high'])}]"
 
 
 def _render_difference(figure: Any) -> str:
@@ -82,14 +82,14 @@ def _render_difference(figure: Any) -> str:
     if one["value"] is None:
         return "-"
     if not figure["relative"]:
-        return _interval(one)
+        return _format_interval(one)
     return f"{one['value']:+.1%} [{one['low']:+.1%}, {one['high']:+.1%}]"
 
 
 COLUMNS = (
     TableColumn("", lambda figure: figure["name"], is_never_cut=True),
-    TableColumn("control [95 %]", lambda figure: _interval(figure["control"])),
-    TableColumn("managed [95 %]", lambda figure: _interval(figure["managed"])),
+    TableColumn("control [95 %]", lambda figure: _format_interval(figure["control"])),
+    TableColumn("managed [95 %]", lambda figure: _format_interval(figure["managed"])),
     TableColumn("difference [95 %]", _render_difference),
     TableColumn("known", lambda figure: "yes" if figure["known"] else "no"),
 )

@@ -54,19 +54,19 @@ class TextFormatter(logging.Formatter):
         fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         text = record.getMessage()
         if record.name == REQUEST_LOGGER:
-            text = " ".join(_quoted(fields.pop(key)) for key in ("method", "path", "status") if key in fields)
+            text = " ".join(_quote_value(fields.pop(key)) for key in ("method", "path", "status") if key in fields)
         if record.exc_info and record.exc_info[0]:
             frame = (traceback.extract_tb(record.exc_info[2]) or [None])[-1]
             fields["error"] = record.exc_info[0].__name__
             fields["at"] = f"{frame.filename}:{frame.lineno}" if frame is not None else "?"
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         line = " ".join(
-            [at, record.levelname.lower(), text, *(f"{key}={_quoted(value)}" for key, value in fields.items())]
+            [at, record.levelname.lower(), text, *(f"{key}={_quote_value(value)}" for key, value in fields.items())]
         )
         return "".join(one if one.isprintable() else "?" for one in line)  # a name must not move a terminal's cursor
 
 
-def _quoted(value: object) -> str:
+def _quote_value(value: object) -> str:
     """Return a value as text, in quotes if it is empty or holds white space, an equals sign or a quote."""
     text = str(value)
     if text and not any(one.isspace() or one in '="' for one in text):

@@ -112,7 +112,7 @@ def _add_actions(app: typer.Typer) -> None:
         app.add_typer(several, name=name, rich_help_panel=LOOK_ON if looks else STEER)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(VERSION)
         raise typer.Exit
@@ -120,7 +120,7 @@ def _version(wanted: bool) -> None:
 
 def options(
     show: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """An OpenAI-compatible proxy that keeps an agent's context small, cheap and truthful."""

@@ -92,7 +92,7 @@ def render_message(message: Any) -> Text:
         text.append(f"  {'from the proxy' if message['source'] == 'proxy' else 'what the client will send'}", "blue")
     text.append("\n")
     if why := message.get("why"):
-        text.append(f"  {_why(why)}\n", "yellow")
+        text.append(f"  {_explain_edit(why)}\n", "yellow")
     is_out = message["status"] in ("out", "dropped", "removed")
     content = message.get("content") if message.get("content") is not None else message.get("whole")
     text.append(render_body(content) + "\n", "bright_black" if is_out else "")
@@ -134,14 +134,14 @@ def _insert(insert: Any) -> Text:
     return text
 
 
-def _why(why: Any) -> str:
+def _explain_edit(why: Any) -> str:
     figures = f"{format_number(why['tokens_before'])} → {format_number(why['tokens_after'])} tokens"
     parts = [f"{why['stage']}: {why['reason']} ({figures})", f"since {why['exchange']}" if why.get("exchange") else "",
              f"the whole: {why['find']}" if why.get("find") else ""]  # fmt: skip
     return escape_controls("; ".join(filter(None, parts)))
 
 
-def _outlined(message: Any) -> str:
+def _render_outline(message: Any) -> str:
     why = message.get("why")
     pinned = "pinned; " if message.get("pinned") else ""
     shown = message.get("content") if message.get("content") is not None else message.get("whole")
@@ -168,6 +168,6 @@ OUTLINE_COLUMNS = (
     # A message that is left out shows the tokens that it would have.
     TableColumn("tokens", lambda m: m["tokens"] or (m.get("why") or {}).get("tokens_before", 0), is_number=True),
     TableColumn("status", lambda m: style_word(m["status"])),
-    TableColumn("", _outlined, takes_rest=True, whole=lambda m: _shorten(_outlined(m))),
+    TableColumn("", _render_outline, takes_rest=True, whole=lambda m: _shorten(_render_outline(m))),
 )
 """Columns of `print_outline`, one line per message."""

@@ -107,7 +107,7 @@ class LimitRow:
     consequence: str
 
 
-def _kib(size: int) -> str:
+def _format_kib(size: int) -> str:
     return f"{size >> 10} KiB"
 
 
@@ -153,7 +153,7 @@ LIMITS = (
     LimitRow(
         "a client that brings no head, or a body too slowly",
         f"`timeouts.header_s`, `timeouts.body_s`; a whole body: {BODY_TIME_FACTOR} times that,"
-        f" and 1 s for each {_kib(MIN_AVERAGE_RATE)}",
+        f" and 1 s for each {_format_kib(MIN_AVERAGE_RATE)}",
         "408, closed",
     ),
     LimitRow("requests that wait on one connection (pipelining)", str(MAX_PIPELINED_REQUESTS), "closed after them"),
@@ -172,12 +172,12 @@ LIMITS = (
     LimitRow("rows waiting to be written", "`limits.spool_mb`", "refused, counted, recorded as a gap"),
     LimitRow(
         "gaps that SQLite's disk could not take before the proxy stopped",
-        f"{_kib(FILE_SIZE)} beside the database (`.gaps`)",
+        f"{_format_kib(FILE_SIZE)} beside the database (`.gaps`)",
         "the rest is added up; the next start records them",
     ),
     LimitRow(
         "rows of one request that are written at once",
-        f"{PIECE_ROWS}, {_kib(PIECE_BYTES)}",
+        f"{PIECE_ROWS}, {_format_kib(PIECE_BYTES)}",
         "the rest follows, what others store between them",
     ),
     LimitRow(
@@ -207,10 +207,10 @@ LIMITS = (
 def add_defaults(bound: str) -> str:
     """Return the bound with each setting's default after its name. Raises KeyError if a setting does not exist."""
 
-    def valued(match: re.Match[str]) -> str:
-        return f"{match[0]} ({_default(match[1])})"
+    def add_default(match: re.Match[str]) -> str:
+        return f"{match[0]} ({_format_default(match[1])})"
 
-    return re.sub(r"`([a-z_]+(?:\[\])?\.[a-z_]+)`", valued, bound)
+    return re.sub(r"`([a-z_]+(?:\[\])?\.[a-z_]+)`", add_default, bound)
 
 
 def list_limits() -> Iterator[tuple[str, str, str]]:
@@ -219,7 +219,7 @@ def list_limits() -> Iterator[tuple[str, str, str]]:
         yield limit.subject, add_defaults(limit.bound), limit.consequence
 
 
-def _default(setting: str) -> str:
+def _format_default(setting: str) -> str:
     section, _, name = setting.partition(".")
     kind: type[BaseModel] = WebhookSettings
     if section != "webhooks[]":

@@ -137,12 +137,12 @@ class AdminClient:
         if not self.key.isprintable():
             raise ConfigError("key", "***", "a key as `context-proxy key` makes them", source="--key")
         sent = {"x-context-key": self.key, **headers} if self.key else headers
-        connection = _connection(self.url, self.seconds)
+        connection = _make_connection(self.url, self.seconds)
         try:
             connection.request(method, target, raw, sent)
             answer = connection.getresponse()
             if answer.status >= 300:
-                raise _refusal(self.url, answer.status, answer.read())
+                raise _read_refusal(self.url, answer.status, answer.read())
             yield answer
         except (OSError, http.client.HTTPException) as error:
             raise RemoteUnreachable(
@@ -160,7 +160,7 @@ def quote_id(text: str) -> str:
     return quote(text, safe="")
 
 
-def _connection(url: str, seconds: float) -> http.client.HTTPConnection:
+def _make_connection(url: str, seconds: float) -> http.client.HTTPConnection:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         host, port = parts.hostname, parts.port
@@ -188,7 +188,7 @@ def _format_query_value(value: object) -> str | list[str]:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _refusal(url: str, status: int, raw: bytes) -> ProxyError:
+def _read_refusal(url: str, status: int, raw: bytes) -> ProxyError:
     try:
         error = json.loads(raw)["error"]
         message, hint = str(error["message"]), str(error.get("hint") or "")
@@ -200,10 +200,10 @@ def _refusal(url: str, status: int, raw: bytes) -> ProxyError:
         hint = "Give a key of the plane admin or read with --key or $CONTEXT_PROXY_KEY."
     for route, command in HINT_COMMANDS.items():
         hint = hint.replace(route, command)
-    return RemoteRefused(status, _sentence(message), hint)
+    return RemoteRefused(status, _end_sentence(message), hint)
 
 
-def _sentence(text: str) -> str:
+def _end_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
 
 

@@ -183,7 +183,7 @@ def _find_conversations(
     if not from_store:
         if not files:
             raise ConfigError("FILE", None, "recordings, - for stdin, or --from-store")
-        with _spooled(files) as there:
+        with _spool_stdin(files) as there:
             yield count_requests(there), (one for file in there for one in read_conversations(file))
         return
     sessions = [name for name in names if not Path(name).is_file()]
@@ -194,13 +194,13 @@ def _find_conversations(
             places = runner.run(stored.find_sessions(store, sessions))
             in_files = (one for file in files for one in read_conversations(file))
             count_requests(files)  # a file that cannot be played is told before anything is
-            yield None, _chained(in_files, _stored(runner, store, places, _name_store(settings.db)))
+            yield None, _chain_conversations(in_files, _read_stored(runner, store, places, _name_store(settings.db)))
         finally:
             runner.run(store.close())
 
 
 @contextmanager
-def _spooled(files: list[Path]) -> Iterator[list[Path]]:
+def _spool_stdin(files: list[Path]) -> Iterator[list[Path]]:
     """Yield the files, with a copy of stdin in place of -: every file is read twice."""
     with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
         copied = Path(folder) / "stdin"
@@ -219,20 +219,20 @@ def _name_store(db: str) -> str:
     return Path(urlsplit(db).path if "://" in db else db).name
 
 
-def _chained(*parts: Iterator[RecordedConversation]) -> Iterator[RecordedConversation]:
+def _chain_conversations(*parts: Iterator[RecordedConversation]) -> Iterator[RecordedConversation]:
     for part in parts:
         yield from part
 
 
-def _stored(
+def _read_stored(
     runner: asyncio.Runner, store: Store, places: list[stored.StoredSession], source: str
 ) -> Iterator[RecordedConversation]:
-    async def following(branches: object) -> RecordedConversation | None:
+    async def read_next(branches: object) -> RecordedConversation | None:
         return await anext(branches, None)  # type: ignore[call-overload,no-any-return]  # an async generator
 
     for place in places:
         branches = stored.read_branches(store, place, source)
-        while (one := runner.run(following(branches))) is not None:
+        while (one := runner.run(read_next(branches))) is not None:
             yield one
 
 
@@ -243,13 +243,13 @@ def read_contenders(wanted: list[str], policies: dict[str, Policy]) -> tuple[Con
         name, _, schedule = text.partition(":")
         if schedule and schedule not in (*SCHEDULES, "all"):
             raise ConfigError("--policy", text, "a schedule of " + ", ".join((*SCHEDULES, "all")))
-        for each in _named(name, policies):
-            for contender in _scheduled(each, schedule, policies):
+        for each in _list_policy_names(name, policies):
+            for contender in _list_contenders(each, schedule, policies):
                 found.setdefault(contender.label, contender)
     return tuple(found.values())
 
 
-def _named(name: str, policies: dict[str, Policy]) -> list[str]:
+def _list_policy_names(name: str, policies: dict[str, Policy]) -> list[str]:
     if name == "all":
         return [each for each, policy in policies.items() if policy.mode == "rewrite"]
     if name == "baselines":
@@ -259,7 +259,7 @@ def _named(name: str, policies: dict[str, Policy]) -> list[str]:
     raise ConfigError("--policy", name, "one of " + ", ".join(["all", "baselines", NOTHING, *policies, *BASELINES]))
 
 
-def _scheduled(name: str, schedule: str, policies: dict[str, Policy]) -> Iterator[Contender]:
+def _list_contenders(name: str, schedule: str, policies: dict[str, Policy]) -> Iterator[Contender]:
     policy = policies.get(name)
     if policy is None:
         yield Contender(name, None, name if name in BASELINES else "")

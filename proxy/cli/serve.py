@@ -191,11 +191,11 @@ class AnnouncingServer(uvicorn.Server):
         await self._give_notice()
         self._app.drain()
         open_answers = self._app.concurrency.taken
-        hurrying = asyncio.create_task(self._hurry())
+        second_signal = asyncio.create_task(self._cancel_on_second_signal())
         try:
             await super().shutdown(sockets)
         finally:
-            hurrying.cancel()
+            second_signal.cancel()
             if self._metrics_server is not None:
                 await self._metrics_server.stop()
         log.info(
@@ -210,7 +210,7 @@ class AnnouncingServer(uvicorn.Server):
         if notice:
             log.info("told to stop: serving for %g s more, not ready", notice)
         until = asyncio.get_running_loop().time() + notice
-        while not self._told_again and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110  as in _hurry
+        while not self._told_again and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110  as below
             await asyncio.sleep(0.05)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  uvicorn's own
@@ -220,7 +220,7 @@ class AnnouncingServer(uvicorn.Server):
         self._told_again = self.should_exit
         self.should_exit = True
 
-    async def _hurry(self) -> None:
+    async def _cancel_on_second_signal(self) -> None:
         while not self._told_again:  # noqa: ASYNC110  a signal handler may not touch an event
             await asyncio.sleep(0.05)
         log.warning("told to stop once more: open answers are broken off")

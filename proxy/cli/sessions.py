@@ -150,10 +150,10 @@ def settings(
         changes[field] = None
     path = command.client.find_session_path(session) + "/settings"
     found = command.client.request("PATCH", path, changes) if changes else command.client.request("GET", path)
-    command.show(found, lambda value: print_pairs("settings", _settings(value)))
+    command.show(found, lambda value: print_pairs("settings", _describe_settings(value)))
 
 
-def _settings(found: Any) -> dict[str, Any]:
+def _describe_settings(found: Any) -> dict[str, Any]:
     names = {"policy": "", "schedule": "", "window": -1, "max_iterations": None, "urgency": ""}
     lines = {name: found.get(name, none) for name, none in names.items()}
     shown = {name: "as the policy says" if lines[name] in (none, None) else lines[name] for name, none in names.items()}
@@ -222,10 +222,10 @@ def iterations(command: RemoteCommand, session: Session, branch: Branch = None, 
     found = list(
         command.client.list_items(command.client.find_session_path(session) + "/iterations", limit, branch=branch)
     )
-    command.show(found, _iterations)
+    command.show(found, _print_iterations)
 
 
-def _iterations(found: list[Any]) -> None:
+def _print_iterations(found: list[Any]) -> None:
     for one in found:
         heading = ", ".join(filter(None, [one["mode"], one["progress_assessment"], format_age(one["timestamp"])]))
         print_text(f"{one['iteration']}. {heading}" + (f": {one['synthesis']}" if one["synthesis"] else ""))
@@ -350,10 +350,10 @@ def stats(
         command.show(command.client.request("GET", "/api/stats"), _print_details)
         return
     path = command.client.find_session_path(session) + "/stats"
-    command.show(command.client.request("GET", path, branch=branch), _session)
+    command.show(command.client.request("GET", path, branch=branch), _print_session_stats)
 
 
-def _session(found: Any) -> None:
+def _print_session_stats(found: Any) -> None:
     limit = found["limit"]
     used = (
         f"{format_number(found['sent'])} / {format_number(limit)} ({format_percent(found['utilisation'])})"
@@ -374,7 +374,7 @@ def _session(found: Any) -> None:
             "compression ratio": f"{factor:.1f}x average",
             "last compression": format_age(found["last_compression"]) if found["last_compression"] else "never",
             "retrieved items": found["retrieved"],
-            "fetched again": _refetched(found["refetched"], found["exchanges"]),
+            "fetched again": _describe_refetches(found["refetched"], found["exchanges"]),
         },
     )
     if found["levels"]:
@@ -394,7 +394,7 @@ def _session(found: Any) -> None:
             f" {format_number(found['completion_tokens'])} tokens",
             "cached": f"{format_number(found['cached_reported'])} reported,"
             f" {format_number(found['cached_predicted'])} predicted",
-            "cost": _cost(found),
+            "cost": _describe_cost(found),
         },
     )
     if found["over_budget"]:
@@ -405,7 +405,7 @@ def _session(found: Any) -> None:
         make_console().print("\n[yellow]over 80 % of the window: `context-proxy context prune` makes room[/yellow]")
 
 
-def _cost(found: Any) -> str:
+def _describe_cost(found: Any) -> str:
     """Return the cost paid, with a cost to compare it with: without the proxy, or of the plan if plans were only
     observed."""
     paid = format_dollars(found["cost"])
@@ -417,7 +417,7 @@ def _cost(found: Any) -> str:
     )
 
 
-def _refetched(counts: Mapping[str, int], requests: int) -> str:
+def _describe_refetches(counts: Mapping[str, int], requests: int) -> str:
     """Return the number of cut results that the model fetched again, by kind, and their share of the requests."""
     if not counts:
         return "none"

@@ -66,24 +66,26 @@ def render_defaults() -> str:
     top = [
         field for field in fields if field.name not in TABLE_SETTINGS and not isinstance(field.default, SettingsSection)
     ]
-    parts += ["\n" + _comment(field.text) + _render_line(field) for field in top]
+    parts += ["\n" + _render_comment(field.text) + _render_line(field) for field in top]
     for field in fields:
         if isinstance(field.default, SettingsSection):
             kind = type(field.default)
-            parts.append("\n" + _comment(read_summary(kind)) + f"[{field.name}]\n")
-            parts += ["\n" + _comment(below.text) + _render_line(below) for below in read_fields(kind)]
+            parts.append("\n" + _render_comment(read_summary(kind)) + f"[{field.name}]\n")
+            parts += ["\n" + _render_comment(below.text) + _render_line(below) for below in read_fields(kind)]
     parts.append(UPSTREAM_HEADER)
     for field in read_fields(UpstreamSettings):
         shown = "https://api.openai.com/v1" if field.required else field.default
-        parts.append(textwrap.indent(_comment(field.text) + f"{field.name} = {render_literal(shown)}\n", "# "))
+        parts.append(textwrap.indent(_render_comment(field.text) + f"{field.name} = {render_literal(shown)}\n", "# "))
     parts.append(WEBHOOKS_HEADER)
     for field in read_fields(WebhookSettings):
         value = render_literal(WEBHOOK_EXAMPLE.get(field.name, field.default))
-        parts.append(textwrap.indent(_comment(field.text) + f"{field.name} = {value}\n", "# "))
+        parts.append(textwrap.indent(_render_comment(field.text) + f"{field.name} = {value}\n", "# "))
     parts.append(KEYS_HEADER)
     for field in read_fields(ApiKeySettings):
         parts.append(
-            textwrap.indent(_comment(field.text) + f"{field.name} = {render_literal(KEY_EXAMPLE[field.name])}\n", "# ")
+            textwrap.indent(
+                _render_comment(field.text) + f"{field.name} = {render_literal(KEY_EXAMPLE[field.name])}\n", "# "
+            )
         )
     return "".join(parts)
 
@@ -95,16 +97,17 @@ def render_settings(settings: Settings) -> str:
     for name in Settings.model_fields:
         value = getattr(settings, name)
         if isinstance(value, SettingsSection):
-            tables.append(_table(name, value))
+            tables.append(_render_table(name, value))
         elif name == "upstreams":
             tables += [
-                _table(f"upstreams.{_key(target)}", upstream) for target, upstream in settings.active_upstreams.items()
+                _render_table(f"upstreams.{_render_key(target)}", upstream)
+                for target, upstream in settings.active_upstreams.items()
             ]
         elif name == "keys":
-            tables += [_table("[keys]", key.model_copy(update={"sha256": "***"})) for key in settings.keys]
+            tables += [_render_table("[keys]", key.model_copy(update={"sha256": "***"})) for key in settings.keys]
         elif name == "webhooks":
-            hooks = (hook.model_copy(update={"url": _origin(hook.url)}) for hook in settings.webhooks)
-            tables += [_table("[webhooks]", hook) for hook in hooks]
+            hooks = (hook.model_copy(update={"url": _hide_path(hook.url)}) for hook in settings.webhooks)
+            tables += [_render_table("[webhooks]", hook) for hook in hooks]
         else:
             top.append(f"{name} = {render_literal(value)}")
     return "\n\n".join(["\n".join(top), *tables]) + "\n"
@@ -127,7 +130,7 @@ def render_literal(value: object) -> str:
     return str(value)
 
 
-def _origin(url: str) -> str:
+def _hide_path(url: str) -> str:
     """Return a URL with stars for its path, since the path may be a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}/***"
@@ -137,17 +140,17 @@ def _render_line(field: DocumentedField) -> str:
     return f"{field.name} = {render_literal(field.default)}\n"
 
 
-def _table(name: str, section: SettingsSection) -> str:
+def _render_table(name: str, section: SettingsSection) -> str:
     return "\n".join(
         [f"[{name}]", *(f"{key} = {render_literal(getattr(section, key))}" for key in type(section).model_fields)]
     )
 
 
-def _key(name: str) -> str:
+def _render_key(name: str) -> str:
     return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
 
 
-def _comment(text: str) -> str:
+def _render_comment(text: str) -> str:
     return "".join(f"# {line}\n" for line in textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
@@ -169,9 +172,9 @@ def read_fields(kind: type) -> list[DocumentedField]:
 
     The source is read with ast, since docstrings of fields are not kept at run time.
     """
-    texts = _docstrings(kind)
+    texts = _read_docstrings(kind)
     lines = []
-    for name, default in _defaults(kind).items():
+    for name, default in _read_defaults(kind).items():
         required = default is MISSING or default is PydanticUndefined
         lines.append(DocumentedField(name, None if required else default, required, texts.get(name, "")))
     return lines
@@ -182,7 +185,7 @@ def read_summary(kind: type) -> str:
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
 
 
-def _defaults(kind: type) -> dict[str, object]:
+def _read_defaults(kind: type) -> dict[str, object]:
     if issubclass(kind, BaseModel):
         return {
             name: field.get_default(call_default_factory=True) if not field.is_required() else PydanticUndefined
@@ -193,7 +196,7 @@ def _defaults(kind: type) -> dict[str, object]:
     return {}
 
 
-def _docstrings(kind: type) -> dict[str, str]:
+def _read_docstrings(kind: type) -> dict[str, str]:
     """Return docstrings by field. Fields of a dataclass's bases are among them, since they are its fields as well."""
     bases = [base for base in reversed(kind.__mro__[1:]) if is_dataclass(base)]
     return {name: text for each in (*bases, kind) for name, text in _own_docstrings(each).items()}

@@ -91,7 +91,7 @@ def _run(commands: Any, line: str, session: str, command: RemoteCommand) -> None
     try:
         words = parse_line(commands, line, session)
         shared = ["--url", command.client.url, "--key", command.client.key, "--tenant", command.client.tenant]
-        if words and _shares(commands, words):
+        if words and _takes_shared_options(commands, words):
             # After the command and before its arguments, one of which may follow a `--`.
             depth = _count_command_words(commands, words)
             words = [*words[:depth], *shared, *(["--json"] * command.json), *words[depth:]]
@@ -130,7 +130,7 @@ def parse_line(commands: Any, line: str, session: str) -> list[str]:
     if words[0] in REFUSED_COMMANDS:
         raise ValueError(f"{words[0]} has no place here")
     depth = _count_command_words(commands, words)
-    command = _command(commands, words[:depth])
+    command = _find_command(commands, words[:depth])
     takes = [p.name for p in getattr(command, "params", ()) if p.param_type_name == "argument"]
     if takes[:1] == ["session"] and "--help" not in words:
         # A session's name that looks like an option is still a name.
@@ -148,12 +148,12 @@ def _count_command_words(commands: Any, words: list[str]) -> int:
     return depth
 
 
-def _command(commands: Any, words: list[str]) -> Any:
+def _find_command(commands: Any, words: list[str]) -> Any:
     for word in words:
         commands = commands.commands[word]
     return commands
 
 
-def _shares(commands: Any, words: list[str]) -> bool:
-    command = _command(commands, words[: _count_command_words(commands, words)])
+def _takes_shared_options(commands: Any, words: list[str]) -> bool:
+    command = _find_command(commands, words[: _count_command_words(commands, words)])
     return {p.name for p in getattr(command, "params", ())} >= set(SHARED_OPTIONS)

@@ -104,7 +104,7 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Any]:
 def render_event(event: Any) -> Text:
     """Return an event on one line: time, kind, session and data."""
     kind = event["kind"]
-    shown = ", ".join(f"{name} {_value(value)}" for name, value in event["data"].items())
+    shown = ", ".join(f"{name} {_format_value(value)}" for name, value in event["data"].items())
     return Text.assemble(
         (time.strftime("%H:%M:%S", time.localtime(event["at"] or time.time())), "bright_black"), "  ",
         (f"{escape_controls(kind):<18}", KIND_STYLES.get(kind.partition(":")[0], "red")), " ",
@@ -112,7 +112,7 @@ def render_event(event: Any) -> Text:
     )  # fmt: skip
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, list):
         return f"{len(value)} of them" if len(value) > 3 else " ".join(map(str, value))
     text = " ".join(str(value).split())

@@ -101,9 +101,9 @@ def import_files(
     tally = ImportTally()
     for file in files:
         if str(file) != "-" and std_slop.is_sqlite(file):
-            _slop(command, file, tally)
+            _import_slop(command, file, tally)
         else:
-            _jsonl(command, file, tally)
+            _import_jsonl(command, file, tally)
     for problem in tally.refused:
         print_error(problem)
     if command.json:
@@ -144,7 +144,7 @@ class ImportTally:
         return ", ".join([*parts, *([f"{len(self.refused)} refused"] * bool(self.refused))])
 
 
-def _jsonl(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
+def _import_jsonl(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
     name = "stdin" if str(file) == "-" else str(file)
     try:
         with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
@@ -180,7 +180,7 @@ def _import_line(
     return str(found["sessions"][0])
 
 
-def _slop(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
+def _import_slop(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
     talks, memos = std_slop.read_database(file)
     with show_progress("importing", len(talks) + len(memos)) as move:
         for talk in talks:
@@ -190,7 +190,7 @@ def _slop(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
                 _store_session_extras(command, session, talk, tally)
             move(1)
         for memo in memos:
-            _memo(command, memo, tally)
+            _import_memo(command, memo, tally)
             move(1)
 
 
@@ -218,7 +218,7 @@ def _store_session_extras(command: RemoteCommand, session: str, talk: std_slop.S
             tally.refused.append(f"session {session}, {where.rpartition('/')[2]}: {problem}")
 
 
-def _memo(command: RemoteCommand, memo: std_slop.SlopMemo, tally: ImportTally) -> None:
+def _import_memo(command: RemoteCommand, memo: std_slop.SlopMemo, tally: ImportTally) -> None:
     try:
         command.client.request("POST", "/api/memos", {"content": memo.content, "tags": memo.tags})
         tally.memos += 1

@@ -29,7 +29,7 @@ def migrate(
     json: Json = False,
 ) -> None:
     """Show the schema of the store and the migrations that are missing. With --apply run them, as a start does."""
-    path = _file(config, db)
+    path = _find_sqlite_file(config, db)
     found = maintenance.read_schema_status(path)
     done = maintenance.migrate_file(path) if apply and found.missing else 0
     missing = [{"number": m.number, "reason": m.reason} for m in found.missing]
@@ -52,7 +52,7 @@ def migrate(
 
 def vacuum(config: Config = None, db: SqliteFile = None, json: Json = False) -> None:
     """Rewrite the store's file without free space. A running proxy gives free space back by itself, in small steps."""
-    path = _file(config, db)
+    path = _find_sqlite_file(config, db)
     with show_progress("writing it anew") as move:
         before, after = maintenance.vacuum(path, lambda: move(1))
     if json:
@@ -68,7 +68,7 @@ def backup(
     json: Json = False,
 ) -> None:
     """Copy the store to a file, also while a proxy serves from it. The copy has all that was acknowledged before."""
-    path = _file(config, db, "PostgreSQL is saved by pg_dump")
+    path = _find_sqlite_file(config, db, "PostgreSQL is saved by pg_dump")
     if str(file) == "-":
         raise ConfigError("FILE", "-", "a file: the copy is checked before it has its name, which stdout cannot be")
     with show_progress("copying", 100, bytes_=True) as move:
@@ -86,7 +86,7 @@ def restore(
     json: Json = False,
 ) -> None:
     """Put a backup in the place of the store, while no proxy runs. The store that was there is kept beside it."""
-    path = _file(config, db, "PostgreSQL is restored by pg_restore")
+    path = _find_sqlite_file(config, db, "PostgreSQL is restored by pg_restore")
     if str(file) == "-":
         raise ConfigError("FILE", "-", "a file: it is checked before it takes the place of the store")
     with show_progress("copying", 100, bytes_=True) as move:
@@ -112,7 +112,7 @@ def _make_heartbeat(move: Callable[[float], None]) -> store_backup.Heartbeat:
     return heartbeat
 
 
-def _file(
+def _find_sqlite_file(
     config: Path | None, db: str | None, otherwise: str = "PostgreSQL cleans up by itself, and is migrated at the start"
 ) -> Path:
     """Return the SQLite file that the settings name. Raises ConfigError for another store; `otherwise`: what does the

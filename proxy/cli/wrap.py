@@ -107,12 +107,12 @@ def find_or_start_proxy(
     asked_before = next((one.base_url for one in setup.upstreams if _leads_here(one.base_url)), "")
     if url or asked_before:
         address = (url or asked_before).rstrip("/").removesuffix("/v1")
-        yield _use_running(address, read_overview(address, named=True), policy)
+        yield _describe_running_proxy(address, read_overview(address, named=True), policy)
         return
     wants_own = policy is not None or db is not None or config is not None
     running = None if wants_own else read_overview(DEFAULT_URL, named=False)
     if running is not None and _leads_to(running, setup.upstreams):
-        yield _use_running(DEFAULT_URL, running, None)
+        yield _describe_running_proxy(DEFAULT_URL, running, None)
         return
     settings = make_settings(setup.upstreams, config, upstream=upstream, policy=policy, db=db)
     with start_proxy(settings) as address:
@@ -149,7 +149,7 @@ def _leads_to(overview: Any, upstreams: tuple[AgentUpstream, ...]) -> bool:
     return there == [(one.base_url.rstrip("/").removesuffix("/v1"), one.models) for one in upstreams]
 
 
-def _use_running(url: str, overview: Any, policy: str | None) -> UsedProxy:
+def _describe_running_proxy(url: str, overview: Any, policy: str | None) -> UsedProxy:
     if policy is not None:
         raise ConfigError("policy", policy, f"nothing for a proxy that runs already: it has {overview['policy']}")
     targets = ", ".join(dict.fromkeys(one["base_url"] for one in overview["targets"]))
@@ -190,7 +190,7 @@ def find_free_store(folder: Path) -> Path:
     for number in range(1, MAX_STORES + 1):
         file = folder / ("wrap.sqlite3" if number == 1 else f"wrap-{number}.sqlite3")
         try:
-            with held_store(file):
+            with hold_store(file):
                 return file
         except StoreRefused:
             continue
@@ -198,7 +198,7 @@ def find_free_store(folder: Path) -> Path:
 
 
 @contextmanager
-def held_store(file: Path) -> Iterator[None]:
+def hold_store(file: Path) -> Iterator[None]:
     """Hold the lock of a SQLite store. Raises StoreRefused if another process has it."""
     lock = FileLock(file)
     lock.acquire()
@@ -215,7 +215,7 @@ def start_proxy(settings: Settings) -> Iterator[str]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log_file = folder / "wrap.log"
     if "://" not in settings.db and settings.db != ":memory:" and Path(settings.db).parent.is_dir():
-        with held_store(Path(settings.db)):
+        with hold_store(Path(settings.db)):
             pass  # another process's store is refused here in its own words, and not in the log alone
     # The terminal is the agent's.
     set_up_logging(settings.log_level, settings.access_log, log_file)

@@ -55,7 +55,7 @@ class Webhooks:
         retry_s: float = RETRY_S,
     ) -> None:
         """retry_s: seconds before the second try. Raises ConfigError for patterns that match no event."""
-        self._hooks = [(hook, _target(hook)) for hook in settings.webhooks]
+        self._hooks = [(hook, _make_target(hook)) for hook in settings.webhooks]
         for n, hook in enumerate(settings.webhooks):
             for wrong in bus.find_unknown_patterns(hook.events):
                 raise ConfigError(f"webhooks[{n}].events", wrong, "patterns of " + ", ".join(bus.EVENT_KINDS))
@@ -73,7 +73,7 @@ class Webhooks:
             wanted = EventFilter(None if hook.tenant == ALL_TENANTS else hook.tenant, None, hook.events)
             listener = self._event_bus.subscribe(wanted, is_persistent=True)
             self._listeners.append(listener)
-            self._tasks.append(asyncio.create_task(self._deliver(hook, target, listener)))
+            self._tasks.append(asyncio.create_task(self._deliver_events(hook, target, listener)))
 
     async def close(self) -> None:
         """Deliver the events that wait, for at most GRACE_S seconds, and stop."""
@@ -87,7 +87,7 @@ class Webhooks:
         if self._client is not None:
             await self._client.close()
 
-    async def _deliver(self, hook: WebhookSettings, target: Target, listener: Listener) -> None:
+    async def _deliver_events(self, hook: WebhookSettings, target: Target, listener: Listener) -> None:
         waiting: deque[PublishedEvent] = deque()
         try:
             while not (listener.is_closed and not listener.waiting_count):
@@ -159,7 +159,7 @@ def sign_body(secret: str, timestamp: int, body: bytes) -> str:
     return f"t={timestamp},v1={hmac.new(secret.encode(), b'%d.' % timestamp + body, sha256).hexdigest()}"
 
 
-def _target(hook: WebhookSettings) -> Target:
+def _make_target(hook: WebhookSettings) -> Target:
     """Return the webhook's origin as a target. Its path may be a secret, and the target's name stands in logs and
     metrics."""
     parts = urlsplit(hook.url)

@@ -170,7 +170,11 @@ async def embed_texts(
     if came.outcome != "answered":
         return EmbeddingAnswer(came.outcome)
     large = len(came.body) > THREADED_PARSE_BYTES
-    read = await asyncio.to_thread(_vectors, came.body, len(texts)) if large else _vectors(came.body, len(texts))
+    read = (
+        await asyncio.to_thread(_parse_vectors, came.body, len(texts))
+        if large
+        else _parse_vectors(came.body, len(texts))
+    )
     if read is None:
         return EmbeddingAnswer("garbage")
     found, tokens = read
@@ -178,7 +182,7 @@ async def embed_texts(
     return EmbeddingAnswer("answered", found, tokens, tokens * (model.input or 0) / 1e6)
 
 
-def _vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], int] | None:
+def _parse_vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], int] | None:
     """Return (vectors in the order of their texts, tokens reported); None if the body holds anything else."""
     try:
         read = msgspec.json.decode(body, type=_Embeddings)

@@ -119,7 +119,7 @@ class HelperQueue:
         waiting = []
         for ask in asks:
             try:
-                question = self._question(branch, ask, headers)
+                question = self._find_or_start_question(branch, ask, headers)
             except Exception:  # P4: counted and logged, and the request goes on
                 self._metrics.internal_errors_total.labels(where="helper").inc()
                 log.exception("a question of kind %s cannot be asked", getattr(ask, "kind", "?"))
@@ -128,7 +128,7 @@ class HelperQueue:
                 waiting.append(question.done)
         return waiting
 
-    def _question(self, branch: Branch, ask: Ask, headers: Headers) -> Question | None:
+    def _find_or_start_question(self, branch: Branch, ask: Ask, headers: Headers) -> Question | None:
         """Return the question of this Ask, started if it is not under way. The branch will receive its answer."""
         key = (branch.tenant, branch.session, ask.id)
         question = self._questions.get(key) or self._begin(key, ask, headers)
@@ -279,10 +279,10 @@ class HelperQueue:
 def remember_answer(branch: Branch, name: str, text: str) -> None:
     """Store the answer to the Ask of that name in the branch's state; the first answer stays."""
     if name not in branch.state.helper_answers:
-        branch.state = replace(branch.state, helper_answers=_with(branch.state.helper_answers, name, text))
+        branch.state = replace(branch.state, helper_answers=_add_answer(branch.state.helper_answers, name, text))
 
 
-def _with(answers: Mapping[str, str], name: str, text: str) -> dict[str, str]:
+def _add_answer(answers: Mapping[str, str], name: str, text: str) -> dict[str, str]:
     made = {**answers, name: text}
     while len(made) > MAX_HELPER_ANSWERS:  # the oldest answers leave; they can be read again from the store
         del made[next(iter(made))]

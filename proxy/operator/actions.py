@@ -239,7 +239,7 @@ DECISION_PATH: Final = "/decide/{action}"
 """The path of every decision about groups and messages."""
 
 
-def _decision(
+def _make_decision(
     function: edit_messages.DecisionFunction,
     command: str,
     summary: str,
@@ -317,21 +317,21 @@ ACTIONS: Final[tuple[Action, ...]] = (
         " key; else it comes with the next request.",
         ("context rebuild",), body=BranchBody, inband=InbandForm("/context rebuild", "have the state written anew"),
     ),
-    _decision(
+    _make_decision(
         edit_messages.drop, "context drop", "Take groups or messages out of the prompt; they stay in the store.",
         inband=InbandForm("/context drop GID", "a group leaves the prompt; it stays in the store"),
     ),
-    _decision(
+    _make_decision(
         edit_messages.restore, "context restore", "Bring groups or messages back in full, whoever took them out.",
         inband=InbandForm("/context restore GID", "what was dropped or left out comes back"),
     ),
-    _decision(
+    _make_decision(
         edit_messages.remove, "messages remove",
         "Remove groups or messages for good: their content leaves the store as well.",
         inband=InbandForm("/message remove GID", "remove a group for good"), confirm="Remove {ids} for good?",
     ),
-    _decision(edit_messages.pin, "context pin", "Keep groups or messages as they are: no policy edits them."),
-    _decision(edit_messages.unpin, "context unpin", "Let policies edit groups or messages again."),
+    _make_decision(edit_messages.pin, "context pin", "Keep groups or messages as they are: no policy edits them."),
+    _make_decision(edit_messages.unpin, "context unpin", "Let policies edit groups or messages again."),
     Action(
         "undo", edit_messages.undo, ("branch",), CHANGE | INBAND, "POST", "/undo", "operator",
         "Remove the last group. The state returns to the one before it, or is written again.", ("undo",),

@@ -125,7 +125,7 @@ def _compare(
         found = (_divide(sum(map(upper.__getitem__, d)), sum(map(lower.__getitem__, d))) for d in draws)
         samples.append([one for one in found if one is not None])
     control, managed = values
-    intervals = [_interval(value, sample) for value, sample in zip(values, samples, strict=True)]
+    intervals = [_compute_interval(value, sample) for value, sample in zip(values, samples, strict=True)]
     if control is None or managed is None or min(map(len, samples)) < DRAWS // 2:
         return FigureComparison(name, intervals[0], intervals[1], Interval(None), False, False, None)
     unit = control or 1.0
@@ -140,7 +140,7 @@ def _compare(
         needed = max(0, math.ceil(max(wanted, MIN_SESSIONS / share)) - sessions)
     known = enough and abs(difference) > _KNOWN_Z * error and error > 0
     return FigureComparison(
-        name, intervals[0], intervals[1], _interval(difference, spread), bool(control), known, needed
+        name, intervals[0], intervals[1], _compute_interval(difference, spread), bool(control), known, needed
     )
 
 
@@ -148,7 +148,7 @@ def _divide(above: float, below: float) -> float | None:
     return above / below if below else None
 
 
-def _interval(value: float | None, sample: Sequence[float]) -> Interval:
+def _compute_interval(value: float | None, sample: Sequence[float]) -> Interval:
     if value is None or not sample:
         return Interval(value)
     ordered = sorted(sample)

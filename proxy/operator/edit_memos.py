@@ -28,7 +28,7 @@ async def iterate_memos(
     while rows := await services.store.read_memos(tenant, project, PAGE_SIZE, after):
         for row in rows:
             if wanted in f"{row.content} {row.tags}".casefold():
-                yield _details(row)
+                yield _describe_memo(row)
         if len(rows) < PAGE_SIZE:
             return
         after = rows[-1].memo
@@ -36,7 +36,7 @@ async def iterate_memos(
 
 async def read_memo(services: Services, tenant: str, memo: str) -> MemoDetails:
     """Return a memo. Raises NotFound; StoreUnavailable passes through, here and below."""
-    return _details(await _read_row(services, tenant, memo))
+    return _describe_memo(await _read_row(services, tenant, memo))
 
 
 async def save_memo(
@@ -59,7 +59,7 @@ async def save_memo(
         raise Conflict(f"{len(known)} memos are kept in a project, and no more can be", hint="Delete one.")
     row = stored_memos.make_memo_row(tenant, new if old is None else memo_matching.merge_memos(old, new))
     await services.store.put([row])
-    return _details(row)
+    return _describe_memo(row)
 
 
 async def edit_memo(
@@ -75,7 +75,7 @@ async def edit_memo(
     row = stored_memos.make_memo_row(tenant, new)
     await services.store.put([row])
     record_outcome.publish_memo_changed(services, row.tenant, row.memo)
-    return _details(row)
+    return _describe_memo(row)
 
 
 async def delete_memo(services: Services, tenant: str, memo: str) -> DeletedMemo:
@@ -101,7 +101,7 @@ def _check_content(content: str) -> None:
         raise Unprocessable(f"the memo would be {reason}")
 
 
-def _details(row: MemoRow) -> MemoDetails:
+def _describe_memo(row: MemoRow) -> MemoDetails:
     memo = stored_memos.read_memo(row)
     return MemoDetails(
         memo.id, memo.project, memo.content, list(memo.tags), memo.session, memo.created_at, memo.updated_at

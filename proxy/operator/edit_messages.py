@@ -224,7 +224,7 @@ def _make_rows(
     for n in chosen:
         k, size = (
             selected.keys[n],
-            services.find_token_counter(_model(services, selected))(selected.request.messages[n]),
+            services.find_token_counter(_find_model(services, selected))(selected.request.messages[n]),
         )
         left = 0 if action == "gone" else size
         place = (selected.record.tenant, selected.record.session, WHOLE_SESSION, k, known.get(k, 0) + 1)
@@ -232,7 +232,7 @@ def _make_rows(
     return made
 
 
-def _model(services: Services, selected: SelectedBranch) -> Model:
+def _find_model(services: Services, selected: SelectedBranch) -> Model:
     return lookups.look_up_model(services, selected.exchange.model)
 
 

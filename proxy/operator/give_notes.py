@@ -67,7 +67,7 @@ async def store_state(services: Services, selected: SelectedBranch, text: str) -
     """Store a state that stands in no answer, under the newest message that is there, and a number."""
     text = grammar.shorten_body(text, services.settings.state.max_chars)
     number = sum(len(one[0]) > DIGEST_BYTES for one in selected.branch.state.states) + 1
-    name = _anchor(selected) + number.to_bytes(4, "big") + make_id().encode()[-4:]
+    name = _find_anchor(selected) + number.to_bytes(4, "big") + make_id().encode()[-4:]
     await services.store.put(
         [StateRow(selected.record.tenant, selected.record.session, selected.branch.name, name, text, services.now())]
     )
@@ -78,7 +78,7 @@ async def store_state(services: Services, selected: SelectedBranch, text: str) -
         found.state = replace(found.state, states=(*found.state.states, (name, text)))
 
 
-def _anchor(selected: SelectedBranch) -> bytes:
+def _find_anchor(selected: SelectedBranch) -> bytes:
     """Return the key of the newest message that is not dropped: a state written now is about everything up to it.
 
     Raises Conflict if all are dropped: the next prompt would not have the state."""

@@ -101,11 +101,11 @@ async def _run(
     return REPLIES[action.result](await action.function(services, *place, **given))
 
 
-def _window(settings: SessionSettings) -> str:
+def _render_window(settings: SessionSettings) -> str:
     return f"The last {settings.window} groups stay." if settings.window else "The whole history stays."
 
 
-def _rebuilt(rebuilt: RebuildResult) -> str:
+def _render_rebuild(rebuilt: RebuildResult) -> str:
     return rebuilt.text or f"The next answer is asked for a new state ({rebuilt.outcome})."
 
 
@@ -127,24 +127,26 @@ def _render_list(lines: Sequence[GroupListItem]) -> str:
 
 def _render_prompt(shown: PromptDetails) -> str:
     """Return the prompt with each text of the proxy behind the message that it is appended to, as it goes out."""
-    behind = {n: [_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}}
+    behind = {
+        n: [_render_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}
+    }
     there = range(len(shown.messages))
-    made = [text for n in there for text in (_message(shown.messages[n]), *behind.get(n, ()))]
+    made = [text for n in there for text in (_render_message(shown.messages[n]), *behind.get(n, ()))]
     head = f"{shown.tokens_after} of {shown.tokens_before} tokens"
     return "\n\n".join(
         [head, *made, *(text for n, texts in sorted(behind.items()) if n not in there for text in texts)]
     )
 
 
-def _insert(insert: PromptInsert) -> str:
+def _render_insert(insert: PromptInsert) -> str:
     return f"[+ {insert.source}, from the proxy]\n{insert.text.strip()}"
 
 
-def _prompt(messages: Sequence[PromptMessage]) -> str:
-    return "\n\n".join(_message(message) for message in messages)
+def _render_messages(messages: Sequence[PromptMessage]) -> str:
+    return "\n\n".join(_render_message(message) for message in messages)
 
 
-def _message(message: PromptMessage) -> str:
+def _render_message(message: PromptMessage) -> str:
     why = f" ({message.why.stage}: {message.why.reason})" if message.why is not None else ""
     head = f"[{message.role} {message.id or '-'} {message.status}{why}]"
     restored = message.content if message.content is not None else None
@@ -157,12 +159,12 @@ def _message(message: PromptMessage) -> str:
 
 
 REPLIES: Final[Mapping[Any, Callable[[Any], str]]] = {
-    SessionSettings: _window,
+    SessionSettings: _render_window,
     PromptDetails: _render_prompt,
-    RebuildResult: _rebuilt,
+    RebuildResult: _render_rebuild,
     DecisionResult: _render_change,
     list[GroupListItem]: _render_list,
-    list[PromptMessage]: _prompt,
+    list[PromptMessage]: _render_messages,
     ScratchpadDetails: lambda pad: pad.text or "The scratchpad is empty.",
 }
 """Writers of the replies, by the type of an action's result."""

@@ -97,7 +97,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
         for one, line in zip(selected.groups, show.build_group_items(selected, preview, reported), strict=True)
     ]
     # The plan's indices are those of the messages that upstream sees, including hidden rounds that are put back.
-    names = ["" if m.is_system else public_id(k) for m, k in zip(*_sent(preview), strict=True)]
+    names = ["" if m.is_system else public_id(k) for m, k in zip(*_list_sent_messages(preview), strict=True)]
     inserts = [
         ChartInsert(
             source=one.source,
@@ -125,7 +125,7 @@ def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[by
     )
 
 
-def _sent(preview: Preview) -> tuple[Sequence[Message], Sequence[bytes]]:
+def _list_sent_messages(preview: Preview) -> tuple[Sequence[Message], Sequence[bytes]]:
     return preview.turn.enriched.spliced.request.messages, preview.turn.enriched.spliced.keys
 
 
@@ -138,7 +138,7 @@ def _make_segment(
         return ChartSegment("system", size, size)
     edit = edits.get(chain_key)
     made = ChartSegment(
-        kind=_kind(message),
+        kind=_classify_message(message),
         tokens=size,
         sent=size if edit is None else edit.after,
         id=public_id(chain_key),
@@ -150,5 +150,5 @@ def _make_segment(
     return msgspec.structs.replace(made, stage=edit.stage, reason=edit.reason)
 
 
-def _kind(message: Message) -> str:
+def _classify_message(message: Message) -> str:
     return {"assistant": "thinking", "tool": "tool", "function": "tool"}.get(message.role, "user")

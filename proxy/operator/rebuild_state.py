@@ -31,7 +31,7 @@ async def rebuild(services: Services, tenant: str, session: str, *, branch: str 
     """Rebuild the state of a branch. Raises NotFound; StoreUnavailable passes through."""
     here = await find_branch(services, tenant, session, branch)
     name = here.branch.name
-    found = _asker(services, here)
+    found = _choose_client(services, here)
     outcome = "no helper, and no key of the upstream's own"
     if found is not None:
         asker, how = found
@@ -49,7 +49,7 @@ async def rebuild(services: Services, tenant: str, session: str, *, branch: str 
     return RebuildResult(name, "next_request", None, outcome)
 
 
-def _asker(services: Services, selected: SelectedBranch) -> tuple[HelperClient, RebuildMethod] | None:
+def _choose_client(services: Services, selected: SelectedBranch) -> tuple[HelperClient, RebuildMethod] | None:
     limits = services.settings.helper
     target = next((one for one in services.client.targets if one.name == limits.upstream), None)
     how: RebuildMethod = "helper"

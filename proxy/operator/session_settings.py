@@ -31,22 +31,26 @@ async def change_settings(services: Services, tenant: str, session: str, **chang
     known = await load_settings(services, tenant, session)
     made: dict[str, object] = {}
     for name, value in changes.items():
-        allowed = _allowed(services).get(name)
+        allowed = _list_allowed_values(services).get(name)
         if allowed is None:
-            raise Unprocessable(f"{name!r} cannot be set for a session", hint="One of " + ", ".join(_allowed(services)))
+            raise Unprocessable(
+                f"{name!r} cannot be set for a session", hint="One of " + ", ".join(_list_allowed_values(services))
+            )
         fits, words = allowed
         if value is not None and not fits(value):
             raise Unprocessable(f"{name} = {value!r} is not usable", hint=f"Allowed: {words}")
-        made[name] = value if value is not None else _unset(name, known)
+        made[name] = value if value is not None else _make_unset_value(name, known)
     return await _store_settings(services, tenant, session, known, msgspec.structs.replace(known, **made))
 
 
 async def replace_settings(services: Services, tenant: str, session: str, **settings: object) -> SessionSettings:
     """Set all settings: one that is left out is taken back. Raises what `change_settings` raises."""
-    return await change_settings(services, tenant, session, **{**dict.fromkeys(_allowed(services)), **settings})
+    return await change_settings(
+        services, tenant, session, **{**dict.fromkeys(_list_allowed_values(services)), **settings}
+    )
 
 
-def _unset(name: str, known: SessionSettings) -> object:
+def _make_unset_value(name: str, known: SessionSettings) -> object:
     # Messages that a window has left out come back only while a window is planned: -1 means that the policy's own
     # counts.
     if name == "window":
@@ -54,7 +58,7 @@ def _unset(name: str, known: SessionSettings) -> object:
     return None if name == "max_iterations" else ""
 
 
-def _allowed(services: Services) -> dict[str, tuple[Callable[[object], bool], str]]:
+def _list_allowed_values(services: Services) -> dict[str, tuple[Callable[[object], bool], str]]:
     """The allowed values of each setting, as a check and in words."""
     schedules, levels = get_args(ScheduleName), get_args(Urgency)
 

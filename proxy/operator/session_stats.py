@@ -119,9 +119,9 @@ async def compute_stats(services: Services, tenant: str, session: str, *, branch
     StoreUnavailable passes through."""
     here = await find_branch(services, tenant, session, branch)
     seen = await preview_prompt(services, here)
-    exchanges = await _exchanges(services, here)
+    exchanges = await _read_exchanges(services, here)
     sums = await run_off_loop(len(exchanges), partial(sum_exchanges, services, exchanges))
-    made = _stats(services, here, seen, sums)
+    made = _build_stats(services, here, seen, sums)
     prunable = await is_prunable(services, here, seen)
     return msgspec.structs.replace(
         made, planned_as=find_observed_policy(services, seen.turn.enriched.policy), prunable=prunable
@@ -137,7 +137,7 @@ def find_observed_policy(services: Services, policy: Policy) -> str:
     return next(alike, policy.name)
 
 
-async def _exchanges(services: Services, selected: SelectedBranch) -> list[ExchangeRecord]:
+async def _read_exchanges(services: Services, selected: SelectedBranch) -> list[ExchangeRecord]:
     found: list[ExchangeRecord] = []
     before: float | None = None
     while page := await services.store.read_exchanges(
@@ -158,7 +158,7 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
     return sums
 
 
-def _stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
+def _build_stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
     turn, plan = preview.turn, preview.turn.prompt.plan
     limit = turn.enriched.policy.find_limit(
         turn.model, lookups.find_window(services, turn.upstream, turn.request.model)

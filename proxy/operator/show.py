@@ -78,7 +78,7 @@ async def read_past_prompt(
         inserts.append(PromptInsert(index, source, text.decode("utf-8", "replace")))
     changes = _find_changes(request, found.keys, edits, inserts)
     page = _select_page(len(found.keys), first, limit, changes if changed else None)
-    messages = await _messages(
+    messages = await _describe_messages(
         request, found.keys, edits, token_counter, known, since, services.policies.get(row.policy), page
     )
     shown = PromptDetails(
@@ -117,11 +117,11 @@ async def preview_next_prompt(
     seen = await preview_prompt(services, here)
     turn, plan = seen.turn, seen.turn.prompt.plan
     edits = {} if turn.prompt.observed else seen.edits
-    since = await _edit_rows(services, here)
-    inserts = _placed_inserts(turn)
+    since = await _read_edit_rows(services, here)
+    inserts = _place_inserts(turn)
     changes = _find_changes(turn.request, turn.keys, edits, inserts)
     page = _select_page(len(turn.keys), first, limit, changes if changed else None)
-    messages = await _messages(
+    messages = await _describe_messages(
         turn.request, turn.keys, edits, turn.token_counter, here.operator_decisions, since, turn.enriched.policy, page
     )
     known = len(turn.keys) - seen.stand_ins
@@ -174,7 +174,7 @@ def _count_own_messages(keys: Sequence[bytes], inserts: Sequence[PromptInsert]) 
     return sum(not 0 <= one.index < len(keys) for one in inserts)
 
 
-def _placed_inserts(turn: Turn) -> list[PromptInsert]:
+def _place_inserts(turn: Turn) -> list[PromptInsert]:
     """Return the texts of the proxy in a plan. Each has the index of the client's message that it stands in, -1 for
     none."""
     places: dict[bytes, int] = {}
@@ -212,8 +212,8 @@ async def read_group(
     if found is None:
         raise NotFound(f"this branch has no group {group!r}", hint="List its groups.")
     seen = await preview_prompt(services, here)
-    since = await _edit_rows(services, here)
-    return await _messages(
+    since = await _read_edit_rows(services, here)
+    return await _describe_messages(
         here.request,
         here.keys,
         {} if seen.turn.prompt.observed else seen.edits,
@@ -225,7 +225,7 @@ async def read_group(
     )
 
 
-async def _edit_rows(services: Services, selected: SelectedBranch) -> EditRows:
+async def _read_edit_rows(services: Services, selected: SelectedBranch) -> EditRows:
     """Return the rows of the edits in force; the operator's row where there is one."""
     tenant, session = selected.record.tenant, selected.record.session
     found = {row.key: row for row, _ in await services.store.read_edits(tenant, session, selected.branch.name)}
@@ -235,7 +235,7 @@ async def _edit_rows(services: Services, selected: SelectedBranch) -> EditRows:
     return found
 
 
-async def _messages(
+async def _describe_messages(
     request: Request,
     keys: Sequence[bytes],
     edits: Mapping[bytes, Edit],
@@ -261,7 +261,7 @@ def _build_messages(
     policy: Policy | None,
     page: range,
 ) -> list[PromptMessage]:
-    names = _group_names(request, keys, policy)
+    names = _list_group_names(request, keys, policy)
     pins = decisions.find_pins(frozenset())
     made = []
     for n in page:
@@ -278,15 +278,15 @@ def _build_messages(
                 status=status,
                 tokens=token_counter(m) if edit is None else edit.after,
                 pinned=not m.is_system and (k in pins or has_pin_mark(m)),
-                why=_why(edit, k, since.get(k), status),
-                content=None if raw is None else _json(raw),
-                whole=None if edit is None else _json(m.raw),
+                why=_explain_edit(edit, k, since.get(k), status),
+                content=None if raw is None else _decode_json(raw),
+                whole=None if edit is None else _decode_json(m.raw),
             )
         )
     return made
 
 
-def _json(raw: bytes) -> object:
+def _decode_json(raw: bytes) -> object:
     """Return a message's JSON. A text that only a lenient reader takes (NaN, half a surrogate pair) is read by such a
     reader; any other is returned as text."""
     try:
@@ -300,7 +300,7 @@ def _json(raw: bytes) -> object:
     return found
 
 
-def _group_names(request: Request, keys: Sequence[bytes], policy: Policy | None) -> list[str]:
+def _list_group_names(request: Request, keys: Sequence[bytes], policy: Policy | None) -> list[str]:
     names = [""] * len(keys)
     for one in split_groups(request.messages, keys, policy.observation if policy is not None else None):
         for n in range(one.start, one.end):
@@ -319,7 +319,7 @@ def find_status(edit: Edit | None, chain_key: bytes, decisions: StoredDecisions)
     return "dropped" if edit.stage == NAME and chain_key in decisions.dropped else "out"
 
 
-def _why(edit: Edit | None, chain_key: bytes, row: EditRow | None, status: PromptStatus) -> EditReason | None:
+def _explain_edit(edit: Edit | None, chain_key: bytes, row: EditRow | None, status: PromptStatus) -> EditReason | None:
     if edit is None:
         return None
     stored = row if row is not None and row.action == edit.action else None
@@ -382,10 +382,10 @@ def _build_group_item(
         status=states[0] if len(same) == 1 else "changed" if same else "in",
         pinned=bool(open_) and all(selected.keys[n] in pins for n in open_),
         snapshot=reported_tokens[-1] if reported_tokens else None,
-        title=_title(prompts),
+        title=_find_title(prompts),
     )
 
 
-def _title(prompts: Sequence[Message]) -> str:
+def _find_title(prompts: Sequence[Message]) -> str:
     titles = (make_title(one.text[:TITLE_READ_CHARS], TITLE_CHARS) for one in prompts)
     return next(filter(None, titles), "")

@@ -35,13 +35,13 @@ def read_values(arguments: str) -> list[str]:
         return [arguments]
 
 
-def _values(message: Message) -> tuple[str, ...]:
+def _list_argument_values(message: Message) -> tuple[str, ...]:
     return tuple(value for call in message.calls for value in read_values(call.arguments))
 
 
 def join_argument_values(message: Message) -> str:
     """Return the values in the arguments of all calls of a message, one per line."""
-    return "\n".join(message.derive(_values))
+    return "\n".join(message.derive(_list_argument_values))
 
 
 def collect_text(message: Message) -> str:
@@ -64,7 +64,7 @@ def _collapse_spaces(message: Message) -> str:
 
 def find_atoms(message: Message) -> frozenset[str]:
     """Return the atoms in the arguments of a message's calls."""
-    found = {atom for value in message.derive(_values) for atom in ATOM.findall(value)}
+    found = {atom for value in message.derive(_list_argument_values) for atom in ATOM.findall(value)}
     return frozenset(atom for atom in found if any(c in ATOM_MARKS or c.isdigit() for c in atom))
 
 
@@ -154,15 +154,15 @@ class WireTokenCounter:
 
 def render_message(message: Message) -> str:
     """Return the text of a message as a model reads it."""
-    return message.derive(_rendered)
+    return message.derive(_render_message)
 
 
-def _rendered(message: Message) -> str:
+def _render_message(message: Message) -> str:
     head = f"<|{message.role}|>" + (f"[{message.call_id}]" if message.call_id else "")
-    return "".join((head, message.text, *(_wire(c.id, c.name, c.arguments) for c in message.calls)))
+    return "".join((head, message.text, *(_render_call(c.id, c.name, c.arguments) for c in message.calls)))
 
 
-def _wire(call_id: str, name: str, arguments: str) -> str:
+def _render_call(call_id: str, name: str, arguments: str) -> str:
     function = {"arguments": arguments, "name": name}
     return json.dumps({"function": function, "id": call_id, "type": "function"})
 

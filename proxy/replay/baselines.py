@@ -24,10 +24,10 @@ def mask_results(messages: Sequence[Message], keep: int, batch: int = 1) -> list
     """Replace every tool result but the last `keep` with a stub. The boundary moves `batch` results at a time."""
     results = [n for n, m in enumerate(messages) if m.is_result]
     old = set(results[: max(0, len(results) - keep) // batch * batch])
-    return [_stub(m) if n in old and m.shape in ("string", "parts") else m.raw for n, m in enumerate(messages)]
+    return [_make_stub(m) if n in old and m.shape in ("string", "parts") else m.raw for n, m in enumerate(messages)]
 
 
-def _stub(message: Message) -> bytes:
+def _make_stub(message: Message) -> bytes:
     return message.derive(lambda m: replace_text(m.raw, STUB), "stub")
 
 

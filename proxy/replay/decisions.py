@@ -138,7 +138,7 @@ def compare_decisions(
         if of_full and not crossed:
             differing.append(f"{point.conversation}#{point.position}")
     pairs = [pair for found in sums.values() for pair in found]
-    low, high = _bootstrap(list(sums.values()))
+    low, high = _bootstrap_interval(list(sums.values()))
     difference = fmean(b - a for a, b in pairs) if pairs else None
     return DecisionReport(
         points=compared,
@@ -157,7 +157,7 @@ def compare_decisions(
     )
 
 
-def _bootstrap(conversations: Sequence[Sequence[tuple[float, float]]]) -> tuple[float | None, float | None]:
+def _bootstrap_interval(conversations: Sequence[Sequence[tuple[float, float]]]) -> tuple[float | None, float | None]:
     """The interval of the difference, by drawing whole conversations."""
     if not conversations:
         return None, None

@@ -130,7 +130,7 @@ def _read_har(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
         pairs.append(
             (body, _read_stream(text) if isinstance(text, str) and text.startswith("data:") else _decode(text))
         )
-    return _from_requests(pairs)
+    return _collect_conversations(pairs)
 
 
 def _read_stream(text: str) -> Any:
@@ -175,7 +175,7 @@ def _read_requests(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
         pairs.append((body, answer))
     if not known:
         return None
-    return _from_requests(pairs)
+    return _collect_conversations(pairs)
 
 
 def _read_langsmith(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
@@ -197,7 +197,7 @@ def _read_langsmith(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
             generations = generations[0]
         answer = generations.get("message") if isinstance(generations, Mapping) else outputs.get("messages") or outputs
         pairs.append(({"messages": listed, "tools": tools}, [answer] if isinstance(generations, Mapping) else answer))
-    return _from_requests(pairs)
+    return _collect_conversations(pairs)
 
 
 def _read_langfuse(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
@@ -211,7 +211,7 @@ def _read_langfuse(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
         given = _decode(one["input"])
         body = given if isinstance(given, Mapping) else {"messages": given}
         pairs.append((body, _decode(one.get("output"))))
-    return _from_requests(pairs)
+    return _collect_conversations(pairs)
 
 
 def _read_sharegpt(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
@@ -249,7 +249,7 @@ READERS: Final[tuple[Callable[[list[Mapping[str, Any]]], list[Chat] | None], ...
 """The formats, the special ones before the general."""
 
 
-def _from_requests(pairs: Iterable[tuple[Any, Any]]) -> list[Chat]:
+def _collect_conversations(pairs: Iterable[tuple[Any, Any]]) -> list[Chat]:
     """Return the conversations of requests with their answers."""
     chats = []
     for n, (body, answer) in enumerate(pairs, 1):
@@ -257,10 +257,10 @@ def _from_requests(pairs: Iterable[tuple[Any, Any]]) -> list[Chat]:
             messages, tools = read_request(body)
             if messages:
                 chats.append(Chat(f"request {n}", [*messages, *read_answer(answer)], tools))
-    return list(_longest(chats))
+    return list(_select_longest(chats))
 
 
-def _longest(chats: list[Chat]) -> Iterator[Chat]:
+def _select_longest(chats: list[Chat]) -> Iterator[Chat]:
     """Yield the conversations that are not the beginning of another one, in the order in which they began."""
     chains = [list(_hash_prefixes(chat.messages)) for chat in chats]
     beginnings = {link for links in chains for link in links[:-1]}

@@ -63,10 +63,10 @@ for (const box of document.querySelectorAll(".plot")) {
 
 def render_html(report: ReplayReport) -> str:
     """Return the report as a whole HTML document."""
-    figures = {prices: _figures(report, prices) for prices in report.prices}
+    figures = {prices: _list_plot_values(report, prices) for prices in report.prices}
     model = "" if report.model == "*" else f", {report.model}"
     sources = ", ".join(f"{name} ({count:,})" for name, count in report.sources.items())
-    style = _library("uPlot.min.css") + STYLE
+    style = _read_library("uPlot.min.css") + STYLE
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{SECURITY_POLICY}">'
@@ -75,10 +75,10 @@ def render_html(report: ReplayReport) -> str:
         f'<p class="soft">{report.describe_size()}{escape(model)}: '
         f"{escape(sources)}</p>\n"
         f'<p class="conclusion">{escape(conclude(report))}</p>\n'
-        + "\n".join(_section(report, prices) for prices in report.prices)
+        + "\n".join(_render_section(report, prices) for prices in report.prices)
         + f'\n<p class="soft">{NOTE}</p>\n'
-        f'<script type="application/json" id="figures">{_json(figures)}</script>\n'
-        f"<script>{_library('uPlot.iife.min.js')}</script>\n<script>{SCRIPT}</script></body></html>\n"
+        f'<script type="application/json" id="figures">{_encode_json(figures)}</script>\n'
+        f"<script>{_read_library('uPlot.iife.min.js')}</script>\n<script>{SCRIPT}</script></body></html>\n"
     )
 
 
@@ -91,13 +91,13 @@ def conclude(report: ReplayReport) -> str:
         return (
             "These conversations do not show which policy is cheapest: too little was quoted again, or nothing kept it."
         )
-    kept = f"{_percent(_find_kept_share(best))} of what was quoted later"
+    kept = f"{_format_percent(_find_kept_share(best))} of what was quoted later"
     if best.kind == NOTHING:
         return f"Doing nothing costs least here: every policy that keeps enough costs more at {prices}."
-    return f"{best.name} costs least: {_percent(1 - share)} less than doing nothing at {prices}. It kept {kept}."
+    return f"{best.name} costs least: {_format_percent(1 - share)} less than doing nothing at {prices}. It kept {kept}."
 
 
-def _section(report: ReplayReport, prices: str) -> str:
+def _render_section(report: ReplayReport, prices: str) -> str:
     best = find_cheapest(report)
     write, _, read = escape(prices).partition("/")
     rows = "".join(_render_row(entry, prices, is_best=entry is best) for entry in report.entries)
@@ -117,18 +117,18 @@ def _render_row(entry: ReportEntry, prices: str, *, is_best: bool) -> str:
     total, cost = entry.total, entry.total.cost[prices]
     cells = (
         entry.name,
-        _percent(cost.effective_relative),
-        _percent(cost.relative),
-        _percent(total.lines.all),
-        _percent(total.atoms.all),
-        _percent(total.faults),
+        _format_percent(cost.effective_relative),
+        _format_percent(cost.relative),
+        _format_percent(total.lines.all),
+        _format_percent(total.atoms.all),
+        _format_percent(total.faults),
         str(total.refused + total.failed),
     )
     row = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
     return f'<tr class="best">{row}</tr>' if is_best else f"<tr>{row}</tr>"
 
 
-def _figures(report: ReplayReport, prices: str) -> dict[str, Any]:
+def _list_plot_values(report: ReplayReport, prices: str) -> dict[str, Any]:
     return {
         "names": [entry.name for entry in report.entries],
         "cost": [entry.total.cost[prices].effective_relative for entry in report.entries],
@@ -141,14 +141,14 @@ def _find_kept_share(entry: ReportEntry) -> float | None:
     return entry.total.atoms.all if lines.all is None else lines.all
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.1f} %"
 
 
-def _json(value: object) -> str:
+def _encode_json(value: object) -> str:
     """Return JSON that cannot end the element that it stands in."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
 
 
-def _library(name: str) -> str:
+def _read_library(name: str) -> str:
     return files("proxy.web.dashboard").joinpath("static").joinpath(name).read_text("utf-8")

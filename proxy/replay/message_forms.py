@@ -86,12 +86,12 @@ def _read_langchain(one: Mapping[str, Any]) -> Iterator[Json]:
         calls = [make_call(str(c.get("id", "")), c["name"], c.get("args", {})) for c in fields.get("tool_calls") or ()]
         if not calls and isinstance(more, Mapping):
             calls = list(more.get("tool_calls") or ())
-        yield make_assistant(_texts(fields.get("content")), calls)
+        yield make_assistant(_join_texts(fields.get("content")), calls)
     else:
         yield {"role": role, "content": read_text(fields.get("content"))}
 
 
-def _texts(content: Any) -> str:
+def _join_texts(content: Any) -> str:
     """Return the texts of an answer, without its reasoning and calls."""
     if isinstance(content, str) or content is None:
         return content or ""
@@ -107,7 +107,7 @@ def read_blocks(message: Mapping[str, Any]) -> Iterator[Json]:
     for one in blocks:
         if one.get("type") == "tool_result":
             yield make_result(str(one.get("tool_use_id", "")), one.get("content"))
-    text = _texts(blocks)
+    text = _join_texts(blocks)
     calls = [make_call(str(b.get("id", "")), str(b.get("name", "")), b.get("input", {})) for b in blocks
              if b.get("type") in ("tool_use", "server_tool_use", "mcp_tool_use")]  # fmt: skip
     if role == "assistant":

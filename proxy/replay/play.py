@@ -169,7 +169,7 @@ class _SharedInput:
         self.messages = tuple(map(self.read, conversation.messages))
         self.keys = chain.compute_keys(conversation.tenant, self.messages)
         self.wanted = WantedReferences(self.messages, conversation.tools)
-        self.times = conversation.times or _paced(self.messages)
+        self.times = conversation.times or _compute_times(self.messages)
         self.tool_tokens = ruler.count_tools(conversation.tools)
         self.request = _request(conversation, conversation.tools)
 
@@ -205,7 +205,7 @@ class _SharedInput:
         return found
 
 
-def _paced(messages: Sequence[Message]) -> tuple[float, ...]:
+def _compute_times(messages: Sequence[Message]) -> tuple[float, ...]:
     times, now = [], 0.0
     for message in messages:
         times.append(now)
@@ -259,7 +259,7 @@ class _Player:
             if self.edit_points is not None and plan and plan.new_edits and prompt is not None:
                 self.edit_points.append(self._make_point(step.position, prompt))
             size, cached = cache.send_prompt(prompt or list(table.messages[: step.position]), now)
-            written = self._answered(plan, step, cached, now) if plan else 0
+            written = self._take_answer(plan, step, cached, now) if plan else 0
             judge.score_request(
                 step,
                 prompt,
@@ -303,7 +303,7 @@ class _Player:
             tally.why[f"rule {plan.refusal}"] += 1
         return plan, None if plan.messages is None else [table.read(raw) for raw in plan.messages]
 
-    def _answered(self, plan: Plan, step: RecordedRequest, cached: int, now: float) -> int:
+    def _take_answer(self, plan: Plan, step: RecordedRequest, cached: int, now: float) -> int:
         """Move the session past an answer. Return the tokens of the STATE block at the end of the answer."""
         self.asked.update(ask.id for ask in plan.asks)
         session = self.session.after_sending(plan, now)

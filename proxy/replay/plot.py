@@ -71,25 +71,25 @@ class Axis:
 
 def render_svg(report: ReplayReport) -> str:
     """Return the picture of a report, at its first price pair."""
-    points = [p for p in (_point(entry, report.prices[0]) for entry in report.entries) if p is not None]
-    bounds = [p for p in (_point(entry, report.prices[0]) for entry in report.bounds) if p is not None]
+    points = [p for p in (_make_point(entry, report.prices[0]) for entry in report.entries) if p is not None]
+    bounds = [p for p in (_make_point(entry, report.prices[0]) for entry in report.bounds) if p is not None]
     lines = make_share_axis([p.lines for p in (*points, *bounds)], LEFT, WIDTH - RIGHT)
     costs = make_ratio_axis([p.cost for p in (*points, *bounds)], HEIGHT - BOTTOM, TOP)
     body = [
-        *_frame(report, lines, costs),
-        *_bounds(bounds, lines, costs),
-        *_frontier(points, lines, costs),
+        *_draw_frame(report, lines, costs),
+        *_draw_bounds(bounds, lines, costs),
+        *_draw_frontier(points, lines, costs),
         *_draw_points(points, bounds, lines, costs),
     ]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         'role="img">'
     )
-    title = f"<title>{escape(_title(report))}</title>"
+    title = f"<title>{escape(_make_title(report))}</title>"
     return "\n".join([head, title, f"<style>{STYLE}</style>", *body, "</svg>"]) + "\n"
 
 
-def _point(entry: ReportEntry, prices: str) -> PlotPoint | None:
+def _make_point(entry: ReportEntry, prices: str) -> PlotPoint | None:
     cost = entry.total.cost[prices].effective_relative
     if cost is None:
         return None
@@ -136,13 +136,13 @@ def find_frontier(points: Sequence[PlotPoint]) -> list[PlotPoint]:
     return best[::-1]
 
 
-def _title(report: ReplayReport) -> str:
+def _make_title(report: ReplayReport) -> str:
     return f"What each policy costs, and what it keeps, at {report.prices[0]}"
 
 
-def _frame(report: ReplayReport, lines: Axis, costs: Axis) -> Iterator[str]:
+def _draw_frame(report: ReplayReport, lines: Axis, costs: Axis) -> Iterator[str]:
     yield f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}"/>'
-    yield f'<text class="title" x="{LEFT}" y="32">{escape(_title(report))}</text>'
+    yield f'<text class="title" x="{LEFT}" y="32">{escape(_make_title(report))}</text>'
     what = report.describe_size()
     what += f", {report.model}" if report.model != "*" else ""
     how = "further down is cheaper, further right keeps more; on the line stand those that no other beats in both"
@@ -151,11 +151,12 @@ def _frame(report: ReplayReport, lines: Axis, costs: Axis) -> Iterator[str]:
     for tick in costs.ticks:
         y = costs.find_pixel(tick)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_number(tick)}</text>'
+        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_format_number(tick)}</text>'
     for tick in lines.ticks:
         x = lines.find_pixel(tick)
         yield f'<line class="grid" y1="{TOP}" y2="{HEIGHT - BOTTOM}" x1="{x:.1f}" x2="{x:.1f}"/>'
-        yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_number(tick)}</text>'
+        place = f'x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle"'
+        yield f'<text class="soft" {place}>{_format_number(tick)}</text>'
     middle = (TOP + HEIGHT - BOTTOM) / 2
     yield (
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 16}" text-anchor="middle">'
@@ -168,27 +169,29 @@ def _frame(report: ReplayReport, lines: Axis, costs: Axis) -> Iterator[str]:
     yield f'<path class="edge" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>'
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") if value else "0"
 
 
-def _bounds(bounds: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
+def _draw_bounds(bounds: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
     for point in bounds:
         x, y = lines.find_pixel(point.lines), costs.find_pixel(point.cost)
         yield f'<line class="least" x1="{LEFT}" x2="{x:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<path class="bound" d="M{x:.1f} {y - 6:.1f}l6 6-6 6-6-6z"/>'
         what = {"results": "tool result", "messages": "message"}[point.name]
         text = f"bound: each {what} carried until its last use"
-        yield from _text(f"{text} ({point.cost:.2f})", LEFT + 8, y - 5, "soft")
+        yield from _draw_text(f"{text} ({point.cost:.2f})", LEFT + 8, y - 5, "soft")
 
 
-def _frontier(points: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
-    path = "".join(f"M{x:.1f} {y:.1f}V{below:.1f}H{right:.1f}" for x, y, right, below in _stairs(points, lines, costs))
+def _draw_frontier(points: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
+    path = "".join(
+        f"M{x:.1f} {y:.1f}V{below:.1f}H{right:.1f}" for x, y, right, below in _list_stairs(points, lines, costs)
+    )
     if path:
         yield f'<path class="front" d="{path}"/>'
 
 
-def _stairs(points: Sequence[PlotPoint], lines: Axis, costs: Axis) -> list[tuple[float, float, float, float]]:
+def _list_stairs(points: Sequence[PlotPoint], lines: Axis, costs: Axis) -> list[tuple[float, float, float, float]]:
     """Return (x, y, x, y) from each point of the frontier to the next. To keep more lines than the cheaper point one
     pays the cost of the dearer one: a stair, not a slope."""
     best = [(lines.find_pixel(p.lines), costs.find_pixel(p.cost)) for p in find_frontier(points)]
@@ -208,11 +211,11 @@ def _draw_points(points: Sequence[PlotPoint], bounds: Sequence[PlotPoint], lines
             (LEFT, y - 17, LEFT + 370, y + 1),
             (lines.find_pixel(bound.lines) - 6, y - 6, lines.find_pixel(bound.lines) + 6, y + 6),
         ]
-    for x, y, right, above in _stairs(points, lines, costs):
+    for x, y, right, above in _list_stairs(points, lines, costs):
         taken += [(x - 2, above, x + 2, y), (x, above - 2, right, above + 2)]
     # Policies choose their places first. A label without a free place is drawn across others, not left out.
     order = sorted(places, key=lambda place: (place[0].kind != "policy", place[2]))
-    labels = [(p, x, y, _place_label(len(_label(p)) * CHARACTER_WIDTH, x, y, taken)) for p, x, y in order]
+    labels = [(p, x, y, _place_label(len(_make_label(p)) * CHARACTER_WIDTH, x, y, taken)) for p, x, y in order]
     for _, x, y, box in labels:
         near_x, near_y = min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3])
         if abs(near_x - x) + abs(near_y - y) > 16:
@@ -222,17 +225,17 @@ def _draw_points(points: Sequence[PlotPoint], bounds: Sequence[PlotPoint], lines
     for point, _, _, box in labels:
         # A label to the left of its point ends there, however wide the reader's letters are.
         at, anchor = (box[2], "end") if box[2] < lines.find_pixel(point.lines) else (box[0], "start")
-        yield from _text(_label(point), at, box[3] - 3, "" if point.kind == "policy" else "soft", anchor)
+        yield from _draw_text(_make_label(point), at, box[3] - 3, "" if point.kind == "policy" else "soft", anchor)
 
 
-def _label(point: PlotPoint) -> str:
+def _make_label(point: PlotPoint) -> str:
     return f"{point.name} {point.cost:.2f}"
 
 
 def _place_label(width: float, x: float, y: float, taken: list[Box]) -> Box:
     """Return the nearest free place for a label beside a point, and mark it as taken for the next label."""
     for box in _find_label_places(x, y, width):
-        if _is_inside(box) and not any(_meet(box, other) for other in taken):
+        if _is_inside(box) and not any(_boxes_overlap(box, other) for other in taken):
             break
     else:
         box = next(_find_label_places(x, y, width))
@@ -240,7 +243,7 @@ def _place_label(width: float, x: float, y: float, taken: list[Box]) -> Box:
     return box
 
 
-def _text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> Iterator[str]:
+def _draw_text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> Iterator[str]:
     """Yield a text that is readable across lines. It is written twice, since not every viewer draws the halo behind a
     text."""
     for each in ("halo", kind):
@@ -268,5 +271,5 @@ def _is_inside(box: Box) -> bool:
     return box[0] >= LEFT + 4 and box[2] <= WIDTH - 4 and box[1] >= TOP - 12 and box[3] <= HEIGHT - BOTTOM - 2
 
 
-def _meet(a: Box, b: Box) -> bool:
+def _boxes_overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

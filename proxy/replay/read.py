@@ -76,7 +76,7 @@ def read_conversations(path: Path) -> Iterator[RecordedConversation]:
                 file.seek(0)
                 for number, line in enumerate(file, 1):
                     if line.strip():
-                        yield _conversation(line, path, number)
+                        yield _read_line(line, path, number)
                 return
             file.seek(0)
             data = file.read()
@@ -122,10 +122,10 @@ def _read_foreign(data: bytes, path: Path) -> Iterator[RecordedConversation]:
             "FILE", str(path), "a recording with messages: its format is known, and nothing was said in it"
         )
     for chat in found:
-        yield _from_chat(chat, path)
+        yield _read_chat(chat, path)
 
 
-def _from_chat(chat: Chat, path: Path) -> RecordedConversation:
+def _read_chat(chat: Chat, path: Path) -> RecordedConversation:
     messages = tuple(msgspec.json.encode(one) for one in chat.messages)
     for at, raw in enumerate(messages):
         try:
@@ -137,30 +137,30 @@ def _from_chat(chat: Chat, path: Path) -> RecordedConversation:
     return RecordedConversation(chat.id, path.name, messages, msgspec.json.encode(chat.tools) if chat.tools else None)
 
 
-def _conversation(line: bytes, path: Path, number: int) -> RecordedConversation:
-    def wrong(key: str, value: bytes | None, allowed: str) -> ConfigError:
+def _read_line(line: bytes, path: Path, number: int) -> RecordedConversation:
+    def make_error(key: str, value: bytes | None, allowed: str) -> ConfigError:
         shown = None if value is None else value.decode("utf-8", "replace").strip()[:MAX_QUOTED_CHARS]
         return ConfigError(key, shown, allowed, line=number, source=str(path))
 
     try:
         fields = _LINE.decode(line)
     except (ValueError, RecursionError) as problem:
-        raise wrong("line", line, f'one JSON object: {{"id", "messages", "tools"}} ({problem})') from None
+        raise make_error("line", line, f'one JSON object: {{"id", "messages", "tools"}} ({problem})') from None
     given = bytes(fields.get("messages", b""))
     spans = json_spans.find_elements(given)
     if not spans:
-        raise wrong("messages", given or None, "a list with at least one message")
+        raise make_error("messages", given or None, "a list with at least one message")
     messages = tuple(given[start:end] for start, end in spans)
     for at, raw in enumerate(messages):
         try:
             read_message(raw)
         except NotManaged as problem:
-            raise wrong(f"messages[{at}]", raw, f"a chat message ({problem})") from None
+            raise make_error(f"messages[{at}]", raw, f"a chat message ({problem})") from None
     tools, times = bytes(fields.get("tools", b"")), _read_times(fields, len(messages))
     if tools in (b"", b"null", b"[]"):
         return RecordedConversation(_name(fields, number), path.name, messages, times=times)
     if json_spans.find_elements(tools) is None:
-        raise wrong("tools", tools, "a list of tool definitions")
+        raise make_error("tools", tools, "a list of tool definitions")
     return RecordedConversation(_name(fields, number), path.name, messages, tools, times)
 
 

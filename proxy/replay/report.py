@@ -160,7 +160,7 @@ class ReportBuilder:
             input=match.model.input,
             entries=[self._make_entry(contender) for contender in match.contenders],
             bounds=[
-                ReportEntry(name, "bound", None, None, *self._rows(_bound_name(name)))
+                ReportEntry(name, "bound", None, None, *self._build_rows(_bound_name(name)))
                 for name in BOUNDS
                 if _bound_name(name) in self._tallies
             ],
@@ -170,9 +170,9 @@ class ReportBuilder:
         policy = contender.policy
         kind = "policy" if policy else "baseline" if contender.baseline else NOTHING
         name, schedule = (policy.name, policy.schedule) if policy else (None, None)
-        return ReportEntry(contender.label, kind, name, schedule, *self._rows(contender.label))
+        return ReportEntry(contender.label, kind, name, schedule, *self._build_rows(contender.label))
 
-    def _rows(self, name: str) -> tuple[ReportRow, dict[str, ReportRow]]:
+    def _build_rows(self, name: str) -> tuple[ReportRow, dict[str, ReportRow]]:
         nothing = self._tallies.get(NOTHING, {})
         made = {
             source: build_row(tally, nothing.get(source), self._match.price_scale)
@@ -198,23 +198,23 @@ def build_row(tally: ReplayTotals, nothing: ReplayTotals | None, scale: PriceSca
         prompt=tally.prompt,
         cached=tally.cached,
         peak=tally.peak,
-        cost=dict(_costs(tally, nothing, scale, fetching)),
+        cost=dict(_compute_costs(tally, nothing, scale, fetching)),
         atoms=KeptShares(
-            all=_share(tally.atoms_kept, tally.atoms),
-            near=_share(tally.atoms_kept - tally.far_atoms_kept, tally.atoms - tally.far_atoms),
-            far=_share(tally.far_atoms_kept, tally.far_atoms),
+            all=_compute_share(tally.atoms_kept, tally.atoms),
+            near=_compute_share(tally.atoms_kept - tally.far_atoms_kept, tally.atoms - tally.far_atoms),
+            far=_compute_share(tally.far_atoms_kept, tally.far_atoms),
             wanted=tally.atoms,
             wanted_far=tally.far_atoms,
-            in_place=_share(tally.in_place, tally.atoms),
+            in_place=_compute_share(tally.in_place, tally.atoms),
         ),
         lines=KeptShares(
-            all=_share(tally.lines_kept, tally.lines),
-            near=_share(tally.lines_kept - tally.far_lines_kept, tally.lines - tally.far_lines),
-            far=_share(tally.far_lines_kept, tally.far_lines),
+            all=_compute_share(tally.lines_kept, tally.lines),
+            near=_compute_share(tally.lines_kept - tally.far_lines_kept, tally.lines - tally.far_lines),
+            far=_compute_share(tally.far_lines_kept, tally.far_lines),
             wanted=tally.lines,
             wanted_far=tally.far_lines,
         ),
-        faults=_share(tally.faults, tally.requests),
+        faults=_compute_share(tally.faults, tally.requests),
         written=tally.written,
         asks=tally.asks,
         refused=tally.refused,
@@ -223,7 +223,7 @@ def build_row(tally: ReplayTotals, nothing: ReplayTotals | None, scale: PriceSca
     )
 
 
-def _costs(
+def _compute_costs(
     tally: ReplayTotals, nothing: ReplayTotals | None, scale: PriceScale, fetching: Iterable[float]
 ) -> Iterator[tuple[str, RelativeCost]]:
     for prices, again in zip(scale.prices, fetching, strict=True):
@@ -231,9 +231,11 @@ def _costs(
         least = nothing.compute_cost(prices, scale.output_price) if nothing else 0.0
         yield (
             format_price_pair(prices),
-            RelativeCost(round(paid, 2), round(paid + again, 2), _share(paid, least), _share(paid + again, least)),
+            RelativeCost(
+                round(paid, 2), round(paid + again, 2), _compute_share(paid, least), _compute_share(paid + again, least)
+            ),
         )
 
 
-def _share(part: float, whole: float) -> float | None:
+def _compute_share(part: float, whole: float) -> float | None:
     return round(part / whole, 4) if whole else None

@@ -42,18 +42,18 @@ async def find_sessions(store: Store, session_names: Collection[str]) -> list[St
 async def read_branches(store: Store, session: StoredSession, source: str) -> AsyncIterator[RecordedConversation]:
     """Yield every branch of a session, oldest first. A branch with a part missing in the store is skipped."""
     record = await store.read_session(*session)
-    newest = await _newest(store, session)
+    newest = await _read_newest_exchanges(store, session)
     for branch in record.branches if record else ():
         last = newest.get(branch.branch)
         if last is None:
             continue
         try:
-            yield await _conversation(store, branch, last, source)
+            yield await _read_conversation(store, branch, last, source)
         except (NotManaged, StoreUnavailable):
             continue  # a gap in what was stored: the others can still be played
 
 
-async def _newest(store: Store, place: StoredSession) -> dict[str, ExchangeRecord]:
+async def _read_newest_exchanges(store: Store, place: StoredSession) -> dict[str, ExchangeRecord]:
     """Return the newest exchange of each branch."""
     found: dict[str, ExchangeRecord] = {}
     before = None
@@ -71,7 +71,9 @@ def _read(tenant: str, body: bytes) -> tuple[Request, Sequence[bytes]]:
     return request, compute_keys(tenant, request.messages)
 
 
-async def _conversation(store: Store, branch: BranchRow, last: ExchangeRecord, source: str) -> RecordedConversation:
+async def _read_conversation(
+    store: Store, branch: BranchRow, last: ExchangeRecord, source: str
+) -> RecordedConversation:
     place = branch.tenant, branch.session
     built = await rebuild_prompt.rebuild_prompt(store, *place, last.exchange)
     if built is None:

@@ -26,15 +26,15 @@ ReportColumn = tuple[str, Callable[[ReportEntry], str]]
 def print_report(report: ReplayReport, console: Console) -> None:
     """Print the report."""
     console.print()
-    console.print(Text(_head(report)), soft_wrap=False)
-    for title, columns in _tables(report, console.width):
-        console.print(_table(report, title, columns))
-    for line in _notes(report):
+    console.print(Text(_render_head(report)), soft_wrap=False)
+    for title, columns in _choose_columns(report, console.width):
+        console.print(_build_table(report, title, columns))
+    for line in _write_notes(report):
         console.print(Text(line))
     console.print(Text(summarize(report)))
 
 
-def _head(report: ReplayReport) -> str:
+def _render_head(report: ReplayReport) -> str:
     window = f", window {report.window:,}" if report.window else ""
     sources = ", ".join(f"{name} ({count})" for name, count in report.sources.items())
     model = "an unknown model" if report.model == "*" else f"model {report.model}"
@@ -44,21 +44,21 @@ def _head(report: ReplayReport) -> str:
     )
 
 
-def _tables(report: ReplayReport, width: int) -> list[tuple[str, list[ReportColumn]]]:
+def _choose_columns(report: ReplayReport, width: int) -> list[tuple[str, list[ReportColumn]]]:
     sent: list[ReportColumn] = [
-        ("prompt", lambda e: _millions(e.total.prompt)),
-        ("cached", lambda e: _percent(e.total.cached / e.total.prompt if e.total.prompt else None)),
+        ("prompt", lambda e: _format_tokens(e.total.prompt)),
+        ("cached", lambda e: _format_percent(e.total.cached / e.total.prompt if e.total.prompt else None)),
         ("peak", lambda e: f"{e.total.peak / 1000:.1f}k"),
     ]
-    paid = [(_stack_headings("cost", p), _cost(p, effective=False)) for p in report.prices]
-    effective = [(_stack_headings("eff.", p), _cost(p, effective=True)) for p in report.prices]
+    paid = [(_stack_headings("cost", p), _make_cost_formatter(p, effective=False)) for p in report.prices]
+    effective = [(_stack_headings("eff.", p), _make_cost_formatter(p, effective=True)) for p in report.prices]
     kept: list[ReportColumn] = [
-        ("atoms", lambda e: _ratio(e.total.atoms.all, 3)),
-        (_stack_headings("atoms", "far"), lambda e: _ratio(e.total.atoms.far, 3)),
-        (_stack_headings("in", "place"), lambda e: _ratio(e.total.atoms.in_place, 3)),
-        ("lines", lambda e: _ratio(e.total.lines.all, 3)),
-        (_stack_headings("lines", "far"), lambda e: _ratio(e.total.lines.far, 3)),
-        ("faults", lambda e: _percent(e.total.faults)),
+        ("atoms", lambda e: _format_ratio(e.total.atoms.all, 3)),
+        (_stack_headings("atoms", "far"), lambda e: _format_ratio(e.total.atoms.far, 3)),
+        (_stack_headings("in", "place"), lambda e: _format_ratio(e.total.atoms.in_place, 3)),
+        ("lines", lambda e: _format_ratio(e.total.lines.all, 3)),
+        (_stack_headings("lines", "far"), lambda e: _format_ratio(e.total.lines.far, 3)),
+        ("faults", lambda e: _format_percent(e.total.faults)),
     ]
     costs = ("What is sent and paid, doing nothing being 1", [*sent, *paid])
     again, still = "Effective cost: with what has to be fetched again", "What is still there"
@@ -71,15 +71,15 @@ def _stack_headings(above: str, below: str) -> str:
     return f"{above}\n{below}"
 
 
-def _cost(prices: str, *, effective: bool) -> Callable[[ReportEntry], str]:
-    def found(entry: ReportEntry) -> str:
+def _make_cost_formatter(prices: str, *, effective: bool) -> Callable[[ReportEntry], str]:
+    def format_cost(entry: ReportEntry) -> str:
         cost = entry.total.cost[prices]
-        return _ratio(cost.effective_relative if effective else cost.relative, 2)
+        return _format_ratio(cost.effective_relative if effective else cost.relative, 2)
 
-    return found
+    return format_cost
 
 
-def _table(report: ReplayReport, title: str, columns: Sequence[ReportColumn]) -> Table:
+def _build_table(report: ReplayReport, title: str, columns: Sequence[ReportColumn]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -101,7 +101,7 @@ def _table(report: ReplayReport, title: str, columns: Sequence[ReportColumn]) ->
     return table
 
 
-def _notes(report: ReplayReport) -> list[str]:
+def _write_notes(report: ReplayReport) -> list[str]:
     found = []
     prices = report.prices[0]
     best = find_cheapest(report)
@@ -109,7 +109,7 @@ def _notes(report: ReplayReport) -> list[str]:
         cost = best.total.cost[prices].effective_relative
         found.append(
             f"Least effective cost at {prices} with {MIN_LINES_KEPT:.0%} of the lines kept:"
-            f" {best.name}, {_ratio(cost, 2)}."
+            f" {best.name}, {_format_ratio(cost, 2)}."
         )
     elif report.entries and _find_kept_share(report.entries[0]) is None:
         found.append("No call refers back to anything that was said before: what a policy loses cannot be told here.")
@@ -133,7 +133,7 @@ def summarize(report: ReplayReport) -> str:
     share = (before - after) / before if before else 0.0
     model = "a model whose price is not known" if report.input is None else report.model
     requests = "1 request" if report.requests == 1 else f"{report.requests:,} requests"
-    whole = f"The prompts of {requests}, {_millions(nothing.total.prompt)} tokens, to {model}"
+    whole = f"The prompts of {requests}, {_format_tokens(nothing.total.prompt)} tokens, to {model}"
     dollars = [report.convert_to_dollars(cost) for cost in (before, after)]
     if dollars[0] is None or dollars[1] is None:
         costs, saved = "", f"{share:.0%} of their cost"
@@ -164,13 +164,13 @@ def _find_kept_share(entry: ReportEntry) -> float | None:
     return entry.total.atoms.all if entry.total.lines.all is None else entry.total.lines.all
 
 
-def _millions(tokens: int) -> str:
+def _format_tokens(tokens: int) -> str:
     return f"{tokens / 1e6:.1f}M" if tokens >= 1e6 else f"{tokens / 1e3:.1f}k"
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}%"
 
 
-def _ratio(share: float | None, digits: int) -> str:
+def _format_ratio(share: float | None, digits: int) -> str:
     return "-" if share is None else f"{share:.{digits}f}"

@@ -86,7 +86,7 @@ class WantedReferences:
         self.requests = tuple(
             RecordedRequest(
                 n,
-                tuple(self._atoms(n, named.get(n, frozenset()), seen, given)),
+                tuple(self._find_atom_references(n, named.get(n, frozenset()), seen, given)),
                 tuple(
                     Reference(line, *last)
                     for line in quoted.get(n, ())
@@ -117,7 +117,9 @@ class WantedReferences:
                     seen.setdefault(atom, []).append(n)
         return seen
 
-    def _atoms(self, n: int, named: frozenset[str], seen: dict[str, list[int]], given: str) -> list[Reference]:
+    def _find_atom_references(
+        self, n: int, named: frozenset[str], seen: dict[str, list[int]], given: str
+    ) -> list[Reference]:
         found = []
         for atom in sorted(named):
             holders = self.find_atom(atom)

@@ -50,11 +50,11 @@ def _spread(
     else:
         yield from (play_conversation(conversation, match) for conversation in first)
         return
-    with _workers(jobs, match) as pool:
+    with _run_workers(jobs, match) as pool:
         waiting: deque[Future[ConversationResult]] = deque()
         for source in (first, conversations):
             for conversation in source:
-                waiting.append(_submit(pool, conversation, match))
+                waiting.append(_submit_conversation(pool, conversation, match))
                 if len(waiting) > READ_AHEAD * jobs:
                     yield waiting.popleft().result()
         while waiting:
@@ -73,7 +73,7 @@ def create_pool(jobs: int, match: ReplaySettings) -> ProcessPoolExecutor:
 
 
 @contextmanager
-def _workers(jobs: int, match: ReplaySettings) -> Iterator[ProcessPoolExecutor]:
+def _run_workers(jobs: int, match: ReplaySettings) -> Iterator[ProcessPoolExecutor]:
     pool = create_pool(jobs, match)
     before = set(multiprocessing.active_children())
     try:
@@ -87,7 +87,7 @@ def _workers(jobs: int, match: ReplaySettings) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _submit(
+def _submit_conversation(
     pool: ProcessPoolExecutor, conversation: RecordedConversation, match: ReplaySettings
 ) -> Future[ConversationResult]:
     """Give a conversation to a worker. A worker that this starts inherits a blocked SIGINT. On Ctrl-C this process ends

@@ -76,7 +76,7 @@ def find_session_name(
         if value and (name := _clean_name(value)):
             return name
     for field in settings.body_fields if body is not None else ():
-        value = _body_field(body, field) if body is not None else None
+        value = _read_body_field(body, field) if body is not None else None
         if value and (name := _clean_name(value)):
             return name
     return None
@@ -87,7 +87,7 @@ def _lower_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(str.lower, names))
 
 
-def _body_field(request: Request, path: str) -> str | None:
+def _read_body_field(request: Request, path: str) -> str | None:
     top, _, rest = path.partition(".")
     span = request.spans.get(top)
     if span is None:
@@ -233,7 +233,7 @@ async def _find_deepest(
     return live_session, at, branch
 
 
-def _expect_reads(
+def _announce_reads(
     live_sessions: LiveSessions,
     live_session: LiveSession,
     notes: ExpectedNotes,
@@ -315,7 +315,7 @@ async def _find_session(
         is_cold = live_session is None
         if live_session is None:
             live_session = live_sessions.open_session(tenant, session, names.named is not None)
-        _expect_reads(live_sessions, live_session, names.notes, messages, keys, nodes)
+        _announce_reads(live_sessions, live_session, names.notes, messages, keys, nodes)
         if is_cold:
             await _load_nodes(live_sessions, live_session, tenant, session, keys, nodes)
         at = next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
@@ -325,7 +325,7 @@ async def _find_session(
         return None, -1
     here = _find_in_memory(live_sessions, tenant, keys, nodes)
     if here is not None and not (live_sessions.store.shared and _has_answer_after(messages, nodes, here[1])):
-        _expect_reads(live_sessions, here[0], names.notes, messages, keys, nodes)
+        _announce_reads(live_sessions, here[0], names.notes, messages, keys, nodes)
         return here
     found, at = await _search_store(live_sessions, tenant, names.notes, messages, keys, nodes)
     return here if here is not None and at < here[1] else (found, at)
@@ -358,7 +358,7 @@ async def _search_store(
         live_session = live_sessions.find_session(tenant, best.session) or live_sessions.open_session(
             tenant, best.session, False
         )
-        _expect_reads(live_sessions, live_session, notes, messages, keys, nodes)
+        _announce_reads(live_sessions, live_session, notes, messages, keys, nodes)
         at = await _load_nodes(live_sessions, live_session, tenant, best.session, keys, nodes)
         return (live_session, at) if at >= 0 else (None, -1)
     return _find_reworded(live_sessions, tenant, messages, keys, nodes)

@@ -96,18 +96,18 @@ def may_offer_tools(request: Request) -> bool:
     text."""
     if request.tools is None or request.choices != 1 or "functions" in request.spans:
         return False
-    return b"audio" not in _raw(request, "modalities")
+    return b"audio" not in _read_raw_field(request, "modalities")
 
 
 def read_tool_choice(request: Request) -> ToolChoice:
     """The request's choice of tools, from its `tool_choice`."""
-    raw = _raw(request, "tool_choice")
+    raw = _read_raw_field(request, "tool_choice")
     if raw[:1] == b"{":
         return "allowed" if b"allowed_tools" in raw else "one"
     named = json_spans.decode_string(raw) if raw else None
     return "none" if named == "none" else "required" if named == "required" else "auto"
 
 
-def _raw(request: Request, name: str) -> bytes:
+def _read_raw_field(request: Request, name: str) -> bytes:
     span = request.spans.get(name)
     return request.body[span[0] : span[1]] if span else b""

@@ -113,7 +113,7 @@ TomlTree = dict[str, Any]
 KeyPath = tuple[str | int, ...]
 
 
-def _database(value: str) -> str:
+def _check_database(value: str) -> str:
     if "://" in value and urlsplit(value).scheme not in ("postgresql", "postgres"):
         raise ValueError("a path, :memory: or a postgresql:// URL")
     return value
@@ -193,7 +193,9 @@ class Settings(SettingsSection):
     metrics_host: str = ""
     """Address of `metrics_port`; empty: that of `host`. Any address may be set: without keys, everybody who reaches it
     can read the metrics, and nothing else."""
-    db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_database)] = "./data/context-proxy.sqlite3"
+    db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_check_database)] = (
+        "./data/context-proxy.sqlite3"
+    )
     """SQLite file, `:memory:`, or a postgresql:// URL."""
     policy: Annotated[str, Field(min_length=1), AfterValidator(validate_policy_name)] = "thrifty"
     """The policy by which prompts are rewritten: a file's name in config/policies or in `policies_dir`."""
@@ -270,7 +272,7 @@ class Settings(SettingsSection):
         """Return the known data of each model, in the order of search. The entries of `models_file`, which need to name
         only the differences, come first, then the package's. Raises ConfigError with file and line."""
         known = _read_shipped_models()
-        return _own_models(Path(self.models_file)) + known if self.models_file else known
+        return _read_own_models(Path(self.models_file)) + known if self.models_file else known
 
 
 @cache
@@ -279,7 +281,7 @@ def _read_shipped_models() -> tuple[Model, ...]:
     return read_models(read_toml(find_shipped_file("models.toml"))[0]["models"])
 
 
-def _own_models(file: Path) -> tuple[Model, ...]:
+def _read_own_models(file: Path) -> tuple[Model, ...]:
     tree, text = read_toml(file)
     for key, value in tree.items():
         if key != "models" or not isinstance(value, dict):
@@ -321,7 +323,7 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
         if name.startswith(ENV_PREFIX) and name not in RESERVED_VARIABLES:
             path: KeyPath = tuple(name[len(ENV_PREFIX) :].lower().split("__"))
             origin[path] = name
-            _set_value(tree, path, _from_text(path, written), name)
+            _set_value(tree, path, _parse_environment_value(path, written), name)
     for key, given in (overrides or {}).items():
         if given is not None:
             flag = tuple(key.split("."))
@@ -346,7 +348,9 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
         settings = Settings.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        raise refuse(first["loc"], first["input"] if first["type"] != "missing" else None, _allowed(first)) from None
+        raise refuse(
+            first["loc"], first["input"] if first["type"] != "missing" else None, _describe_allowed(first)
+        ) from None
     for path, value, allowed in _check_environment(settings):
         raise refuse(path, value, allowed)
     return settings
@@ -407,7 +411,7 @@ def _find_type(path: KeyPath) -> Any:
     return kind
 
 
-def _from_text(path: KeyPath, value: str) -> object:
+def _parse_environment_value(path: KeyPath, value: str) -> object:
     """Return the value of an environment variable. A list is written as JSON or with commas; the type of the field
     reads other values."""
     if get_origin(_find_type(path)) is not tuple:
@@ -418,7 +422,7 @@ def _from_text(path: KeyPath, value: str) -> object:
         return [item.strip() for item in value.split(",") if item.strip()]
 
 
-def _allowed(error: ErrorDetails) -> str:
+def _describe_allowed(error: ErrorDetails) -> str:
     """Return the allowed values, in words."""
     if error["type"] == "extra_forbidden":
         known = list(_find_type(error["loc"][:-1]).model_fields)

@@ -36,13 +36,13 @@ def create_store(
     if scheme == "sqlite" and rest.startswith("/"):
         return SqliteStore(rest[1:], durability=durability, spool_mb=spool_mb, read_s=read_s)
     if scheme in ("postgresql", "postgres"):
-        return _postgres(db, durability, spool_mb, read_s, retention_days)
+        return _create_postgres_store(db, durability, spool_mb, read_s, retention_days)
     raise StoreRefused(
         f"there is no store for {scheme}://.", hint="Give a path, a postgresql:// URL or :memory: as --db."
     )
 
 
-def _postgres(
+def _create_postgres_store(
     db: str, durability: Literal["full", "normal"], spool_mb: int, read_s: float, retention_days: float
 ) -> Store:
     """The PostgreSQL store. Its driver is an extra, since one process with SQLite does not need it. Raises StoreRefused

@@ -116,17 +116,17 @@ SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND branch = $3 
 ORDER BY started_at DESC LIMIT 1"""
 
 
-def kind_args(row: BranchKindRow) -> tuple[Any, ...]:
+def build_kind_args(row: BranchKindRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_KIND."""
     return (row.kind, row.tenant, row.session, row.branch)
 
 
-def working_branch_args(row: WorkingBranchRow) -> tuple[Any, ...]:
+def build_working_branch_args(row: WorkingBranchRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_KIND for the branch that works."""
     return ("main", row.tenant, row.session, row.branch)
 
 
-def side_branches_args(row: WorkingBranchRow) -> tuple[Any, ...]:
+def build_side_branches_args(row: WorkingBranchRow) -> tuple[Any, ...]:
     """The arguments of MARK_SIDE_BRANCHES. The first position is 0, and the answer follows the request."""
     return (row.tenant, row.session, row.branch, row.system, row.short)
 

@@ -29,107 +29,107 @@ from proxy.store.bindings import INSERT_BINDING, BindingRow
 from proxy.store.branch_positions import BranchKindRow, WorkingBranchRow
 from proxy.store.derived import ContextWindowRow, EmbeddingRow, HelperAnswerRow, IterationRow, SpendingRow
 from proxy.store.erasure import EraseFormRow, EraseMessageRow, EraseRoundRow
-from proxy.store.full_text_search import DROP_OLD_FORM, INDEX_SESSION, IndexRow, index_args, old_form_args
+from proxy.store.full_text_search import DROP_OLD_FORM, INDEX_SESSION, IndexRow, build_index_args, build_old_form_args
 from proxy.store.removal import RemovalStepRow
-from proxy.store.response_names import UPSERT_RESPONSE_NAME, ResponseNameRow, response_name_args
+from proxy.store.response_names import UPSERT_RESPONSE_NAME, ResponseNameRow, build_response_name_args
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 from proxy.store.texts import sanitize_label, to_bytes
 
 Args = tuple[Any, ...]
 
 
-def _session(row: SessionRow) -> Args:
+def _build_session_args(row: SessionRow) -> Args:
     return (*astuple(row), row.created_at)
 
 
-def _branch(row: BranchRow) -> Args:
+def _build_branch_args(row: BranchRow) -> Args:
     return (*astuple(row), b"", row.created_at)
 
 
-def _tip(row: BranchTipRow) -> Args:
+def _build_tip_args(row: BranchTipRow) -> Args:
     return (row.tip, row.answer, row.last_at, row.stopped, row.asked, row.tenant, row.session, row.branch)
 
 
-def _touch(row: BranchTipRow) -> Args:
+def _build_touch_args(row: BranchTipRow) -> Args:
     return (row.last_at, row.tenant, row.session, row.last_at)
 
 
-def _message(row: MessageRow) -> Args:
+def _build_message_args(row: MessageRow) -> Args:
     call = None if row.call_id is None else sanitize_label(row.call_id)
     role, group = sanitize_label(row.role), sanitize_label(row.group_id)
     args = astuple(row)
     return (*args[:6], role, group, *args[8:10], call, *args[11:], row.tenant, row.session)
 
 
-def _edit(row: EditRow) -> Args:
+def _build_edit_args(row: EditRow) -> Args:
     args = astuple(row)
     text = None if row.text is None else to_bytes(row.text)
     return (*args[:6], sanitize_label(row.reason), args[7], text, *args[9:], row.tenant, row.session, row.branch)
 
 
-def _state(row: StateRow) -> Args:
+def _build_state_args(row: StateRow) -> Args:
     return (
         *(row.tenant, row.session, row.branch, row.key, to_bytes(row.text), row.created_at),
         *(row.tenant, row.session, row.branch),
     )
 
 
-def _answer(row: HelperAnswerRow) -> Args:
+def _build_answer_args(row: HelperAnswerRow) -> Args:
     args = astuple(row)
     return (*args[:4], sanitize_label(row.model), *args[5:-1], to_bytes(row.text))
 
 
-def _exchange(row: ExchangeRow) -> Args:
+def _build_exchange_args(row: ExchangeRow) -> Args:
     args = astuple(row)
     return (*args[:10], *map(sanitize_label, args[10:15]), *args[15:])
 
 
-def _policy(row: ExchangeRow) -> Args:
+def _build_policy_args(row: ExchangeRow) -> Args:
     policy = sanitize_label(row.policy)
     return (policy, row.tenant, row.session, policy)
 
 
-def _outcome(row: OutcomeRow) -> Args:
+def _build_outcome_args(row: OutcomeRow) -> Args:
     args = tuple(sanitize_label(arg) if isinstance(arg, str) else arg for arg in astuple(row)[3:])
     return (*args, row.tenant, row.session, row.exchange)
 
 
 STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
-    SessionRow: ((sql.INSERT_SESSION, _session),),
-    BranchRow: ((sql.INSERT_BRANCH, _branch),),
-    BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _tip), (sql.TOUCH_SESSION, _touch)),
-    MessageRow: ((sql.INSERT_MESSAGE, _message),),
+    SessionRow: ((sql.INSERT_SESSION, _build_session_args),),
+    BranchRow: ((sql.INSERT_BRANCH, _build_branch_args),),
+    BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _build_tip_args), (sql.TOUCH_SESSION, _build_touch_args)),
+    MessageRow: ((sql.INSERT_MESSAGE, _build_message_args),),
     FormRow: ((sql.INSERT_FORM, astuple),),
-    EditRow: ((sql.INSERT_EDIT, _edit),),
-    StateRow: ((sql.INSERT_STATE, _state),),
-    ExchangeRow: ((sql.INSERT_EXCHANGE, _exchange), (sql.SESSION_POLICY, _policy)),
-    OutcomeRow: ((sql.UPDATE_OUTCOME, _outcome),),
+    EditRow: ((sql.INSERT_EDIT, _build_edit_args),),
+    StateRow: ((sql.INSERT_STATE, _build_state_args),),
+    ExchangeRow: ((sql.INSERT_EXCHANGE, _build_exchange_args), (sql.SESSION_POLICY, _build_policy_args)),
+    OutcomeRow: ((sql.UPDATE_OUTCOME, _build_outcome_args),),
     GapRow: ((sql.ADD_GAP, astuple),),
     IndexRow: (
-        (DROP_OLD_FORM, old_form_args),
-        (INDEX_SESSION, index_args),
+        (DROP_OLD_FORM, build_old_form_args),
+        (INDEX_SESSION, build_index_args),
     ),
-    HelperAnswerRow: ((sql.INSERT_HELPER_ANSWER, _answer),),
+    HelperAnswerRow: ((sql.INSERT_HELPER_ANSWER, _build_answer_args),),
     SpendingRow: ((sql.ADD_SPENDING, astuple),),
     ContextWindowRow: ((sql.PUT_CONTEXT_WINDOW, astuple),),
     BindingRow: ((INSERT_BINDING, astuple),),
     EmbeddingRow: ((sql.INSERT_VECTOR, astuple),),
     IterationRow: ((sql.INSERT_ITERATION, astuple),),
     HiddenRoundRow: ((session_notes.INSERT_ROUND, astuple),),
-    ToolOfferRow: ((session_notes.UPDATE_OFFER, session_notes.offer_args),),
-    ScratchpadRow: ((session_notes.INSERT_SCRATCHPAD, session_notes.scratchpad_args),),
-    MemoRow: ((session_notes.UPSERT_MEMO, session_notes.memo_args),),
-    SettingsRow: ((session_notes.UPDATE_SETTINGS, session_notes.settings_args),),
-    NoteRow: ((session_notes.UPSERT_NOTE, session_notes.note_args),),
-    ResponseNameRow: ((UPSERT_RESPONSE_NAME, response_name_args),),
-    BranchKindRow: ((branch_positions.UPDATE_KIND, branch_positions.kind_args),),
+    ToolOfferRow: ((session_notes.UPDATE_OFFER, session_notes.build_offer_args),),
+    ScratchpadRow: ((session_notes.INSERT_SCRATCHPAD, session_notes.build_scratchpad_args),),
+    MemoRow: ((session_notes.UPSERT_MEMO, session_notes.build_memo_args),),
+    SettingsRow: ((session_notes.UPDATE_SETTINGS, session_notes.build_settings_args),),
+    NoteRow: ((session_notes.UPSERT_NOTE, session_notes.build_note_args),),
+    ResponseNameRow: ((UPSERT_RESPONSE_NAME, build_response_name_args),),
+    BranchKindRow: ((branch_positions.UPDATE_KIND, branch_positions.build_kind_args),),
     WorkingBranchRow: (
-        (branch_positions.UPDATE_KIND, branch_positions.working_branch_args),
-        (branch_positions.MARK_SIDE_BRANCHES, branch_positions.side_branches_args),
+        (branch_positions.UPDATE_KIND, branch_positions.build_working_branch_args),
+        (branch_positions.MARK_SIDE_BRANCHES, branch_positions.build_side_branches_args),
     ),
     EraseMessageRow: erasure.ERASE_STATEMENTS,
-    EraseFormRow: ((erasure.ERASE_FORM, erasure.erase_form_args),),
-    EraseRoundRow: ((erasure.ERASE_ROUND, erasure.erase_round_args),),
+    EraseFormRow: ((erasure.ERASE_FORM, erasure.build_erase_form_args),),
+    EraseRoundRow: ((erasure.ERASE_ROUND, erasure.build_erase_round_args),),
 }
 
 ROW_TYPE_ORDER = {kind: place for place, kind in enumerate(STATEMENTS)}
@@ -144,16 +144,16 @@ def split_by_table(rows: Sequence[Row], in_place: tuple[type, ...]) -> Iterator[
     for row in rows:
         if isinstance(row, in_place):
             if part:
-                yield sorted(part, key=_rank)
+                yield sorted(part, key=_find_table_order)
             yield [row]
             part = []
         else:
             part.append(row)
     if part:
-        yield sorted(part, key=_rank)
+        yield sorted(part, key=_find_table_order)
 
 
-def _rank(row: Row) -> int:
+def _find_table_order(row: Row) -> int:
     return ROW_TYPE_ORDER[type(row)]
 
 
@@ -173,12 +173,12 @@ def build_statements(rows: Sequence[Row], tips: BranchTips | None = None) -> lis
             for row in cast("Iterator[BranchTipRow]", alike):
                 place = (row.tenant, row.session, row.branch)
                 if place in tips and tips[place].last_at > row.last_at:  # the clock was set back
-                    made.append((sql.TOUCH_SESSION, [_touch(tips[place])]))
+                    made.append((sql.TOUCH_SESSION, [_build_touch_args(tips[place])]))
                 tips[place] = row
             continue
         if kind is RemovalStepRow:
             made.extend(
-                (removal.select_removal_statement(row), [removal.removal_args(row)])
+                (removal.select_removal_statement(row), [removal.build_removal_args(row)])
                 for row in cast("Iterator[RemovalStepRow]", alike)
             )
             continue

@@ -40,7 +40,7 @@ class EraseRoundRow(Struct, frozen=True, gc=False):
     body: bytes
 
 
-_BY_KEY: tuple[str, ...] = (
+_DELETE_BY_KEY: tuple[str, ...] = (
     # The index first: rows that leave the index are read through the rows that are erased below.
     "DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND key = $3",
     "DELETE FROM iterations WHERE tenant = $1 AND session = $2 AND key = $3",
@@ -67,37 +67,37 @@ ERASE_FORM = "UPDATE forms SET body = $1 WHERE tenant = $2 AND session = $3 AND 
 ERASE_ROUND = "UPDATE hidden_rounds SET body = $1 WHERE tenant = $2 AND session = $3 AND key = $4"
 
 
-def _by_key(row: EraseMessageRow) -> tuple[Any, ...]:
+def _build_key_args(row: EraseMessageRow) -> tuple[Any, ...]:
     return (row.tenant, row.session, row.key)
 
 
-def _twice(row: EraseMessageRow) -> tuple[Any, ...]:
+def _build_nested_key_args(row: EraseMessageRow) -> tuple[Any, ...]:
     return (row.tenant, row.session, row.tenant, row.session, row.key)
 
 
-def _edits(row: EraseMessageRow) -> tuple[Any, ...]:
+def _build_edit_args(row: EraseMessageRow) -> tuple[Any, ...]:
     return (b"", row.tenant, row.session, row.key)
 
 
-def _message(row: EraseMessageRow) -> tuple[Any, ...]:
+def _build_message_args(row: EraseMessageRow) -> tuple[Any, ...]:
     return (row.body, row.tenant, row.session, row.key)
 
 
-def erase_form_args(row: EraseFormRow) -> tuple[Any, ...]:
+def build_erase_form_args(row: EraseFormRow) -> tuple[Any, ...]:
     """The arguments of ERASE_FORM."""
     return (row.body, row.tenant, row.session, row.form)
 
 
-def erase_round_args(row: EraseRoundRow) -> tuple[Any, ...]:
+def build_erase_round_args(row: EraseRoundRow) -> tuple[Any, ...]:
     """The arguments of ERASE_ROUND."""
     return (row.body, row.tenant, row.session, row.key)
 
 
 ERASE_STATEMENTS: tuple[tuple[str, Callable[[EraseMessageRow], tuple[Any, ...]]], ...] = (
-    (ERASE_HELPER_ANSWERS, _twice),
-    *((text, _by_key) for text in _BY_KEY),
-    (ERASE_EMBEDDINGS, _twice),
-    (ERASE_EDITS, _edits),
-    (ERASE_MESSAGE, _message),
+    (ERASE_HELPER_ANSWERS, _build_nested_key_args),
+    *((text, _build_key_args) for text in _DELETE_BY_KEY),
+    (ERASE_EMBEDDINGS, _build_nested_key_args),
+    (ERASE_EDITS, _build_edit_args),
+    (ERASE_MESSAGE, _build_message_args),
 )
 """Every statement of an EraseMessageRow with the function that makes its arguments, in the order of execution."""

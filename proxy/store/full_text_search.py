@@ -197,12 +197,12 @@ def split_into_pairs(text: bytes | None) -> str | None:
     return None if made == read else made
 
 
-def old_form_args(row: IndexRow) -> tuple[str, ...]:
+def build_old_form_args(row: IndexRow) -> tuple[str, ...]:
     """The arguments of DROP_OLD_FORM."""
     return (row.tenant, row.session, row.tenant, row.session)
 
 
-def index_args(row: IndexRow) -> tuple[str, ...]:
+def build_index_args(row: IndexRow) -> tuple[str, ...]:
     """The arguments of INDEX_SESSION."""
     place = (row.tenant, row.session)
     return (make_scope_word(*place), *place, *place, *place)

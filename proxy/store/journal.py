@@ -211,7 +211,7 @@ class Journal:
         for part in encode.split_by_table([row for rows in self.items for row in rows], _IN_PLACE):
             execute_rows(connection, part, tips)
 
-    def mark(self, connection: sqlite3.Connection, *, erasing: bool) -> None:
+    def void_records(self, connection: sqlite3.Connection, *, erasing: bool) -> None:
         """Void all records, as part of the transaction that applies them. erasing: content is removed too."""
         if self._slot > 1:
             connection.execute(_WRITE, (0, self._batch, 0, b""))
@@ -219,7 +219,7 @@ class Journal:
         if erasing and stale:
             connection.execute("UPDATE journal SET data = zeroblob(?) WHERE slot BETWEEN 1 AND ?", (SLOT_BYTES, stale))
 
-    def applied(self, *, erased: bool) -> None:
+    def mark_applied(self, *, erased: bool) -> None:
         """Note that the transaction that applied the records is durable."""
         self._stale = 0 if erased else max(self._stale, self._slot - 1)
         self.items, self.places, self._slot, self.unreadable_bytes = [], set(), 1, 0
@@ -259,7 +259,7 @@ def pack(items: Sequence[Sequence[Row]]) -> bytes | None:
     try:
         data = msgspec.msgpack.encode(packed)
     except UnicodeEncodeError:  # a lone surrogate, which JSON can carry
-        data = msgspec.msgpack.encode([[tuple(map(_safe, values)) for values in made] for made in packed])
+        data = msgspec.msgpack.encode([[tuple(map(_encode_surrogates, values)) for values in made] for made in packed])
     data = len(data).to_bytes(4) + data
     return data if len(data) <= MAX_RECORD_SLOTS * SLOT_BYTES else None
 
@@ -269,7 +269,7 @@ def unpack(data: bytes) -> list[list[Row]]:
     size = int.from_bytes(data[:4])
     items: list[list[Row]] = []
     place: Sequence[Any] = ()
-    for packed in msgspec.msgpack.decode(data[4 : 4 + size], ext_hook=_unsafe):
+    for packed in msgspec.msgpack.decode(data[4 : 4 + size], ext_hook=_decode_surrogates):
         rows: list[Row] = []
         for number, *values in packed:
             if number == _PLACE:
@@ -282,16 +282,16 @@ def unpack(data: bytes) -> list[list[Row]]:
 
 def has_plain_values(row: Row, values: Sequence[Any]) -> bool:
     """True if the statements of this row have only values that every column takes."""
-    for n in _required(type(row)):
+    for n in _find_required_fields(type(row)):
         if values[n] is None:
             return False
     # Arguments are the values of the row, or texts made of them. So the statements are only built for odd values.
-    if _are_plain(values):
+    if _are_plain_values(values):
         return True
-    return all(_are_plain(args) for _, several in encode.build_statements((row,)) for args in several)
+    return all(_are_plain_values(args) for _, several in encode.build_statements((row,)) for args in several)
 
 
-def _are_plain(values: Sequence[Any]) -> bool:
+def _are_plain_values(values: Sequence[Any]) -> bool:
     for value in values:
         kind = value.__class__
         if kind is str:
@@ -314,7 +314,7 @@ def _is_text(value: str) -> bool:
 
 
 @cache
-def _required(kind: type) -> tuple[int, ...]:
+def _find_required_fields(kind: type) -> tuple[int, ...]:
     """The indexes of the fields that are never None."""
     fields = msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]  # msgspec says less than it returns
     return tuple(n for n, field in enumerate(fields) if not _takes_none(field.type))
@@ -325,11 +325,11 @@ def _takes_none(found: msgspec.inspect.Type) -> bool:
     return any(isinstance(one, msgspec.inspect.NoneType) for one in several)
 
 
-def _safe(value: object) -> object:
+def _encode_surrogates(value: object) -> object:
     if not isinstance(value, str) or value.isascii():
         return value
     return msgspec.msgpack.Ext(_SURROGATES, value.encode("utf-8", "surrogatepass"))
 
 
-def _unsafe(_: int, data: memoryview) -> str:
+def _decode_surrogates(_: int, data: memoryview) -> str:
     return bytes(data).decode("utf-8", "surrogatepass")

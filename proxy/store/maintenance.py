@@ -31,8 +31,8 @@ class SchemaStatus:
 def read_schema_status(path: Path, hint: str = "") -> SchemaStatus:
     """The schema state of a SQLite file, read without changing the file. hint: what a person does about a file that is
     no readable store; empty: what its owner does. Raises StoreRefused if it is none."""
-    with closing(_opened(path, "ro", hint or "Say which with --db.")) as there:
-        version = _version(path, there, hint or "Put a backup in its place, or name another file with --db.")
+    with closing(_open_database(path, "ro", hint or "Say which with --db.")) as there:
+        version = _read_version(path, there, hint or "Put a backup in its place, or name another file with --db.")
     missing = tuple(migration for migration in MIGRATIONS if migration.number > version)
     return SchemaStatus(version, MIGRATIONS[-1].number, missing)
 
@@ -56,7 +56,7 @@ def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[in
     Needs as much free space as the file is long. Raises StoreRefused, also if the file is in use.
     """
 
-    def going_on() -> int:
+    def call_heartbeat() -> int:
         heartbeat()
         return 0
 
@@ -64,13 +64,13 @@ def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[in
     lock = sqlite_files.FileLock(path)
     lock.acquire()
     try:
-        before = _bytes(path)
-        with closing(_opened(path, "rw")) as there:
-            there.set_progress_handler(going_on, 1_000_000)
+        before = _measure_files(path)
+        with closing(_open_database(path, "rw")) as there:
+            there.set_progress_handler(call_heartbeat, 1_000_000)
             there.execute("VACUUM")
             there.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         sqlite_files.make_private(path)
-        return before, _bytes(path)
+        return before, _measure_files(path)
     except sqlite3.Error as error:
         raise StoreRefused(
             f"the database {path} cannot be written anew: {error}.", hint="See that the disk has room for a second one."
@@ -79,13 +79,13 @@ def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[in
         lock.release()
 
 
-def _opened(path: Path, mode: str, hint: str = "") -> sqlite3.Connection:
+def _open_database(path: Path, mode: str, hint: str = "") -> sqlite3.Connection:
     if not path.is_file():
         raise StoreRefused(f"there is no database {path}.", hint=hint)
     return sqlite3.connect(path.absolute().as_uri() + f"?mode={mode}", uri=True, isolation_level=None)
 
 
-def _version(path: Path, there: sqlite3.Connection, hint: str) -> int:
+def _read_version(path: Path, there: sqlite3.Connection, hint: str) -> int:
     try:
         version = int(there.execute("PRAGMA user_version").fetchone()[0])
         mark = there.execute("PRAGMA application_id").fetchone()[0]
@@ -96,5 +96,5 @@ def _version(path: Path, there: sqlite3.Connection, hint: str) -> int:
     return version
 
 
-def _bytes(path: Path) -> int:
+def _measure_files(path: Path) -> int:
     return sum(file.stat().st_size for file in (path, *sqlite_files.list_wal_files(path)) if file.exists())

@@ -39,7 +39,7 @@ async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> i
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise _damaged(path, str(error)) from error
+            raise _make_damage_error(path, str(error)) from error
         raise StoreRefused(
             f"the database {path} cannot be opened: {error}.", hint="See that no other program holds it."
         ) from error
@@ -60,12 +60,12 @@ async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Seq
             hint="Install the version that wrote it, or a newer one.",
         )
     if FileIdentity.read(path).size <= _CHECKED_SIZE:
-        found = (await _rows(connection, "PRAGMA quick_check(1)"))[0][0]
+        found = (await _fetch_rows(connection, "PRAGMA quick_check(1)"))[0][0]
         if found != "ok":
-            raise _damaged(path, str(found))
+            raise _make_damage_error(path, str(found))
     # This setting only takes effect while the file has no table. Freed pages can then be returned in small steps.
     await connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    mode = (await _rows(connection, "PRAGMA journal_mode = WAL"))[0][0]
+    mode = (await _fetch_rows(connection, "PRAGMA journal_mode = WAL"))[0][0]
     if mode != "wal":
         raise StoreRefused(
             f"{path} cannot have a write-ahead log (journal mode {mode}).", hint="Put it on a local file system."
@@ -83,16 +83,16 @@ async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Seq
     return len(missing)
 
 
-def _damaged(path: Path, found: str) -> DamagedDatabase:
+def _make_damage_error(path: Path, found: str) -> DamagedDatabase:
     return DamagedDatabase(
         f"the database {path} is damaged: {found}.",
         hint="Put a backup in its place, or move it away to start with an empty one.",
     )
 
 
-async def _rows(connection: aiosqlite.Connection, text: str) -> list[Any]:
+async def _fetch_rows(connection: aiosqlite.Connection, text: str) -> list[Any]:
     return list(await connection.execute_fetchall(text))
 
 
 async def _number(connection: aiosqlite.Connection, text: str) -> int:
-    return int((await _rows(connection, text))[0][0])
+    return int((await _fetch_rows(connection, text))[0][0])

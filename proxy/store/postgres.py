@@ -96,7 +96,7 @@ class PostgresStore(QueuedStore, StoreReads):
         super().__init__(self._writer)
         self._closed = False
 
-    def _reading(self) -> str:
+    def _find_read_trouble(self) -> str:
         return self._read_trouble
 
     def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
@@ -199,7 +199,7 @@ class PostgresStore(QueuedStore, StoreReads):
                 async with asyncio.timeout(self._read_s):
                     await self._pool.close()
             self._pool.terminate()
-        self._tell_closed()
+        self._log_close()
 
     @contextlib.asynccontextmanager
     async def try_lock(self, work: str) -> AsyncIterator[bool]:

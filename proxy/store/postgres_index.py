@@ -154,10 +154,10 @@ def extract_text(kind: str, body: bytes) -> str:
         message = decode(body)
     except (DecodeError, RecursionError):
         return body.decode("utf-8", "replace")
-    return " ".join(_said(message)) if isinstance(message, dict) else ""
+    return " ".join(_extract_texts(message)) if isinstance(message, dict) else ""
 
 
-def _said(message: dict[str, Any]) -> Iterator[str]:
+def _extract_texts(message: dict[str, Any]) -> Iterator[str]:
     content = message.get("content")
     if isinstance(content, str):
         yield content

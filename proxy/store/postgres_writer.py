@@ -40,11 +40,11 @@ from proxy.store.write_queue import WriteItem, WriteQueue
 
 log = logging.getLogger(__name__)
 
-_BATCH = 64
-_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-_LOOK_S = 5.0
+_BATCH_ITEMS = 64
+_RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+_CHECK_S = 5.0
 """Seconds between two checks of the connection when nothing is written: a lost server is noticed within 10 s."""
-_CLASHES = 5
+_MAX_ATTEMPTS = 5
 """Maximum number of attempts of a transaction that clashes with another replica's."""
 
 _BAD_ROW = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
@@ -76,7 +76,7 @@ class PostgresWriter:
         """Connect and start the task. Raises what `connect` raises."""
         await self._reconnect()
         self.trouble = ""
-        self._task = asyncio.create_task(self._main(), name="store-writer")
+        self._task = asyncio.create_task(self._run(), name="store-writer")
 
     async def stop(self) -> None:
         """Write the waiting items, for `drain_s` at most if the server does not let it, and end the task.
@@ -89,76 +89,76 @@ class PostgresWriter:
         self._connection = await self._connect()
         self._call = await prepare_function(self._connection)
 
-    async def _main(self) -> None:
+    async def _run(self) -> None:
         while self._stop_at is None or self._pending:
-            await self._turn()
+            await self._run_cycle()
         await self._drop()
 
-    async def _turn(self) -> None:
-        """One round: take the queued items and write them. A step that fails is tried again."""
-        await self._gather()
+    async def _run_cycle(self) -> None:
+        """Take the queued items and write them. A step that fails is tried again in the next cycle."""
+        await self._collect_items()
         try:
             if self._connection is None or self._connection.is_closed():
                 await self._reconnect()
             if self._pending:
-                await self._write()
+                await self._write_batch()
             else:
                 await self._connection.fetchval("SELECT 1")
         except Exception as error:  # noqa: BLE001  the task must not end: logged, shown as `trouble`, tried again
-            await self._failed(error)
+            await self._handle_failure(error)
         else:
             if self.trouble:
                 log.warning("the store works again after %d failures", self._failures)
                 self.trouble, self._failures = "", 0
 
-    async def _gather(self) -> None:
+    async def _collect_items(self) -> None:
         """Wait until there is something to write or to check, then take the items that are there without waiting."""
-        self._take()
+        self._take_queued()
         if self._pending or self._stop_at is not None or self.trouble:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), _LOOK_S)
-        self._take()
+            await asyncio.wait_for(self._wake.wait(), _CHECK_S)
+        self._take_queued()
 
-    def _take(self) -> None:
+    def _take_queued(self) -> None:
         self._wake.clear()
         with contextlib.suppress(Empty):
-            # At the end all items are taken: behind a full batch that cannot be written the end mark would never be
-            # seen.
-            while (len(self._pending) < _BATCH or self.queue.closed) and self._stop_at is None:
+            # While stopping, all items are taken: else the end mark behind a full batch that cannot be written would
+            # never be read.
+            while (len(self._pending) < _BATCH_ITEMS or self.queue.closed) and self._stop_at is None:
                 items = self.queue.inbox.get_nowait()
                 if items is None:
                     self._stop_at = time.monotonic() + self._drain_s
                 else:
                     self._pending.extend(items)
 
-    async def _write(self) -> None:
-        batch = list(islice(self._pending, _BATCH))
+    async def _write_batch(self) -> None:
+        batch = list(islice(self._pending, _BATCH_ITEMS))
         try:
             await self._commit(batch)
-            self._done(len(batch), None)
+            self._settle_first(len(batch), None)
         except Exception as trouble:
-            if _of_the_server(trouble):
+            if _is_server_error(trouble):
                 raise
-            await self._write_each(batch)
+            await self._write_singly(batch)
 
-    async def _write_each(self, batch: Sequence[WriteItem]) -> None:
+    async def _write_singly(self, batch: Sequence[WriteItem]) -> None:
         for item in batch:
             try:
                 await self._commit([item])
-                self._done(1, None)
+                self._settle_first(1, None)
             except Exception as error:
-                if _of_the_server(error):
+                if _is_server_error(error):
                     raise
                 log.warning("rows that cannot be stored: %s", type(error).__name__)
-                self._done(1, _without_values(error))
+                self._settle_first(1, _strip_values(error))
 
     async def _commit(self, batch: Sequence[WriteItem]) -> None:
         """Write the items in one transaction; they are durable afterwards."""
         rows = [row for item in batch for row in item.rows]
         locks = sorted({compute_lock_id(row.tenant, row.session) for row in rows})
         parts = list(encode.split_by_table(rows, (RemovalStepRow, IndexRow)))
-        for attempt in range(_CLASHES):
+        for attempt in range(_MAX_ATTEMPTS):
             try:
                 if len(parts) == 1 and not isinstance(parts[0][0], (RemovalStepRow, IndexRow)):
                     await self._write_rows(parts[0], locks)
@@ -166,16 +166,16 @@ class PostgresWriter:
                     async with self._connection.transaction():
                         await self._connection.execute(_LOCK, locks)
                         for part in parts:
-                            await self._run(part)
+                            await self._write_part(part)
             except _CLASH:
-                if attempt == _CLASHES - 1:
+                if attempt == _MAX_ATTEMPTS - 1:
                     raise
-                await asyncio.sleep(_PAUSES_S[attempt])
+                await asyncio.sleep(_RETRY_PAUSES_S[attempt])
             else:
                 self.commits += 1
                 return
 
-    async def _run(self, rows: list[Row]) -> None:
+    async def _write_part(self, rows: list[Row]) -> None:
         first = rows[0]
         if isinstance(first, IndexRow):
             await postgres_index.update_index(self._connection, first.tenant, first.session)
@@ -190,10 +190,12 @@ class PostgresWriter:
         counts, values = encode_batch(rows)
         await self._call.fetchval(locks, counts, *values)
 
-    def _done(self, count: int, error: Exception | None) -> None:
+    def _settle_first(self, count: int, error: Exception | None) -> None:
+        """Drop the first items, and report them as durable, or as lost because of `error`."""
         self.queue.settle_items([self._pending.popleft() for _ in range(count)], error)
 
-    async def _failed(self, error: Exception) -> None:
+    async def _handle_failure(self, error: Exception) -> None:
+        """Report the fault, drop the connection and pause. Give up the items once the time to stop has passed."""
         trouble = describe_error(error)
         if not self.trouble:
             known = isinstance(error, SERVER_ERRORS)
@@ -205,9 +207,9 @@ class PostgresWriter:
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             if self._pending:
                 log.error("closing with %d items not stored", len(self._pending))
-                self._done(len(self._pending), error)
+                self._settle_first(len(self._pending), error)
             return
-        pause = _PAUSES_S[min(self._failures, len(_PAUSES_S)) - 1]
+        pause = _RETRY_PAUSES_S[min(self._failures, len(_RETRY_PAUSES_S)) - 1]
         if self._stop_at is not None:
             pause = min(pause, self._drain_s / 10)
         await asyncio.sleep(pause)
@@ -225,7 +227,7 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _without_values(error: Exception) -> Exception:
+def _strip_values(error: Exception) -> Exception:
     """The error of a bad row without the row's values, which PostgreSQL and asyncpg quote: the error is logged and
     passed on."""
     if isinstance(error, asyncpg.PostgresError):
@@ -234,7 +236,7 @@ def _without_values(error: Exception) -> Exception:
     return error
 
 
-def _of_the_server(error: Exception) -> bool:
+def _is_server_error(error: Exception) -> bool:
     return isinstance(error, SERVER_ERRORS) and not isinstance(error, _BAD_ROW)
 
 

@@ -54,28 +54,28 @@ _SPAN = 1 << 6
 """Number of values of a key's first seven bytes with the same public id: the id is the first 50 bits of the key."""
 
 
-def _first_key(public_id: str) -> bytes | None:
+def _find_lowest_key(public_id: str) -> bytes | None:
     """The lowest key with this public id; None if the text is no public id."""
     if not _PUBLIC.fullmatch(public_id):
         return None
     return base64.b32decode(public_id.upper() + "A" * 6)[:7]
 
 
-def _deepest(hits: list[ChainHit]) -> list[ChainHit]:
+def _select_deepest_hits(hits: list[ChainHit]) -> list[ChainHit]:
     hits.sort(key=lambda hit: (-hit.position, -hit.last_at))
     return hits[: sql.MAX_HITS]
 
 
-def _hit(row: Sequence[Any]) -> ChainHit:
+def _decode_hit(row: Sequence[Any]) -> ChainHit:
     return ChainHit(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), row[6])
 
 
-def _edit(row: Sequence[Any]) -> tuple[EditRow, int]:
+def _decode_edit(row: Sequence[Any]) -> tuple[EditRow, int]:
     text = None if row[8] is None else to_text(row[8])
     return EditRow(*(*row[:8], text, *row[9:13])), row[13]
 
 
-def _message(row: Sequence[Any]) -> MessageRecord:
+def _decode_message(row: Sequence[Any]) -> MessageRecord:
     return MessageRecord(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), seq=row[17])
 
 
@@ -85,7 +85,7 @@ _OUTCOME = (
 )
 
 
-def _exchange(row: Sequence[Any]) -> ExchangeRecord:
+def _decode_exchange(row: Sequence[Any]) -> ExchangeRecord:
     return ExchangeRecord(*row[:19], **dict(zip(_OUTCOME, row[19:], strict=True)))
 
 
@@ -109,10 +109,10 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
                 rows = await self._fetch(sql.FIND[size], (tenant, *chunk, 2 * size))
                 if len(rows) == 2 * size:
                     rows = await self._find_newest(tenant, chunk)
-            hits.extend(map(_hit, rows))
+            hits.extend(map(_decode_hit, rows))
             if len(hits) >= sql.MAX_HITS:
                 break  # the remaining keys are all less deep
-        return _deepest(hits)
+        return _select_deepest_hits(hits)
 
     async def _find_newest(self, tenant: str, chunk: list[bytes]) -> list[tuple[Any, ...]]:
         """Find hits key by key, if so many sessions share keys that one statement would have to cut at random."""
@@ -153,7 +153,7 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         edits = await self.read_edits(*place)
         lasting = None
         if edits and await self._fetch(sql.IS_LITERAL, (tenant, session, edits[-1][0].exchange)):
-            lasting = [_edit(found) for found in await self._fetch(sql.NONLITERAL_EDITS, (*place, _ALL))]
+            lasting = [_decode_edit(found) for found in await self._fetch(sql.NONLITERAL_EDITS, (*place, _ALL))]
         states = [StateRow(*(*s[:4], to_text(s[4]), s[5])) for s in await self._fetch(sql.STATES, place)]
         newest = await self._fetch(sql.HELPER_ANSWERS, (tenant, session, sql.MAX_HELPER_ANSWERS))
         answers = {ask: to_text(text) for ask, text in reversed(newest)}
@@ -179,21 +179,21 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
 
     async def read_chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
         place = (tenant, session)
-        return [_message(row) for row in await self._fetch(sql.CHAIN, (*place, key, *place, *place))]
+        return [_decode_message(row) for row in await self._fetch(sql.CHAIN, (*place, key, *place, *place))]
 
     async def find_message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
-        first = _first_key(public_id)
+        first = _find_lowest_key(public_id)
         if first is None:
             return None
         behind = (int.from_bytes(first[:7]) + _SPAN).to_bytes(8)
         last = behind[1:] if behind[0] == 0 else b"\xff" * 33
         rows = await self._fetch(sql.MESSAGES_BETWEEN, (tenant, session, first, last))
-        return _message(rows[0]) if rows else None
+        return _decode_message(rows[0]) if rows else None
 
     async def find_returned_message(self, tenant: str, hash_prefix: bytes) -> MessageRecord | None:
         behind = hash_prefix + b"\xff" * (KEY_BYTES + 1 - len(hash_prefix))
         rows = await self._fetch(sql.RETURNED_BETWEEN, (tenant, hash_prefix, behind))
-        return _message(rows[0]) if rows else None
+        return _decode_message(rows[0]) if rows else None
 
     async def read_messages(
         self,
@@ -219,20 +219,22 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
                 text = sql.NEWEST_MESSAGES if newest else sql.MESSAGES
                 args = (*place, at, *wanted, size)
             rows = await self._fetch(text, args)
-            found.extend(map(_message, (row for row in rows if not passes.text or contains_text(row[8], passes.text))))
+            found.extend(
+                map(_decode_message, (row for row in rows if not passes.text or contains_text(row[8], passes.text)))
+            )
             if len(rows) < size or len(found) >= limit:
                 return found[:limit]
             at = rows[-1][17]
 
     async def read_exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None:
         rows = await self._fetch(sql.EXCHANGE, (tenant, session, exchange))
-        return _exchange(rows[0]) if rows else None
+        return _decode_exchange(rows[0]) if rows else None
 
     async def read_exchanges(
         self, tenant: str, session: str, limit: int = 100, before: float | None = None
     ) -> list[ExchangeRecord]:
         end = 1e300 if before is None else before
-        return [_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
+        return [_decode_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
 
     async def read_sessions_used_since(
         self, since: float, after: tuple[str, str] = ("", ""), limit: int = 1000
@@ -243,19 +245,20 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         self, tenant: str, session: str, after: tuple[float, str], until: float, limit: int = 100
     ) -> list[ExchangeRecord]:
         return [
-            _exchange(row) for row in await self._fetch(sql.EXCHANGES_AFTER, (tenant, session, *after, until, limit))
+            _decode_exchange(row)
+            for row in await self._fetch(sql.EXCHANGES_AFTER, (tenant, session, *after, until, limit))
         ]
 
     async def read_edits(
         self, tenant: str, session: str, branch: str, upto: int | None = None
     ) -> list[tuple[EditRow, int]]:
         most = _ALL if upto is None else upto
-        return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, branch, most))]
+        return [_decode_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, branch, most))]
 
     async def read_decisions(self, tenant: str, session: str, branch: str) -> DecisionRows:
         place = (tenant, session, branch)
         rows = await self._fetch(sql.DECISIONS, (*place, _ALL, *place, tenant, session))
-        edits = [_edit((*place, *row[2:])) for row in rows if row[0] == "edit"]
+        edits = [_decode_edit((*place, *row[2:])) for row in rows if row[0] == "edit"]
         notes = [NoteRow(*place, row[1], row[4], to_text(row[7]), row[11]) for row in rows if row[0] == "note"]
         settings = next((str(row[1]) for row in rows if row[0] == "settings"), "{}")
         edits.sort(key=itemgetter(1))

@@ -143,11 +143,11 @@ IDLE_SESSIONS = "SELECT tenant, session FROM sessions WHERE last_at < $1 ORDER B
 STILL_IDLE = "SELECT 1 FROM sessions WHERE tenant = $1 AND session = $2 AND last_at < $3"
 
 
-def removal_args(row: RemovalStepRow) -> tuple[Any, ...]:
+def build_removal_args(row: RemovalStepRow) -> tuple[Any, ...]:
     """The arguments of a statement of REMOVE_ROWS, or of REMOVE_BRANCH_ROWS."""
     place = (row.tenant, row.session)
     if row.branch is not None:
-        return (*place, *place, *_branch_args(row.table, *place, row.branch), row.limit)
+        return (*place, *place, *_build_branch_args(row.table, *place, row.branch), row.limit)
     return place if row.table == CLEAR_MEMO_SOURCES else (*place, *place, row.limit)
 
 
@@ -156,7 +156,7 @@ def select_removal_statement(row: RemovalStepRow) -> str:
     return REMOVE_ROWS[row.table] if row.branch is None else REMOVE_BRANCH_ROWS[row.table]
 
 
-def _branch_args(table: str, tenant: str, session: str, branch: str) -> tuple[str, ...]:
+def _build_branch_args(table: str, tenant: str, session: str, branch: str) -> tuple[str, ...]:
     return (tenant, session, branch) if table == "hidden_rounds" else (branch,)
 
 
@@ -198,7 +198,7 @@ class RemovalSteps(RowReader):
     async def _erase(self, tenant: str, session: str, tables: list[str]) -> int:
         steps = 0
         for _ in range(_ROUNDS):
-            left = await self._left(tenant, session)
+            left = await self._find_remaining_tables(tenant, session)
             if not any(left[table] for table in tables):
                 return steps
             for table in tables:
@@ -206,10 +206,10 @@ class RemovalSteps(RowReader):
                     await self.put([RemovalStepRow(tenant, session, table)])
                     steps += 1
                     await asyncio.sleep(_PAUSE_S)
-                    left = await self._left(tenant, session)
+                    left = await self._find_remaining_tables(tenant, session)
         raise StoreUnavailable("rows of what is to be removed keep coming.")
 
-    async def _left(self, tenant: str, session: str) -> dict[str, bool]:
+    async def _find_remaining_tables(self, tenant: str, session: str) -> dict[str, bool]:
         (row,) = await self._fetch(REMAINING_ROWS, (tenant, session) * len(_KEYS))
         return {table: bool(found) for table, found in zip(_KEYS, row, strict=True)}
 
@@ -246,7 +246,7 @@ class RemovalSteps(RowReader):
 
     async def _erase_branch(self, tenant: str, session: str, branch: str) -> None:
         for table in _OF_BRANCH:
-            args = (tenant, session, *_branch_args(table, tenant, session, branch))
+            args = (tenant, session, *_build_branch_args(table, tenant, session, branch))
             while await self._fetch(BRANCH_LEFT[table], args):
                 await self.put([RemovalStepRow(tenant, session, table, branch)])
                 await asyncio.sleep(_PAUSE_S)

@@ -76,7 +76,7 @@ SELECT tenant, session, name, branch, exchange, is_known, is_whole, at_provider,
 FROM response_names WHERE tenant = $1 AND name = $2 ORDER BY created_at DESC LIMIT 1"""
 
 
-def response_name_args(row: ResponseNameRow) -> tuple[Any, ...]:
+def build_response_name_args(row: ResponseNameRow) -> tuple[Any, ...]:
     """The arguments of UPSERT_RESPONSE_NAME."""
     flags = (row.is_known, row.is_whole, row.at_provider, row.has_instructions)
     return (row.tenant, row.session, sanitize_label(row.name), row.branch, row.exchange, *flags, row.created_at)

@@ -37,9 +37,9 @@ def split_into_chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
 def expand_per_chunk(text: str) -> dict[int, str]:
     """One statement text per chunk size. Placeholders are written `?` here and numbered in order; {keys} stands for a
     list."""
-    return {size: _numbered(text.replace("{keys}", ", ".join("?" * size))) for size in CHUNK_SIZES}
+    return {size: _number_placeholders(text.replace("{keys}", ", ".join("?" * size))) for size in CHUNK_SIZES}
 
 
-def _numbered(text: str) -> str:
+def _number_placeholders(text: str) -> str:
     head, *rest = text.split("?")
     return head + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))

@@ -217,16 +217,16 @@ SELECT tenant, session, branch, note, kind, text, created_at FROM notes
 WHERE tenant = $1 AND session = $2 AND branch = $3 AND length(text) > 0 ORDER BY created_at, note"""
 
 
-def offer_args(row: ToolOfferRow) -> tuple[Any, ...]:
+def build_offer_args(row: ToolOfferRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_OFFER; the functions below are named after their statements too."""
     return (row.offer, row.tenant, row.session, row.branch)
 
 
-def scratchpad_args(row: ScratchpadRow) -> tuple[Any, ...]:
+def build_scratchpad_args(row: ScratchpadRow) -> tuple[Any, ...]:
     return (*astuple(row)[:3], to_bytes(row.text), sanitize_label(row.author), row.created_at)
 
 
-def memo_args(row: MemoRow) -> tuple[Any, ...]:
+def build_memo_args(row: MemoRow) -> tuple[Any, ...]:
     """The arguments of UPSERT_MEMO. A deleted memo keeps only its name and its times."""
     if row.deleted:
         return (row.tenant, row.session, row.memo, "", b"", "[]", "", row.created_at, row.updated_at, True)
@@ -234,11 +234,11 @@ def memo_args(row: MemoRow) -> tuple[Any, ...]:
     return (*args[:4], to_bytes(row.content), sanitize_label(row.tags), *args[6:])
 
 
-def settings_args(row: SettingsRow) -> tuple[Any, ...]:
+def build_settings_args(row: SettingsRow) -> tuple[Any, ...]:
     return (sanitize_label(row.settings), row.tenant, row.session)
 
 
-def note_args(row: NoteRow) -> tuple[Any, ...]:
+def build_note_args(row: NoteRow) -> tuple[Any, ...]:
     return (*astuple(row)[:5], to_bytes(row.text), row.created_at)
 
 
@@ -281,7 +281,7 @@ class SessionNotesStore(Protocol):
         ...
 
 
-def _memo(row: Sequence[Any]) -> MemoRow:
+def _decode_memo(row: Sequence[Any]) -> MemoRow:
     return MemoRow(*(*row[:4], to_text(row[4]), *row[5:9], bool(row[9])))
 
 
@@ -312,7 +312,7 @@ class SessionNotesReads(RowReader):
 
     async def read_memo(self, tenant: str, memo: str) -> MemoRow | None:
         rows = await self._fetch(MEMO, (tenant, memo))
-        return _memo(rows[0]) if rows else None
+        return _decode_memo(rows[0]) if rows else None
 
     async def read_memos(
         self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
@@ -321,7 +321,7 @@ class SessionNotesReads(RowReader):
             rows = await self._fetch(MEMOS, (tenant, after, limit))
         else:
             rows = await self._fetch(PROJECT_MEMOS, (tenant, after, project, limit))
-        return [_memo(row) for row in rows]
+        return [_decode_memo(row) for row in rows]
 
     async def read_settings(self, tenant: str, session: str) -> str:
         rows = await self._fetch(SETTINGS, (tenant, session))

@@ -41,22 +41,26 @@ SessionKey = tuple[str, str]
 
 MAX_SESSIONS = 10_000
 """Sessions remembered per table; if more sessions have rows, all are queried."""
-_ROWS = 100_000
+_MAX_SCANNED_ROWS = 100_000
 """Rows above which a table is not scanned at the start, since the scan would take more than 0.1 s."""
 
-_WRITES: dict[type, CachedTable] = {MemoRow: "memos", HiddenRoundRow: "hidden_rounds", ScratchpadRow: "scratchpads"}
+_CACHED_TABLES: dict[type, CachedTable] = {
+    MemoRow: "memos",
+    HiddenRoundRow: "hidden_rounds",
+    ScratchpadRow: "scratchpads",
+}
 
-_HAVING = {
+_COUNT_BY_SESSION = {
     table: f"""
-SELECT p.tenant, p.session, count(*) FROM (SELECT tenant, session FROM {table} LIMIT {_ROWS + 1}) p
+SELECT p.tenant, p.session, count(*) FROM (SELECT tenant, session FROM {table} LIMIT {_MAX_SCANNED_ROWS + 1}) p
 GROUP BY p.tenant, p.session LIMIT $1"""  # noqa: S608  names of ours
-    for table in _WRITES.values()
+    for table in _CACHED_TABLES.values()
 }
 
 
 class NegativeCache:
-    """Sessions with rows in each table, as far as they are known: sessions known to have no memos, hidden rounds or
-    scratchpad are not queried.
+    """Sessions that have memos, hidden rounds or a scratchpad. Any other session is known to have none, and is not
+    queried.
 
     Few conversations have any of these, yet every prompt would query for each of them. All writes to the store of one
     process go through its `put`. So the sessions with rows are read once, when the store is opened, and each later put
@@ -64,31 +68,32 @@ class NegativeCache:
     """
 
     def __init__(self) -> None:
-        self._having: dict[CachedTable, set[SessionKey] | None] = dict.fromkeys(_WRITES.values())
+        self._sessions_with_rows: dict[CachedTable, set[SessionKey] | None] = dict.fromkeys(_CACHED_TABLES.values())
+        """By table. None: too many sessions have rows, so every session is queried."""
 
     async def load_sessions(self, fetch: Callable[[str, Sequence[Any]], Awaitable[list[tuple[Any, ...]]]]) -> None:
-        """Read the sessions that have rows, before the first put."""
-        for table, text in _HAVING.items():
+        """Read the sessions that have rows. Called before the first put."""
+        for table, text in _COUNT_BY_SESSION.items():
             rows = await fetch(text, (MAX_SESSIONS + 1,))
-            if len(rows) <= MAX_SESSIONS and sum(row[2] for row in rows) <= _ROWS:
-                self._having[table] = {(row[0], row[1]) for row in rows}
+            if len(rows) <= MAX_SESSIONS and sum(row[2] for row in rows) <= _MAX_SCANNED_ROWS:
+                self._sessions_with_rows[table] = {(row[0], row[1]) for row in rows}
 
     def add_sessions(self, rows: Sequence[Any]) -> None:
         """Add the sessions of rows that are put."""
-        if _WRITES.keys().isdisjoint(map(type, rows)):
+        if _CACHED_TABLES.keys().isdisjoint(map(type, rows)):
             return
         for row in rows:
-            table = _WRITES.get(type(row))
-            having = self._having[table] if table is not None else None
-            if table is not None and having is not None:
-                having.add((row.tenant, row.session))
-                if len(having) > MAX_SESSIONS:
-                    self._having[table] = None
+            table = _CACHED_TABLES.get(type(row))
+            sessions = self._sessions_with_rows[table] if table is not None else None
+            if table is not None and sessions is not None:
+                sessions.add((row.tenant, row.session))
+                if len(sessions) > MAX_SESSIONS:
+                    self._sessions_with_rows[table] = None
 
     def has_none(self, table: CachedTable, tenant: str, session: str) -> bool:
         """True if the session certainly has no row in the table."""
-        having = self._having[table]
-        return having is not None and (tenant, session) not in having
+        sessions = self._sessions_with_rows[table]
+        return sessions is not None and (tenant, session) not in sessions
 
 
 class SqliteStore(QueuedStore, StoreReads):
@@ -113,10 +118,10 @@ class SqliteStore(QueuedStore, StoreReads):
         super().__init__(self._writer)
         self._read_s = read_s
         self._readers = [_Reader(self.path, read_s) for _ in range(readers)]
-        self._absent = NegativeCache()
+        self._negative_cache = NegativeCache()
         self._closed = False
 
-    def _reading(self) -> str:
+    def _find_read_trouble(self) -> str:
         return next((reader.trouble for reader in self._readers if reader.trouble), "")
 
     @property
@@ -137,8 +142,8 @@ class SqliteStore(QueuedStore, StoreReads):
             self._take_gaps()
             for reader in self._readers:
                 await reader.open()
-            await self._absent.load_sessions(self._fetch)
-            self._absent.add_sessions(self._writer.list_unapplied_rows())  # of a disk that is full now
+            await self._negative_cache.load_sessions(self._fetch)
+            self._negative_cache.add_sessions(self._writer.list_unapplied_rows())  # of a disk that is full now
         except BaseException as error:
             await self.close()
             if isinstance(error, (sqlite3.Error, OSError)):
@@ -165,7 +170,7 @@ class SqliteStore(QueuedStore, StoreReads):
             await reader.close()
         # The writer stops last, so that its connection is the last one and SQLite copies the log into the database.
         await self._writer.stop()
-        self._tell_closed()
+        self._log_close()
         self._lock.release()
 
     def _take_gaps(self) -> None:
@@ -189,11 +194,11 @@ class SqliteStore(QueuedStore, StoreReads):
             log.error("what was lost cannot be recorded in %s: %s", self._gaps.path, error)
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        self._absent.add_sessions(rows)
+        self._negative_cache.add_sessions(rows)
         return super().put(rows)
 
     def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        self._absent.add_sessions(rows)
+        self._negative_cache.add_sessions(rows)
         return super().put_deferred(rows)
 
     async def read_hidden_rounds(
@@ -201,21 +206,21 @@ class SqliteStore(QueuedStore, StoreReads):
     ) -> list[HiddenRoundRow]:
         return (
             []
-            if self._absent.has_none("hidden_rounds", tenant, session)
+            if self._negative_cache.has_none("hidden_rounds", tenant, session)
             else await super().read_hidden_rounds(tenant, session, keys)
         )
 
     async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
         return (
             None
-            if self._absent.has_none("scratchpads", tenant, session)
+            if self._negative_cache.has_none("scratchpads", tenant, session)
             else await super().read_scratchpad(tenant, session)
         )
 
     async def read_memos(
         self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
     ) -> list[MemoRow]:
-        if self._absent.has_none("memos", tenant, MEMO_SESSION):
+        if self._negative_cache.has_none("memos", tenant, MEMO_SESSION):
             return []
         return await super().read_memos(tenant, project, limit, after)
 
@@ -241,7 +246,7 @@ class SqliteStore(QueuedStore, StoreReads):
 
 @cache
 def concerns_one_session(text: str) -> bool:
-    """True if a statement reads only rows of the tenant and session that are its first arguments."""
+    """True if a statement reads only rows of one session: its first arguments are tenant and session."""
     return _PLACE.search(text) is not None
 
 
@@ -249,8 +254,8 @@ _PLACE = re.compile(r"\btenant = \$1 AND (\w+\.)?session = \$2\b")
 
 
 class _Reader:
-    """One reading connection, with its thread. After a fault it is closed, and the next read opens a new one. SQLite
-    may carry an interruption over to a later statement than the intended one."""
+    """One reading connection, with its thread. After a fault it is closed, and the next read opens a new one: the
+    interruption of a slow statement may hit a later one."""
 
     def __init__(self, path: Path, read_s: float) -> None:
         self.busy = 0
@@ -270,7 +275,7 @@ class _Reader:
             return self._connection
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._connect())
-            self._opening.add_done_callback(_retrieve)
+            self._opening.add_done_callback(_retrieve_error)
         return await asyncio.shield(self._opening)
 
     async def _connect(self) -> aiosqlite.Connection:
@@ -281,10 +286,10 @@ class _Reader:
             await connection.execute("PRAGMA query_only = 1")
             await connection.execute("PRAGMA wal_autocheckpoint = 0")
         except BaseException:
-            await _end(connection)
+            await _close_connection(connection)
             raise
         if self._closed:
-            await _end(connection)
+            await _close_connection(connection)
             raise StoreUnavailable("the store is closed.")
         self._connection = connection
         return connection
@@ -297,45 +302,46 @@ class _Reader:
                 rows = await connection.execute_fetchall(text, args)
         except TimeoutError as error:
             self.trouble = f"a read took longer than {self._read_s} s"
-            await self._drop()
+            await self._drop_connection()
             raise StoreUnavailable(f"{self.trouble}.") from error
         except _BAD_ARGUMENT as error:
             # A value of the query could not be stored either; the file has no fault.
             raise StoreUnavailable(f"the store cannot be asked for that: {type(error).__name__}.") from error
         except (sqlite3.Error, OSError, ValueError) as error:
             self.trouble = f"{type(error).__name__}: {error}"
-            await self._drop()
+            await self._drop_connection()
             raise StoreUnavailable(f"a read failed: {error}.") from error
         finally:
             self.busy -= 1
         self.trouble = ""
         return list(rows)
 
-    async def _drop(self) -> None:
+    async def _drop_connection(self) -> None:
         """Interrupt the running statement and close the connection, without waiting: a hanging disk would block the
         event loop too."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.interrupt()
-            task = asyncio.create_task(_end(connection))
+            task = asyncio.create_task(_close_connection(connection))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         self._closed = True
-        await self._drop()
+        await self._drop_connection()
         left = {*self._ending, *([self._opening] if self._opening is not None else ())}
         if left:
             await asyncio.wait(left, timeout=self._read_s)
 
 
-def _retrieve(opening: asyncio.Task[aiosqlite.Connection]) -> None:
-    """Take the error of an opening that nobody waits for any more; the next read opens again and meets it."""
+def _retrieve_error(opening: asyncio.Task[aiosqlite.Connection]) -> None:
+    """Retrieve the error, or asyncio would log it if nobody waits for the opening any more. The next read opens again
+    and meets it."""
     if not opening.cancelled():
         opening.exception()
 
 
-async def _end(connection: aiosqlite.Connection) -> None:
+async def _close_connection(connection: aiosqlite.Connection) -> None:
     try:
         await connection.close()
     except (sqlite3.Error, ValueError) as error:

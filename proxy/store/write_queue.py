@@ -1,8 +1,8 @@
 """The queue of rows to be written, on the event loop's side: futures, the size limit, and the record of lost rows.
 
-All of this runs on the event loop, so that it needs no lock. The writer takes items from `inbox` and has `settle_items`
-called with the finished items. An item counts against the limit from `put` until it is durable. So an item that the
-writer holds while a disk is full still counts.
+All of this runs on the event loop, so that it needs no lock. The writer takes items from `inbox`, and schedules a call
+of `settle_items` with the finished items. An item counts against the limit from `put` until it is durable. So an item
+that the writer holds while a disk is full still counts.
 
 A commit costs more than its rows. So rows that no caller awaits are held back until a caller does, and go into the same
 transaction. For example, a request and its answer are one commit if the answer comes quickly. Rows are held back for
@@ -48,7 +48,7 @@ are on disk if the process is killed."""
 _HOLD_BYTES = 64 << 10
 """Bytes above which held rows are written at once: the next awaited rows would have to wait for them, too."""
 
-_MOST_GAPS = 4096
+_MAX_GAPS = 4096
 """Exchanges whose losses are recorded one by one; further losses are added up without a name."""
 
 ROW_OVERHEAD = 256
@@ -137,7 +137,7 @@ class LongWrite:
         self.waiting_items.append(item)
         return True
 
-    def next_piece(self) -> WriteItem | None:
+    def take_next_piece(self) -> WriteItem | None:
         """The next piece, None if all are handed on."""
         if self._at == len(self.item.rows):
             return None
@@ -162,7 +162,7 @@ class LongWrite:
     def take_rest(self) -> list[WriteItem]:
         """The remaining pieces and the items queued behind them. Nothing is queued behind it afterwards."""
         found = []
-        while (piece := self.next_piece()) is not None:
+        while (piece := self.take_next_piece()) is not None:
             found.append(piece)
         found += self.waiting_items
         self.waiting_items = []
@@ -218,10 +218,12 @@ class WriteQueue:
             return future
         item = WriteItem(rows, future, count_bytes(rows))
         if not self._open:
-            self._lose(item, "closed", StoreUnavailable("the store is closed."))
+            self._record_lost_item(item, "closed", StoreUnavailable("the store is closed."))
         elif self.byte_count and self.byte_count + item.size > self._limit:
             # A single item over the limit is taken when nothing else waits: it could never be stored otherwise.
-            self._lose(item, "spool full", StoreUnavailable(f"{self.byte_count} bytes already wait to be written."))
+            self._record_lost_item(
+                item, "spool full", StoreUnavailable(f"{self.byte_count} bytes already wait to be written.")
+            )
         else:
             self._hold(item)
             if waited or self._held_bytes > _HOLD_BYTES:
@@ -231,8 +233,8 @@ class WriteQueue:
         return future
 
     def put_barrier(self) -> asyncio.Future[None]:
-        """Queue an item without rows, and return its future: it is done once all rows before it are in the tables. It
-        holds StoreUnavailable if they cannot be written now."""
+        """Queue an item without rows, and return its future. The future is done once all rows before the item are in
+        the tables. It holds StoreUnavailable if they cannot be written now."""
         self.flush_deferred()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._open:
@@ -245,7 +247,7 @@ class WriteQueue:
     def record_loss(self, gap: GapRow) -> None:
         """Record durable rows that could not be read again, or that no table takes."""
         self.dropped += 1
-        self._note(gap)
+        self._add_gap(gap)
         if self._open:
             self._write_gaps()
 
@@ -261,9 +263,9 @@ class WriteQueue:
         """Hand on the rows that are held back."""
         if self._held:
             held, self._held, self._held_bytes = self._held, [], 0
-            self._hand_on(held)
+            self._dispatch_items(held)
 
-    def _hand_on(self, items: Sequence[WriteItem]) -> None:
+    def _dispatch_items(self, items: Sequence[WriteItem]) -> None:
         """Hand items to the writer. A long item starts with its first piece; items that must come after it wait."""
         ready: list[WriteItem | None] = []
         for item in items:
@@ -271,7 +273,7 @@ class WriteQueue:
                 continue
             if item.is_long:
                 self._long_write = LongWrite(item)
-                ready.append(self._long_write.next_piece())
+                ready.append(self._long_write.take_next_piece())
             else:
                 ready.append(item)
         self._send_to_writer([item for item in ready if item is not None])
@@ -295,13 +297,13 @@ class WriteQueue:
         """Record that the items are durable, or can never be because of `error`."""
         for item in items:
             if item.whole is None:
-                self._settle(item, error)
+                self._settle_item(item, error)
             elif self._long_write is not None and self._long_write.item is item.whole:
                 self._continue_long_write(self._long_write, error)
         if error is None and self._gaps and self._open:
             self._write_gaps()
 
-    def _settle(self, item: WriteItem, error: Exception | None) -> None:
+    def _settle_item(self, item: WriteItem, error: Exception | None) -> None:
         self.item_count -= 1
         self.byte_count -= item.size
         if error is None:
@@ -311,36 +313,38 @@ class WriteQueue:
         unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
         unavailable.__cause__ = error
         if item.rows:
-            self._lose(item, type(error).__name__, unavailable)
+            self._record_lost_item(item, type(error).__name__, unavailable)
         elif not item.future.done():
             item.future.set_exception(unavailable)
-            item.future.exception()  # its reader may have stopped waiting
+            item.future.exception()  # retrieved, or asyncio would log it: the reader may have stopped waiting
 
     def _continue_long_write(self, long_write: LongWrite, error: Exception | None) -> None:
         """Continue after a piece of a long item is settled: with the next piece, or with the items that waited behind
         the long item."""
         if not long_write.settle_piece(error):
-            more = long_write.next_piece()
+            more = long_write.take_next_piece()
             self._send_to_writer([more] if more is not None else [])
             return
         self._long_write = None
-        self._settle(long_write.item, error)
-        self._hand_on(long_write.waiting_items)
+        self._settle_item(long_write.item, error)
+        self._dispatch_items(long_write.waiting_items)
 
-    def _lose(self, item: WriteItem, reason: str, error: StoreUnavailable) -> None:
+    def _record_lost_item(self, item: WriteItem, reason: str, error: StoreUnavailable) -> None:
+        """Fail the item's future, and record its rows as a gap."""
         self.dropped += 1
         if not item.future.done():
             item.future.set_exception(error)
-            # Marks the exception as seen: no caller has to await a put, and losses are counted and recorded here.
+            # Retrieved, or asyncio would log it: no caller has to await a put, and losses are recorded below.
             item.future.exception()
         gaps = [row for row in item.rows if isinstance(row, GapRow)]  # a gap record that is lost is recorded again
         gap = encode.make_gap(item.rows, item.size, reason)
         for one in gaps if gap is None else [gap]:
-            self._note(one)
+            self._add_gap(one)
 
-    def _note(self, gap: GapRow) -> None:
+    def _add_gap(self, gap: GapRow) -> None:
+        """Add the gap to the one of its exchange and reason, or to the one without a name if there are too many."""
         place = (gap.tenant, gap.session, gap.exchange, gap.reason)
-        if place not in self._gaps and len(self._gaps) >= _MOST_GAPS:
+        if place not in self._gaps and len(self._gaps) >= _MAX_GAPS:
             place = ("", "", "", gap.reason)
         known = self._gaps.get(place)
         taken, items = (known.bytes, known.items) if known else (0, 0)
@@ -385,7 +389,7 @@ class QueuedStore(ABC):
         self._writing = writer
 
     @abstractmethod
-    def _reading(self) -> str:
+    def _find_read_trouble(self) -> str:
         """The fault of the last read, "" for none."""
 
     @property
@@ -394,7 +398,7 @@ class QueuedStore(ABC):
 
     @property
     def trouble(self) -> str:
-        return self._writing.trouble or self._reading()
+        return self._writing.trouble or self._find_read_trouble()
 
     @property
     def queued(self) -> int:
@@ -422,7 +426,7 @@ class QueuedStore(ABC):
     def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
         """Store the gaps outside of the store itself, if the backend can."""
 
-    def _tell_closed(self) -> None:
+    def _log_close(self) -> None:
         gaps = self._writing.queue.take_unrecorded_gaps()
         gap_file.log_gaps(gaps)
         self._keep_gaps(gaps)

@@ -41,16 +41,16 @@ from proxy.store.write_queue import WriteItem, WriteQueue, count_bytes
 
 log = logging.getLogger(__name__)
 
-_BATCH = 64
+_BATCH_ITEMS = 64
 _BATCH_S = 0.010
-"""A group ends at `_BATCH` items, or after `_BATCH_S` seconds of writing, whichever comes first."""
+"""A group ends at `_BATCH_ITEMS` items, or after `_BATCH_S` seconds of writing, whichever comes first."""
 _SYNC_S = 0.9
 """Seconds from the first unsynced commit to the sync of the log, with durability "normal": less than a second."""
-_LOOK_S = 5.0
+_CHECK_S = 5.0
 """Seconds between two checks of the file when nothing is written: a lost or replaced file is noticed within 10 s."""
 _IDLE_S = 1.0
-_IDLE_LOG = 1 << 20
-"""After `_IDLE_S` seconds without a write, a log of more than `_IDLE_LOG` bytes is copied into the database and
+_IDLE_LOG_BYTES = 1 << 20
+"""After `_IDLE_S` seconds without a write, a log of more than `_IDLE_LOG_BYTES` bytes is copied into the database and
 truncated."""
 _FREE_PAGES = 256
 _FREE_SHARE = 10
@@ -59,8 +59,8 @@ Fewer may stay, since traffic will fill them again soon."""
 _VACUUM_PAGES = 64
 _VACUUM_S = 0.02
 """Pages per step, and seconds between two steps, while there is nothing to write."""
-_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-_LOG_LIMIT = 64 << 20
+_RETRY_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+_LOG_LIMIT_BYTES = 64 << 20
 
 _BAD_ROW = (
     *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError, sqlite3.InterfaceError),
@@ -86,13 +86,17 @@ class SqliteWriter:
         self._journal = Journal()
         self._journal_since = 0.0
         self._identity: FileIdentity | None = None
-        self._distrust = False
+        self._wal_suspect = False
+        """True from an I/O error until a checkpoint has copied the whole log."""
         self._failures = 0
         self._unsynced_since = 0.0
+        """Time of the first commit that is not synced yet; 0 if all are."""
         self._last_write = 0.0
-        self._last_look = 0.0
+        """Time of the last commit; 0 once the idle work after it is done."""
+        self._last_check = 0.0
         self._vacuuming = False
         self._stop_at: float | None = None
+        """Time at which items that cannot be written are given up; None until the end mark is read."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -103,7 +107,7 @@ class SqliteWriter:
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         started: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._main, args=(started,), name="store-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(started,), name="store-writer", daemon=True)
         self._thread.start()
         await started
 
@@ -134,30 +138,30 @@ class SqliteWriter:
 
     # From here on, methods run in the thread.
 
-    def _main(self, started: asyncio.Future[None]) -> None:
+    def _run(self, started: asyncio.Future[None]) -> None:
         try:
             self._connect()
         except (sqlite3.Error, OSError) as error:
-            self._call(_succeed, self._ended)
-            self._call(_fail, started, error)
+            self._call_on_loop(_succeed, self._ended)
+            self._call_on_loop(_fail, started, error)
             return
         self.trouble = ""
         try:
             self._write_tables(())
         except Exception as error:  # noqa: BLE001  a full disk, for example: the loop below tries it again
-            self._failed(error)
-        self._call(_succeed, started)
+            self._handle_failure(error)
+        self._call_on_loop(_succeed, started)
         try:
-            while not self._finished():
-                self._turn()
+            while not self._is_finished():
+                self._run_cycle()
             self._end_journal()
             if self._unsynced_since:
-                self._sync_log()
+                self._sync_wal()
         except OSError as error:
             log.error("the last second of the log could not be synced: %s", error)
         finally:
             self._close()
-            self._call(_succeed, self._ended)
+            self._call_on_loop(_succeed, self._ended)
 
     def _end_journal(self) -> None:
         """Write the journal's rows to the tables before the file is closed. If the disk does not let it, the rows stay
@@ -168,72 +172,74 @@ class SqliteWriter:
         except (sqlite3.Error, OSError) as error:
             log.warning("%d transactions stay in the journal: %s", len(self._journal.items), error)
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         return self._stop_at is not None and not self._pending
 
-    def _turn(self) -> None:
-        """One round: take the queued items, write them, maintain the file. A step that fails is tried again."""
-        self._gather()
+    def _run_cycle(self) -> None:
+        """Take the queued items, write them, maintain the file. A step that fails is tried again in the next cycle."""
+        self._collect_items()
         try:
             if self._connection is None:
                 self._reopen()
             if self._pending:
-                self._write()
-            self._apply_journal()
-            self._look_after()
+                self._write_batch()
+            self._apply_due_journal()
+            self._maintain()
         except Exception as error:  # noqa: BLE001  the thread must not end: logged, shown as `trouble`, tried again
-            self._failed(error)
+            self._handle_failure(error)
             if self._stop_at is not None and time.monotonic() >= self._stop_at:
                 self._give_up(error)
             else:
-                self._pause()
+                self._pause_before_retry()
         else:
-            self._recover()
+            self._note_recovery()
 
-    def _recover(self) -> None:
-        """Note that the store works. Whoever is told that rows are durable may read at once."""
+    def _note_recovery(self) -> None:
+        """Clear `trouble`, before anybody is told that rows are durable: they may read at once."""
         if self.trouble:
             log.warning("the store works again after %d failures", self._failures)
             self.trouble = ""
             self._failures = 0
 
-    def _gather(self) -> None:
+    def _collect_items(self) -> None:
         """Wait until there is something to write or to maintain, then take the items that are there without waiting."""
         inbox = self.queue.inbox
         with contextlib.suppress(Empty):
             if not self._pending and self._stop_at is None:
-                self._accept(inbox.get(timeout=self._until_next_look()))
-            # At the end all items are taken: behind a full batch that cannot be written the end mark would never be
-            # seen.
-            while (len(self._pending) < _BATCH or self._stopping.is_set()) and self._stop_at is None:
-                self._accept(inbox.get_nowait())
+                self._accept_items(inbox.get(timeout=self._compute_wait()))
+            # While stopping, all items are taken: else the end mark behind a full batch that cannot be written would
+            # never be read.
+            while (len(self._pending) < _BATCH_ITEMS or self._stopping.is_set()) and self._stop_at is None:
+                self._accept_items(inbox.get_nowait())
 
-    def _accept(self, items: list[WriteItem] | None) -> None:
+    def _accept_items(self, items: list[WriteItem] | None) -> None:
         if items is None:
             self._stop_at = time.monotonic() + self._drain_s
         else:
             self._pending.extend(items)
 
-    def _until_next_look(self) -> float:
+    def _compute_wait(self) -> float:
+        """Return the seconds until the next periodic work."""
         if self.trouble:
             return 0.0  # paused already
         if self._unsynced_since:
             return max(0.0, self._unsynced_since + _SYNC_S - time.monotonic())
         if self._journal.items and not self._last_write and not self._vacuuming:
-            return min(_LOOK_S, max(0.0, self._journal_since + MAX_AGE_S - time.monotonic()))
-        return _VACUUM_S if self._vacuuming else _IDLE_S if self._last_write else _LOOK_S
+            return min(_CHECK_S, max(0.0, self._journal_since + MAX_AGE_S - time.monotonic()))
+        return _VACUUM_S if self._vacuuming else _IDLE_S if self._last_write else _CHECK_S
 
-    def _write(self) -> None:
-        batch = list(islice(self._pending, _BATCH))
+    def _write_batch(self) -> None:
+        """Write the first items in one transaction. If a row cannot be stored, write each item in its own."""
+        batch = list(islice(self._pending, _BATCH_ITEMS))
         try:
-            self._done(self._commit(batch), None)
+            self._settle_first(self._commit(batch), None)
         except _BAD_ROW:
             for item in batch:
                 try:
-                    self._done(self._commit([item]), None)
+                    self._settle_first(self._commit([item]), None)
                 except _BAD_ROW as error:
                     log.warning("rows that cannot be stored: %s", type(error).__name__)
-                    self._done(1, error)
+                    self._settle_first(1, error)
 
     def _commit(self, batch: Sequence[WriteItem]) -> int:
         """Write the first items of the batch in one transaction; return their number once they are durable."""
@@ -252,7 +258,7 @@ class SqliteWriter:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; the file is still the same when it is durable."""
+        """Run one transaction. Raises OSError if the file was replaced or lost meanwhile."""
         connection = self._connection
         identity = self._identity
         if connection is None or identity is None:
@@ -278,10 +284,11 @@ class SqliteWriter:
         try:
             return self._write_rows(items)
         except _JournalFault:
-            self._apply_each()
+            self._apply_items_singly()
             return self._write_rows(items)
 
     def _write_rows(self, items: Sequence[Sequence[Row]]) -> int:
+        """Do the work of `_write_tables` in one transaction. Raises _JournalFault for a row of the journal."""
         erasing = any(map(is_erasing, items))
         with self._transaction() as connection:
             tips: encode.BranchTips = {}
@@ -296,18 +303,20 @@ class SqliteWriter:
                 if time.monotonic() - started > _BATCH_S:
                     break
             execute_rows(connection, tuple(tips.values()))
-            self._journal.mark(connection, erasing=erasing)
-        self._end_records(erased=erasing)
+            self._journal.void_records(connection, erasing=erasing)
+        self._close_records(erased=erasing)
         return count
 
-    def _end_records(self, *, erased: bool) -> None:
+    def _close_records(self, *, erased: bool) -> None:
         """Note that the journal's records are applied; those that could not be read are recorded as a gap."""
         unreadable = self._journal.unreadable_bytes
-        self._journal.applied(erased=erased)
+        self._journal.mark_applied(erased=erased)
         if unreadable:
-            self._call(self.queue.record_loss, GapRow("", "", "", unreadable, "journal unreadable", time.time()))
+            self._call_on_loop(
+                self.queue.record_loss, GapRow("", "", "", unreadable, "journal unreadable", time.time())
+            )
 
-    def _apply_each(self) -> None:
+    def _apply_items_singly(self) -> None:
         """Write the journal's rows item by item; an item that no table takes is lost and recorded as a gap."""
         lost: list[GapRow | None] = []
         with self._transaction() as connection:
@@ -320,41 +329,43 @@ class SqliteWriter:
                     log.warning("journaled rows that cannot be stored: %s", type(error).__name__)
                     lost.append(encode.make_gap(rows, count_bytes(rows), type(error).__name__))
                 connection.execute("RELEASE item")
-            self._journal.mark(connection, erasing=False)
-        self._end_records(erased=False)
+            self._journal.void_records(connection, erasing=False)
+        self._close_records(erased=False)
         for gap in filter(None, lost):
-            self._call(self.queue.record_loss, gap)
+            self._call_on_loop(self.queue.record_loss, gap)
 
-    def _done(self, count: int, error: Exception | None) -> None:
+    def _settle_first(self, count: int, error: Exception | None) -> None:
+        """Drop the first items, and report them as durable, or as lost because of `error`."""
         items = [self._pending.popleft() for _ in range(count)]
         if error is None:
-            self._recover()
-        self._call(self.queue.settle_items, items, error)
+            self._note_recovery()
+        self._call_on_loop(self.queue.settle_items, items, error)
 
-    def _apply_journal(self) -> None:
+    def _apply_due_journal(self) -> None:
         """Write the journal's rows to the tables, if they are many or old."""
         journal = self._journal
         if journal.items and (journal.is_full or time.monotonic() - self._journal_since >= MAX_AGE_S):
             self._write_tables(())
 
-    def _look_after(self) -> None:
-        """Do the periodic work: sync the log with "normal", check the file, truncate the log when idle."""
+    def _maintain(self) -> None:
+        """Do the periodic work: sync the log (durability "normal"), check the file. When idle, return free pages and
+        truncate the log."""
         now = time.monotonic()
         if self._unsynced_since and now - self._unsynced_since >= _SYNC_S:
-            self._sync_log()
+            self._sync_wal()
             self._unsynced_since = 0.0
-        if now - self._last_look >= _LOOK_S and self._identity is not None:
-            self._last_look = now
+        if now - self._last_check >= _CHECK_S and self._identity is not None:
+            self._last_check = now
             self._identity.check_unchanged(self._path)
             self._note_size()
         if not self._pending and (self._vacuuming or (self._last_write and now - self._last_write >= _IDLE_S)):
             self._last_write = 0.0
             self._vacuum()
-            if self.log_bytes > _IDLE_LOG:
+            if self.log_bytes > _IDLE_LOG_BYTES:
                 self._checkpoint()
 
     def _vacuum(self) -> None:
-        """Return some free pages. The next checkpoint shortens the file, as intended."""
+        """Return some free pages to the file system. The next checkpoint shortens the file, as intended."""
         if self._connection is None:
             return
         free, pages = (
@@ -362,9 +373,8 @@ class SqliteWriter:
         )
         self._vacuuming = free > _FREE_PAGES and free * _FREE_SHARE > pages
         if self._vacuuming:
-            self._connection.executescript(
-                f"PRAGMA incremental_vacuum({_VACUUM_PAGES})"
-            )  # `execute` gives back one page
+            # As a script: `execute` stops after the first row, so it would return one page only.
+            self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
             self._note_size()
 
     def _note_size(self) -> None:
@@ -377,14 +387,14 @@ class SqliteWriter:
                 raise OSError(f"the database {self._path} was truncated")
             self._identity = replace(self._identity, size=min(found, pages * size))
 
-    def _sync_log(self) -> None:
+    def _sync_wal(self) -> None:
         """Sync the log by a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot.
-        There is no lock on the log, so closing the descriptor drops none."""
+        SQLite locks other files than the log, so closing this descriptor drops no lock."""
         descriptor = os.open(list_wal_files(self._path)[0], os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         except OSError:
-            self._distrust = True
+            self._wal_suspect = True
             raise
         finally:
             os.close(descriptor)
@@ -398,10 +408,10 @@ class SqliteWriter:
         return bool(frames == copied)
 
     def _connect(self) -> None:
-        connection = _open(self._path)
+        connection = _open_connection(self._path)
         try:
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._normal else 'FULL'}")
-            connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA cache_size = -8000")  # the pages of a journal's worth of rows
             full_text_search.register_functions(connection)
@@ -420,16 +430,17 @@ class SqliteWriter:
         if self._identity is not None:
             self._identity.check_unchanged(self._path)
         self._connect()
-        if self._distrust:
+        if self._wal_suspect:
             if not self._checkpoint():
                 raise sqlite3.OperationalError("a reader keeps the log from being copied after an I/O error")
-            self._distrust = False
+            self._wal_suspect = False
 
-    def _failed(self, error: Exception) -> None:
+    def _handle_failure(self, error: Exception) -> None:
+        """Report the fault, and close the connection unless the file is only locked. The items stay."""
         barriers = [item for item in self._pending if not item.rows]
         if barriers:  # a reader does not wait until the disk is back
             self._pending = deque(item for item in self._pending if item.rows)
-            self._call(self.queue.settle_items, barriers, error)
+            self._call_on_loop(self.queue.settle_items, barriers, error)
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         trouble = f"{type(error).__name__}: {error}"
         if not self.trouble:
@@ -438,12 +449,12 @@ class SqliteWriter:
             log.error("the store cannot write, %d items wait: %s", waiting, trouble, exc_info=None if known else error)
         self.trouble = trouble
         self._failures += 1
-        self._distrust = self._distrust or code == sqlite3.SQLITE_IOERR
+        self._wal_suspect = self._wal_suspect or code == sqlite3.SQLITE_IOERR
         if code not in _BUSY:
             self._close()
 
-    def _pause(self) -> None:
-        pause = _PAUSES_S[min(self._failures, len(_PAUSES_S)) - 1]
+    def _pause_before_retry(self) -> None:
+        pause = _RETRY_PAUSES_S[min(self._failures, len(_RETRY_PAUSES_S)) - 1]
         if self._stop_at is None and not self._stopping.is_set():
             self._stopping.wait(pause)
         else:
@@ -451,7 +462,7 @@ class SqliteWriter:
 
     def _give_up(self, error: Exception) -> None:
         log.error("closing with %d items not stored", len(self._pending))
-        self._done(len(self._pending), error)
+        self._settle_first(len(self._pending), error)
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -459,7 +470,7 @@ class SqliteWriter:
                 self._connection.close()
             self._connection = None
 
-    def _call(self, function: object, *args: object) -> None:
+    def _call_on_loop(self, function: object, *args: object) -> None:
         """Call the function on the event loop, if there still is one."""
         if self._loop is not None and callable(function):
             with contextlib.suppress(RuntimeError):
@@ -467,10 +478,10 @@ class SqliteWriter:
 
 
 class _JournalFault(Exception):
-    """Rows of the journal cannot be stored: those of an item that the check before has let through."""
+    """Rows of the journal cannot be stored, although the check before journaling let them through."""
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open_connection(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(build_uri(path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128)
 
 

@@ -63,7 +63,7 @@ def format_result(found: QueryResult, most: int, note: str = "") -> str:
     if not found.rows:
         return f"[{note}no rows]"
     if len(found.rows) == 1 and len(found.rows[0]) == 1 and isinstance(found.rows[0][0], str | dict):
-        return _single(found.columns[0], found.rows[0][0], most, note)
+        return _render_single_value(found.columns[0], found.rows[0][0], most, note)
     cell, lines = CELLS[0], _render_lines(found, CELLS[0])
     for smaller in CELLS[1:]:
         if sum(map(len, lines)) + len(lines) > most - HEADER_CHARS:
@@ -81,7 +81,7 @@ def format_result(found: QueryResult, most: int, note: str = "") -> str:
     has_more = found.more or len(kept) < len(found.rows)
     what = f"rows 1 to {len(kept)}" if has_more else f"{len(kept)} row{'s' * (len(kept) > 1)}"
     rest = f"; more with OFFSET {len(kept)}" if has_more else ""
-    cut = "; long values end with [+N]: N more characters, by substr or recall" if _was_cut(found, cell) else ""
+    cut = "; long values end with [+N]: N more characters, by substr or recall" if _is_cut(found, cell) else ""
     columns = ", ".join(found.columns)[: HEADER_CHARS // 2]
     return "\n".join((f"[{note}{what}{rest}{cut}; columns: {columns}]", *kept))
 
@@ -90,7 +90,7 @@ def _render_lines(found: QueryResult, cell: int) -> list[str]:
     return [json.dumps([_shorten_cell(value, cell) for value in row], ensure_ascii=False) for row in found.rows]
 
 
-def _single(column: str, value: str | dict[str, Any], most: int, note: str) -> str:
+def _render_single_value(column: str, value: str | dict[str, Any], most: int, note: str) -> str:
     text, chars = (value, len(value)) if isinstance(value, str) else (str(value["cut"]), int(value["chars"]))
     kept = text[: most - HEADER_CHARS]
     if len(kept) == chars:
@@ -107,7 +107,7 @@ def _shorten_cell(value: Any, most: int) -> Any:
     return f"{text[:most]}[+{max(chars, len(text)) - min(most, len(text))}]"
 
 
-def _was_cut(found: QueryResult, most: int) -> bool:
+def _is_cut(found: QueryResult, most: int) -> bool:
     return any(isinstance(v, dict) or (isinstance(v, str) and len(v) > most) for row in found.rows for v in row)
 
 

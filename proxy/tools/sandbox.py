@@ -150,14 +150,14 @@ class _ChildProcess:
         )
         with process:
             try:
-                return self._exchange(process, rows, statement, search=search)
+                return self._run_statement(process, rows, statement, search=search)
             finally:
                 process.kill()
                 if process.stdin is not None:
                     with contextlib.suppress(OSError):  # bytes that it did not read
                         process.stdin.close()
 
-    def _exchange(
+    def _run_statement(
         self, process: subprocess.Popen[bytes], rows: Sequence[bytes], statement: str, *, search: bool
     ) -> bytes:
         if self._ended or process.stdin is None or process.stdout is None:

@@ -83,7 +83,7 @@ LIMITS = (
 def confine() -> None:
     """Set the system's limits for this process. The time limit is set again once the table is filled."""
     _limit(resource.RLIMIT_CORE, 0)
-    _time(LOAD_CPU)
+    _limit_cpu(LOAD_CPU)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_NOFILE, FILES)
     if sys.platform != "darwin":  # darwin has no such limit
@@ -94,7 +94,7 @@ def _limit(which: int, most: int) -> None:
     resource.setrlimit(which, (most, most))
 
 
-def _time(seconds: int) -> None:
+def _limit_cpu(seconds: int) -> None:
     """Limit the processor time from now on. The system's limit counts whole seconds, so it is up to half a second off.
     The timer is exact."""
     used = int(time.process_time() + 0.5)
@@ -105,7 +105,7 @@ def _time(seconds: int) -> None:
 def fill(lines: Iterator[bytes], *, search: bool) -> sqlite3.Connection:
     """Return the database with its rows: the lines up to the empty line."""
     database = sqlite3.connect(":memory:", isolation_level=None)
-    database.text_factory = _text
+    database.text_factory = _decode_text
     database.execute(f"PRAGMA hard_heap_limit = {HEAP}")
     database.execute("PRAGMA temp_store = MEMORY")
     database.execute(TABLE)
@@ -119,7 +119,7 @@ def fill(lines: Iterator[bytes], *, search: bool) -> sqlite3.Connection:
     return database
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
@@ -129,14 +129,14 @@ def guard(database: sqlite3.Connection) -> None:
     database.execute(
         "SELECT 1 FROM json_each('[]'), json_tree('[]')"
     )  # made at their first use, which counts as a change
-    database.set_authorizer(lambda *asked: _allowed(modules, *asked[:3]))
+    database.set_authorizer(lambda *asked: _authorize_action(modules, *asked[:3]))
     for limit, most in LIMITS:
         database.setlimit(limit, most)
     if sys.version_info >= (3, 12):
         database.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
 
 
-def _allowed(modules: set[str], action: int, first: str | None, second: str | None) -> int:
+def _authorize_action(modules: set[str], action: int, first: str | None, second: str | None) -> int:
     """Return SQLite's code that allows or denies one action of a statement."""
     if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
         return sqlite3.SQLITE_OK
@@ -160,13 +160,13 @@ def run_statement(database: sqlite3.Connection, statement: str) -> dict[str, Any
     try:
         cursor = database.execute(statement)
         columns = [str(column[0])[:200] for column in cursor.description or ()]
-        rows, more = _rows(cursor)
+        rows, more = _fetch_rows(cursor)
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as problem:
         return {"error": str(problem)[:500] or type(problem).__name__}
     return {"columns": columns, "rows": rows, "more": more}
 
 
-def _rows(cursor: sqlite3.Cursor) -> tuple[list[list[Any]], bool]:
+def _fetch_rows(cursor: sqlite3.Cursor) -> tuple[list[list[Any]], bool]:
     rows: list[list[Any]] = []
     left = OUTPUT
     for row in cursor:
@@ -212,7 +212,7 @@ def main() -> None:
         return
     guard(database)
     for line in lines:
-        _time(CPU)
+        _limit_cpu(CPU)
         _print(run_statement(database, json.loads(line)))
 
 

@@ -122,10 +122,10 @@ async def load_provenance(context: ToolContext, name: str) -> Provenance | None:
         since += page
         if len(page) < PAGE:
             break
-    return await asyncio.to_thread(_stored_origin, [*reversed(before), stored, *since], len(before))
+    return await asyncio.to_thread(_find_stored_origin, [*reversed(before), stored, *since], len(before))
 
 
-def _stored_origin(records: Sequence[MessageRecord], index: int) -> Provenance | None:
+def _find_stored_origin(records: Sequence[MessageRecord], index: int) -> Provenance | None:
     messages = []
     for n, record in enumerate(records):
         if n % YIELD == 0:
@@ -230,11 +230,19 @@ def _make_table_row(
         text = text[:CELL] + f'\n[cut here; recall(id="{name}") has all of it]'.encode()
     at = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     cells: tuple[Any, ...] = (
-        *(record.seq, name, record.group_id, role, text.decode("utf-8", "ignore"), _plain(call_id), status),
+        *(
+            record.seq,
+            name,
+            record.group_id,
+            role,
+            text.decode("utf-8", "ignore"),
+            _replace_surrogates(call_id),
+            status,
+        ),
         *(record.strategy, tokens, at, int(stands)),
     )
     return msgspec.json.encode(cells)
 
 
-def _plain(text: str | None) -> str | None:
+def _replace_surrogates(text: str | None) -> str | None:
     return None if text is None else text.encode("utf-8", "replace").decode()

@@ -114,7 +114,7 @@ class Reply:
         self._parts = source.__aiter__()
         holds_key = status not in SUCCESS_STATUSES and target.key is not None and len(target.key) >= MIN_SECRET_LENGTH
         if self.encoding and (decodes or holds_key) and status not in BODILESS_STATUSES:
-            self._decode()
+            self._decode_body()
         self.is_stream = self.content_type.startswith(EVENT_STREAM)
         """True for a stream of events."""
         self.is_readable = status in SUCCESS_STATUSES and not self.encoding
@@ -126,9 +126,9 @@ class Reply:
         if holds_key and target.key is not None:
             self._redactor = Redactor(list_key_encodings(target.key))
             if self.encoding and status not in BODILESS_STATUSES:
-                self._withhold()
+                self._withhold_body()
 
-    def _decode(self) -> None:
+    def _decode_body(self) -> None:
         """Decode a body that is compressed against the proxy's request. It stays as it is if the coding is not
         known."""
         decoders = make_decoders(self.encoding)
@@ -140,7 +140,7 @@ class Reply:
         self.headers = remove_headers(self.headers, b"content-encoding", b"content-length")
         self.encoding = ""
 
-    def _withhold(self) -> None:
+    def _withhold_body(self) -> None:
         """Replace a body whose compression is not known: it cannot be searched for the key."""
         kept = remove_headers(self.headers, b"content-encoding", b"content-length", b"content-type")
         length = (b"content-length", b"%d" % len(WITHHELD_BODY))
@@ -178,7 +178,7 @@ class Reply:
         self._held = [body] if body else []
 
     async def close(self) -> None:
-        """Return the connection, or close it if the body was not read to its end. Never raises an error, never
+        """Give the connection back, or close it if the body was not read to its end. Never raises an error, never
         waits."""
         if self._closed:
             return
@@ -197,9 +197,9 @@ class Reply:
         if self._held:
             return self._held.pop()
         try:
-            part = await self._next()
+            part = await self._read_next()
         except httpx2.TransportError as error:
-            try:  # no name for the error: what was read so far would stay in memory with the frame that has it
+            try:  # the new error gets no name: with one, this frame and all bytes read so far would stay in memory
                 raise self._convert_error(error) from error
             finally:
                 await self.close()
@@ -208,8 +208,8 @@ class Reply:
             raise
         return part
 
-    async def _next(self) -> bytes:
-        """Return the next bytes that may go on."""
+    async def _read_next(self) -> bytes:
+        """Return the next bytes, with the key redacted. Raises StopAsyncIteration at the end."""
         redactor = self._redactor
         while True:
             try:
@@ -226,10 +226,10 @@ class Reply:
     def _convert_error(self, error: httpx2.TransportError) -> UpstreamError:
         """Return the proxy's error for an error of the connection, and count it once."""
         name = self._target.name
-        slow = isinstance(error, httpx2.TimeoutException)
+        is_timeout = isinstance(error, httpx2.TimeoutException)
         if not self._closed:
-            self._metrics.upstream_errors_total.labels(name, "timeout" if slow else "broken").inc()
-        if slow:
+            self._metrics.upstream_errors_total.labels(name, "timeout" if is_timeout else "broken").inc()
+        if is_timeout:
             return UpstreamTimeout(f"upstream {name!r} was too slow: {error}")
         return UpstreamBroken(f"the answer of upstream {name!r} broke off: {error}")
 
@@ -253,9 +253,9 @@ class TargetTransport(httpx2.AsyncBaseTransport):
             response = await self.transport.handle_async_request(request)
         except BaseException as error:
             self.open_responses -= 1
-            full = isinstance(error, httpx2.PoolTimeout) and isinstance(self.transport, AiohttpTransport)
-            if full and self.open_responses < self._limits.connections:
-                await self._renew()
+            pool_is_full = isinstance(error, httpx2.PoolTimeout) and isinstance(self.transport, AiohttpTransport)
+            if pool_is_full and self.open_responses < self._limits.connections:
+                await self._replace_transport()
             if isinstance(error, httpx2.TransportError) and not isinstance(error, httpx2.LocalProtocolError):
                 self._metrics.upstream_errors_total.labels(self.target.name, classify_error(error)).inc()
                 # The kind alone: an error's text may quote what the upstream said.
@@ -271,9 +271,8 @@ class TargetTransport(httpx2.AsyncBaseTransport):
                 log.warning("upstream %s answered %d", self.target.name, status)
         return response
 
-    async def _renew(self) -> None:
-        """Replace the transport. There were fewer open requests than connections, so no request should have had to
-        wait."""
+    async def _replace_transport(self) -> None:
+        """Replace a transport that has lost connections: it was full with fewer open answers than connections."""
         self._metrics.internal_errors_total.labels(where="upstream_pool").inc()
         log.error("the connections to upstream %s had leaked; a new pool was made", self.target.name)
         old, self.transport = self.transport, create_transport(self.target, self._limits)
@@ -349,7 +348,7 @@ class UpstreamClient:
         """The tracer; None where telemetry is off."""
 
     def replace_transport(self, name: str, transport: httpx2.AsyncBaseTransport) -> None:
-        """Send the requests of a target by another transport from now on: for a recording that is played."""
+        """Send the requests of a target by another transport from now on, for example by one that plays a recording."""
         self._transports[name].transport = transport
 
     def select_target(self, model: str | None) -> Target:
@@ -394,8 +393,8 @@ class UpstreamClient:
         if traced is not None:
             traced.record_answer(response.status_code)
             response.stream = _TracedBody(response.stream, traced)
-        head = response.status_code, response.headers.raw
-        return Reply(target, self._metrics, *head, response.stream, decodes=identity)
+        status, received = response.status_code, response.headers.raw
+        return Reply(target, self._metrics, status, received, response.stream, decodes=identity)
 
     def build_request(
         self,
@@ -416,7 +415,7 @@ class UpstreamClient:
         """
         transport = self._transports[target.name]
         came = headers if isinstance(headers, list) else list(headers)
-        length = _length(method, came, body)
+        length = _choose_content_length(method, came, body)
         head = build_request_headers(
             came,
             host=transport.address.host_header,
@@ -481,8 +480,8 @@ def classify_error(error: httpx2.TransportError) -> str:
     return "broken" if isinstance(error, httpx2.RemoteProtocolError) else "unreachable"
 
 
-def _length(method: str, headers: Headers, body: bytes | AsyncIterator[bytes] | None) -> int | None:
-    """Return the Content-Length to send; None for none."""
+def _choose_content_length(method: str, headers: Headers, body: bytes | AsyncIterator[bytes] | None) -> int | None:
+    """Return the Content-Length to send; None to send none."""
     if isinstance(body, bytes) and (body or method in _BODY_METHODS):
         return len(body)
     declared = find_header(headers, b"content-length")

@@ -61,14 +61,14 @@ class _ZlibDecoder:
             self._begun = data if len(data) < 2 else b""
             if self._begun:
                 return
-            self._begin(data)
+            self._begin_member(data)
         part = b""
         while data or len(part) == STEP_BYTES:  # a full step may have left something behind in the decoder
             if self._made.eof:
                 data = data.lstrip(b"\0")  # as gzip's own tool, and others, pad a file
                 if self._wbits <= zlib.MAX_WBITS or not data.startswith(b"\x1f"):
                     return  # the rest belongs to no body
-                self._begin(data)
+                self._begin_member(data)
             part = self._made.decompress(data, STEP_BYTES)
             data = self._made.unused_data if self._made.eof else self._made.unconsumed_tail
             if part:
@@ -78,7 +78,7 @@ class _ZlibDecoder:
         if self._begun or (self._made is not None and not self._made.eof):
             raise EOFError
 
-    def _begin(self, data: bytes) -> None:
+    def _begin_member(self, data: bytes) -> None:
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise ValueError("too many members")
@@ -139,7 +139,7 @@ class _ZstdDecoder:
             raise EOFError
 
 
-def _import(name: str, needed: str) -> Any:
+def _import_library(name: str, needed: str) -> Any:
     """A package with the attribute `needed`; None if it is not installed, or too old."""
     try:
         found = importlib.import_module(name)
@@ -149,13 +149,13 @@ def _import(name: str, needed: str) -> Any:
 
 
 def _make_brotli() -> Decoder | None:
-    library = _import("brotli", "Decompressor")
+    library = _import_library("brotli", "Decompressor")
     bounded = library is not None and hasattr(library.Decompressor, "can_accept_more_data")
     return _BrotliDecoder(library) if bounded else None
 
 
 def _make_zstd() -> Decoder | None:
-    library = _import("zstandard", "ZstdDecompressor")
+    library = _import_library("zstandard", "ZstdDecompressor")
     return None if library is None else _ZstdDecoder(library)
 
 

@@ -82,60 +82,60 @@ class DemoTransport(httpx2.AsyncBaseTransport):
             return self._answer_in(dialect, body)
         path = path.partition("?")[0].removeprefix("/v1").rstrip("/")
         if path == "/models":
-            return _json(200, {"object": "list", "data": [_MODEL]})
+            return _answer_json(200, {"object": "list", "data": [_MODEL]})
         if path.startswith("/models/"):
             if path == f"/models/{DEMO_MODEL}":
-                return _json(200, _MODEL)
-            return _error(
+                return _answer_json(200, _MODEL)
+            return _answer_error(
                 404, f"The model {path[8:]!r} does not exist; this upstream has {DEMO_MODEL!r}.", "model_not_found"
             )
         if path != "/chat/completions":
-            return _error(404, f"Unknown path {path!r}: the demo model has {DEMO_PATHS}.", "unknown_url")
+            return _answer_error(404, f"Unknown path {path!r}: the demo model has {DEMO_PATHS}.", "unknown_url")
         if method != "POST":
-            return _error(405, f"{method} is not allowed here; use POST.", "method_not_allowed")
+            return _answer_error(405, f"{method} is not allowed here; use POST.", "method_not_allowed")
         try:
             request = json.loads(body)
         except (ValueError, RecursionError) as error:
-            return _error(400, f"The body is not JSON: {error}", "invalid_json")
+            return _answer_error(400, f"The body is not JSON: {error}", "invalid_json")
         wrong = _find_problem(request)
         if wrong:
-            return _error(400, wrong, "invalid_value", "messages")
-        return self._complete(request, body)
+            return _answer_error(400, wrong, "invalid_value", "messages")
+        return self._answer_chat(request, body)
 
     def _answer_in(self, dialect: DemoDialect, body: bytes) -> DemoResponse:
         """Answer a request in another wire format than chat completions."""
         try:
             request = json.loads(dialect.read(body))
         except (NotManaged, ValueError, RecursionError) as problem:
-            return _json(400, dialect.make_error(400, str(problem)))
-        turn, finish = _limited(self._take(request), request)
-        prompt, cached = self._prompt_tokens(request)
+            return _answer_json(400, dialect.make_error(400, str(problem)))
+        turn, finish = _cut_turn(self._take(request), request)
+        prompt, cached = self._count_prompt(request)
         if dialect.count_name:
-            return _json(200, {dialect.count_name: prompt})
+            return _answer_json(200, {dialect.count_name: prompt})
         answer = DemoAnswer(
             name=blake2b(body, digest_size=12).hexdigest(),
             model=request.get("model") or DEMO_MODEL,
             turn=turn,
-            words=_words(turn.text),
+            words=_split_words(turn.text),
             is_cut=finish == "length",
             usage=DemoUsage(prompt, cached, _count_completion(turn)),
         )
         if dialect.is_list:
             chunks = [json.loads(event.strip().removeprefix(b"data: ")) for event in dialect.write_events(answer)]
-            return _json(200, chunks)
+            return _answer_json(200, chunks)
         if request.get("stream") is True:
             return self._send_events(dialect.write_events(answer), answer.name)
-        return _json(200, dialect.write(answer))
+        return _answer_json(200, dialect.write(answer))
 
     def _send_events(self, parts: Sequence[bytes], name: str) -> DemoResponse:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         return DemoResponse(200, [*headers, (b"x-request-id", f"req_{name}".encode())], DemoBody(parts, self._pause_s))
 
-    def _complete(self, request: Json, body: bytes) -> DemoResponse:
-        turn, finish = _limited(self._take(request), request)
+    def _answer_chat(self, request: Json, body: bytes) -> DemoResponse:
+        turn, finish = _cut_turn(self._take(request), request)
         count = request.get("n")
         copies = min(max(count, 1), MAX_CHOICES) if isinstance(count, int) else 1
-        prompt, cached = self._prompt_tokens(request)
+        prompt, cached = self._count_prompt(request)
         completion = copies * _count_completion(turn)
         usage = {
             "prompt_tokens": prompt,
@@ -148,35 +148,37 @@ class DemoTransport(httpx2.AsyncBaseTransport):
         model = request.get("model") if isinstance(request.get("model"), str) else DEMO_MODEL
         frame: Json = {"id": f"chatcmpl-{name}", "created": CREATED_AT, "model": model, "system_fingerprint": "fp_demo"}
         if request.get("stream") is True:
-            return self._stream(frame, turn, finish, copies, usage if _wants_usage(request) else None)
+            return self._answer_stream(frame, turn, finish, copies, usage if _wants_usage(request) else None)
         message: Json = {"role": "assistant", "content": turn.text or None, "refusal": None}
         if turn.calls:
-            message["tool_calls"] = _calls(turn, name)
+            message["tool_calls"] = _render_calls(turn, name)
         choices = [
             {"index": index, "message": message, "logprobs": None, "finish_reason": finish} for index in range(copies)
         ]
-        return _json(200, {**frame, "object": "chat.completion", "choices": choices, "usage": usage})
+        return _answer_json(200, {**frame, "object": "chat.completion", "choices": choices, "usage": usage})
 
-    def _stream(self, frame: Json, turn: ScriptedTurn, finish: str, copies: int, usage: Json | None) -> DemoResponse:
+    def _answer_stream(
+        self, frame: Json, turn: ScriptedTurn, finish: str, copies: int, usage: Json | None
+    ) -> DemoResponse:
         name = frame["id"].removeprefix("chatcmpl-")
         frame = {**frame, "object": "chat.completion.chunk"}
         silent = {} if usage is None else {"usage": None}
         parts: list[bytes] = []
         for index in range(copies):
             deltas: list[Json] = [{"role": "assistant", "content": None if turn.calls else "", "refusal": None}]
-            deltas += [{"content": word} for word in _words(turn.text)]
-            deltas += _call_deltas(_calls(turn, name))
+            deltas += [{"content": word} for word in _split_words(turn.text)]
+            deltas += _render_call_deltas(_render_calls(turn, name))
             for delta in deltas:
                 choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-                parts.append(_event({**frame, "choices": [choice], **silent}))
+                parts.append(_encode_event({**frame, "choices": [choice], **silent}))
             choice = {"index": index, "delta": {}, "logprobs": None, "finish_reason": finish}
-            parts.append(_event({**frame, "choices": [choice], **silent}))
+            parts.append(_encode_event({**frame, "choices": [choice], **silent}))
         if usage is not None:
-            parts.append(_event({**frame, "choices": [], "usage": usage}))
+            parts.append(_encode_event({**frame, "choices": [], "usage": usage}))
         parts.append(b"data: [DONE]\n\n")
         return self._send_events(parts, name)
 
-    def _prompt_tokens(self, request: Json) -> tuple[int, int]:
+    def _count_prompt(self, request: Json) -> tuple[int, int]:
         """Return the prompt's tokens, and the number of them that also began a recent prompt."""
         prompt = json.dumps([request.get("tools"), *request["messages"]], ensure_ascii=True).encode()
         known = 0
@@ -203,7 +205,9 @@ def count_tokens(text: bytes) -> int:
 
 def _count_completion(turn: ScriptedTurn) -> int:
     """Count the tokens of a turn."""
-    return count_tokens(_utf8(turn.text)) + sum(8 + count_tokens(_utf8(call.arguments)) for call in turn.calls)
+    return count_tokens(_encode_utf8(turn.text)) + sum(
+        8 + count_tokens(_encode_utf8(call.arguments)) for call in turn.calls
+    )
 
 
 def _find_problem(request: Any) -> str:
@@ -216,7 +220,7 @@ def _find_problem(request: Any) -> str:
     return ""
 
 
-def _limited(turn: ScriptedTurn, request: Json) -> tuple[ScriptedTurn, str]:
+def _cut_turn(turn: ScriptedTurn, request: Json) -> tuple[ScriptedTurn, str]:
     """Return the turn cut by `stop` and by the token limit, and the finish reason."""
     if turn.calls:
         return turn, "tool_calls"
@@ -226,8 +230,8 @@ def _limited(turn: ScriptedTurn, request: Json) -> tuple[ScriptedTurn, str]:
         if isinstance(mark, str) and mark and mark in text:
             text = text[: text.index(mark)]
     limit = request.get("max_completion_tokens", request.get("max_tokens"))
-    if isinstance(limit, int) and limit >= 1 and count_tokens(_utf8(text)) > limit:
-        return ScriptedTurn(_utf8(text)[: limit * 4].decode(errors="ignore")), "length"
+    if isinstance(limit, int) and limit >= 1 and count_tokens(_encode_utf8(text)) > limit:
+        return ScriptedTurn(_encode_utf8(text)[: limit * 4].decode(errors="ignore")), "length"
     return ScriptedTurn(text), "stop"
 
 
@@ -236,20 +240,20 @@ def _wants_usage(request: Json) -> bool:
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
-def _calls(turn: ScriptedTurn, name: str) -> list[Json]:
+def _render_calls(turn: ScriptedTurn, name: str) -> list[Json]:
     return [
-        _one_call(call, blake2b(f"{name}{index}".encode(), digest_size=12).hexdigest())
+        _render_call(call, blake2b(f"{name}{index}".encode(), digest_size=12).hexdigest())
         for index, call in enumerate(turn.calls)
     ]
 
 
-def _one_call(call: ScriptedCall, name: str) -> Json:
+def _render_call(call: ScriptedCall, name: str) -> Json:
     if call.custom:
         return {"id": f"call_{name}", "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     return {"id": f"call_{name}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _call_deltas(calls: list[Json]) -> list[Json]:
+def _render_call_deltas(calls: list[Json]) -> list[Json]:
     """Return each call as providers stream it: id, type and name first, then its arguments piece by piece."""
     deltas: list[Json] = []
     for index, call in enumerate(calls):
@@ -264,7 +268,7 @@ def _call_deltas(calls: list[Json]) -> list[Json]:
     return deltas
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Return the words with the space before them; joined they are the text."""
     out: list[str] = []
     for piece in text.split(" "):
@@ -272,21 +276,23 @@ def _words(text: str) -> list[str]:
     return [word for word in out if word]
 
 
-def _utf8(text: str) -> bytes:
+def _encode_utf8(text: str) -> bytes:
     """Return the text as UTF-8. JSON may hold lone surrogates, UTF-8 may not: they become question marks."""
     return text.encode("utf-8", "replace")
 
 
-def _event(chunk: Json) -> bytes:
-    return b"data: " + _utf8(json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))) + b"\n\n"
+def _encode_event(chunk: Json) -> bytes:
+    return b"data: " + _encode_utf8(json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))) + b"\n\n"
 
 
-def _json(status: int, value: Json | list[Json]) -> DemoResponse:
-    body = _utf8(json.dumps(value, ensure_ascii=False))
+def _answer_json(status: int, value: Json | list[Json]) -> DemoResponse:
+    body = _encode_utf8(json.dumps(value, ensure_ascii=False))
     name = blake2b(body, digest_size=12).hexdigest().encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     return DemoResponse(status, [*headers, (b"x-request-id", b"req_" + name)], DemoBody([body]))
 
 
-def _error(status: int, message: str, code: str, param: str | None = None) -> DemoResponse:
-    return _json(status, {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}})
+def _answer_error(status: int, message: str, code: str, param: str | None = None) -> DemoResponse:
+    return _answer_json(
+        status, {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+    )

@@ -105,7 +105,7 @@ def _read_arguments(call: ScriptedCall) -> Json:
     return value if isinstance(value, dict) else {"input": value}
 
 
-def _dump(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -151,7 +151,7 @@ def write_message_events(answer: DemoAnswer) -> list[bytes]:
     ended = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     events.append({"type": "message_delta", "delta": ended, "usage": message["usage"]})
     events.append({"type": "message_stop"})
-    return [b"event: " + event["type"].encode() + b"\ndata: " + _dump(event) + b"\n\n" for event in events]
+    return [b"event: " + event["type"].encode() + b"\ndata: " + _encode_json(event) + b"\n\n" for event in events]
 
 
 # OpenAI's Responses.
@@ -197,7 +197,7 @@ def write_response_events(answer: DemoAnswer) -> list[bytes]:
     events.append({"type": f"response.{response['status']}", "response": response})
     made = []
     for n, event in enumerate(events):
-        data = _dump({"type": event["type"], "sequence_number": n, **event})
+        data = _encode_json({"type": event["type"], "sequence_number": n, **event})
         made.append(b"event: " + event["type"].encode() + b"\ndata: " + data + b"\n\n")
     return made
 
@@ -251,4 +251,4 @@ def write_gemini_events(answer: DemoAnswer) -> list[bytes]:
     calls = [part for part in write_gemini(answer)["candidates"][0]["content"]["parts"] if "functionCall" in part]
     parts: list[Json] = [*({"text": word} for word in answer.words), *calls] or [{"text": ""}]
     chunks = [_make_chunk(answer, [part], is_end=n == len(parts) - 1) for n, part in enumerate(parts)]
-    return [b"data: " + _dump(chunk) + b"\r\n\r\n" for chunk in chunks]
+    return [b"data: " + _encode_json(chunk) + b"\r\n\r\n" for chunk in chunks]

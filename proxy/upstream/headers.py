@@ -96,7 +96,7 @@ def build_request_headers(
     """
     came = [(name.lower(), value) for name, value in headers]
     own = frozenset({GOOGLE_KEY} if key_header == AUTHORIZATION else {GOOGLE_KEY, AUTHORIZATION})
-    dropped = _with_listed(NOT_FORWARDED if key is None else NOT_FORWARDED | OVERRIDE_HEADERS | own, came)
+    dropped = _add_listed(NOT_FORWARDED if key is None else NOT_FORWARDED | OVERRIDE_HEADERS | own, came)
     out: Headers = [(b"host", host)]
     bearer = b"Bearer " + key.encode() if key is not None and key_header == AUTHORIZATION else None
     accept = b"identity" if identity else None
@@ -132,7 +132,7 @@ def build_response_headers(headers: Iterable[tuple[bytes, bytes]], key: str | No
     Content-Length stays if it is true of the bytes that follow. Code that changes these bytes removes it
     (`remove_headers`)."""
     came = [(name.lower(), value) for name, value in headers]
-    dropped = _with_listed(HOP_BY_HOP, came)
+    dropped = _add_listed(HOP_BY_HOP, came)
     if b"transfer-encoding" in [name for name, _ in came]:
         dropped = dropped | {b"content-length"}  # RFC 9112 6.3: Transfer-Encoding overrides it
     kept = [header for header in came if header[0] not in dropped and not header[0].startswith(PROXY_PREFIX)]
@@ -155,15 +155,15 @@ def find_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
     return ""
 
 
-def _with_listed(names: frozenset[bytes], headers: Collection[tuple[bytes, bytes]]) -> frozenset[bytes]:
+def _add_listed(names: frozenset[bytes], headers: Collection[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """Return these names and those that the Connection headers list, in lower case."""
     listed = [value for name, value in headers if name == b"connection"]
-    if not listed or listed in _USUAL:
+    if not listed or listed in _KEEP_ALIVE_ALONE:
         return names
     return names | {option.strip().lower() for value in listed for option in value.split(b",") if option.strip()}
 
 
-_USUAL: Final = ([b"keep-alive"], [b"Keep-Alive"])
+_KEEP_ALIVE_ALONE: Final = ([b"keep-alive"], [b"Keep-Alive"])
 """Connection headers that list only names that are always dropped."""
 
 
@@ -195,7 +195,7 @@ class Redactor:
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece. Return the bytes that may go on now."""
-        found = self._blanked(self._held + piece)
+        found = self._redact(self._held + piece)
         keep = 0
         for form in self._forms:
             keep = max(keep, next((n for n in range(len(form) - 1, keep, -1) if found.endswith(form[:n])), 0))
@@ -207,5 +207,5 @@ class Redactor:
         rest, self._held = self._held, b""
         return rest
 
-    def _blanked(self, text: bytes) -> bytes:
+    def _redact(self, text: bytes) -> bytes:
         return self._pattern.sub(lambda found: b"*" * len(found[0]), text)

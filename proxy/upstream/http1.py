@@ -49,11 +49,11 @@ _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\x00\n\r\x0b\
 # Possessive, because with plain stars the time for a line of spaces grows with the square of its length.
 _FIELD: Final = re.compile(rb"(?m)^([%b]++):[ \t]*+([^\x00\n\r\x0b\x0c]*+)\r$" % re.escape(_TOKEN))
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*+(?:;[^\x00\n\r]*+)?\r\n")
-_SIZE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*+(?:;[^\x00\n\r]*+)?\r?")
+_SIZE_PREFIX: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*+(?:;[^\x00\n\r]*+)?\r?")
 
 _FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
-_EMPTY: Final = frozenset({204, 304})
+_BODILESS_STATUSES: Final = frozenset({204, 304})
 
 HIGH_WATER: Final = 256 * 1024
 """Bytes received and not yet read, above which the socket is no longer read: back-pressure."""
@@ -118,7 +118,7 @@ def parse_response_head(block: bytes, method: str) -> ResponseHead:
     line = _STATUS.match(block)
     if line is None:
         raise MalformedResponse("it begins with no status line")
-    found = _fields(block, line.end())
+    found = _parse_header_lines(block, line.end())
     status = int(line[2])
     closes = line[1] == b"0"
     length: bytes | None = None
@@ -146,22 +146,22 @@ def parse_response_head(block: bytes, method: str) -> ResponseHead:
         raise MalformedResponse("it has a Content-Length and a Transfer-Encoding")
     if method == "CONNECT" and 200 <= status < 300:
         return ResponseHead(status, headers, FixedLengthBody(0), True)  # a tunnel, in any version of HTTP
-    body = _body(method, status, chunked, length)
+    body = _make_body_parser(method, status, chunked, length)
     return ResponseHead(
         status, headers, body, not (closes or status == SWITCHING_PROTOCOLS or isinstance(body, CloseDelimitedBody))
     )
 
 
-def _body(method: str, status: int, chunked: bool, length: bytes | None) -> BodyParser:
+def _make_body_parser(method: str, status: int, chunked: bool, length: bytes | None) -> BodyParser:
     """Return the parser for the answer's body, by the rules of RFC 9112, 6.3, in their order."""
-    if method == "HEAD" or status < 200 or status in _EMPTY:
+    if method == "HEAD" or status < 200 or status in _BODILESS_STATUSES:
         return FixedLengthBody(0)
     if chunked:
         return ChunkedBody()
     return CloseDelimitedBody() if length is None else FixedLengthBody(int(length))
 
 
-def _fields(block: bytes, at: int) -> list[tuple[bytes, bytes]]:
+def _parse_header_lines(block: bytes, at: int) -> list[tuple[bytes, bytes]]:
     """Return the header lines. Raises MalformedResponse if any line of the rest of the block is not a header."""
     found: list[tuple[bytes, bytes]] = _FIELD.findall(block, at)
     if len(found) != block.count(b"\n", at):
@@ -209,15 +209,16 @@ class ChunkedBody:
     """A body in chunks. The received part of a chunk is given out before the rest of it; trailers are read and
     dropped."""
 
-    __slots__ = ("_begun", "_last", "_left", "_rest", "done")
+    __slots__ = ("_left", "_line_end_due", "_rest", "_trailers_due", "done")
 
     def __init__(self) -> None:
         self.done = False
         self._left = 0
         """Bytes of the chunk still to come."""
-        self._begun = False
-        """True while a chunk's line end is still to come."""
-        self._last = False
+        self._line_end_due = False
+        """True while the line end behind a chunk is still to come."""
+        self._trailers_due = False
+        """True once the last chunk has come: trailers and an empty line follow."""
         self._rest = b""
         """Bytes that cannot be parsed before more bytes arrive."""
 
@@ -231,21 +232,21 @@ class ChunkedBody:
                 parts.append(part)
                 at += len(part)
                 self._left -= len(part)
-            elif self._begun:
+            elif self._line_end_due:
                 if not data.startswith(b"\r\n", at):
                     if data[at:] == b"\r":
                         self._rest = b"\r"
                         return b""
                     raise MalformedResponse("a chunk is longer than it said")
                 at += 2
-                self._begun = False
-            elif self._last:
-                return self._trailers(data[at:])
+                self._line_end_due = False
+            elif self._trailers_due:
+                return self._read_trailers(data[at:])
             else:
                 line = _SIZE.match(data, at)
                 if line is None:
                     self._rest = data[at:]
-                    if len(self._rest) > CHUNK_LINE_LIMIT or not _SIZE_BEGUN.fullmatch(self._rest):
+                    if len(self._rest) > CHUNK_LINE_LIMIT or not _SIZE_PREFIX.fullmatch(self._rest):
                         raise MalformedResponse("a chunk does not begin with its size")
                     return b""
                 at, size = line.end(), int(line[1], 16)
@@ -255,11 +256,11 @@ class ChunkedBody:
                     at = stop + 2
                 else:
                     self._left = size
-                    self._begun = size > 0
-                    self._last = not size
+                    self._line_end_due = size > 0
+                    self._trailers_due = not size
         return b""
 
-    def _trailers(self, data: bytes) -> bytes:
+    def _read_trailers(self, data: bytes) -> bytes:
         if data.startswith(b"\r\n"):
             self.done = True
             return data[2:]
@@ -269,7 +270,7 @@ class ChunkedBody:
         if end < 0:
             self._rest = data
             return b""
-        _fields(data[: end + 2], 0)
+        _parse_header_lines(data[: end + 2], 0)
         self.done = True
         return data[end + 4 :]
 
@@ -289,7 +290,8 @@ class ResponseStream(httpx2.AsyncByteStream):
     nothing while an answer is read: one timer ends the wait with an error.
 
     Bytes that arrived before a connection loss are still given out before the error is raised. A time limit ends the
-    answer at once. idle in s, deadline in loop time. Raises `httpx2.TransportError`.
+    answer at once. idle: seconds of silence that are allowed. deadline: loop time at which the whole answer must have
+    come. Raises `httpx2.TransportError`.
     """
 
     def __init__(
@@ -305,23 +307,24 @@ class ResponseStream(httpx2.AsyncByteStream):
         self._idle = idle
         self._deadline = deadline
         self._release = release
-        self._timer = self._loop.call_at(min(deadline, self._loop.time() + idle), self._ring)
-        self._since = 0.0
+        self._timer = self._loop.call_at(min(deadline, self._loop.time() + idle), self._check_time_limits)
+        self._waiting_since = 0.0
         """Loop time at which the current wait began. A client that reads slowly is not silence of the upstream."""
         self._waiter: asyncio.Future[None] | None = None
-        self._seen: bytearray | None = None
+        self._head_start: bytearray | None = None
         """The beginning of a head that is not complete yet."""
-        self._skipped = 0
+        self._informational_bytes = 0
         """Bytes of informational heads."""
         self._body: BodyParser | None = None
         self._parts: list[bytes] = []
-        self._size = 0
+        self._unread_bytes = 0
         self._paused = False
-        self._keeps = True
-        """True while the connection may be used again, as far as is known."""
-        self._upload: asyncio.Timeout | None = None
-        """The limit of silence while the body is sent."""
+        self._is_reusable = True
+        """False once something has come or failed after which the connection must not be used again."""
+        self._upload_timeout: asyncio.Timeout | None = None
+        """The limit of silence while a body is sent in pieces; None otherwise, and once no more of it is wanted."""
         self._sending = False
+        """True while the request's body is not sent to its end."""
         self._error: httpx2.TransportError | None = None
 
     # Called by the connection
@@ -331,60 +334,62 @@ class ResponseStream(httpx2.AsyncByteStream):
         body = self._body
         try:
             if body is None:
-                body, data = self._begin(data)
+                body, data = self._read_head(data)
                 if body is None:
                     return False, b""
             elif body.done:
-                self._keeps = False  # more bytes than its answer; they would be taken for the next answer's
+                self._is_reusable = False  # bytes behind the answer would be taken for the beginning of the next one
                 return False, b""
             if data and body.feed(data, self._parts):
-                self._keeps = False
+                self._is_reusable = False
         except MalformedResponse as error:
             self._fail(error)
             return False, b""
-        self._size += len(data)
-        if self._size > HIGH_WATER and not body.done:
-            self._pause()
-        self._wake()
+        self._unread_bytes += len(data)
+        if self._unread_bytes > HIGH_WATER and not body.done:
+            self._pause_reading()
+        self._wake_reader()
         return False, b""
 
     def feed_eof(self) -> None:
         """Schedule the end: the connection is lost, and aiohttp sets the reason as soon as this method has returned."""
-        self._loop.call_soon(self._cut)
+        self._loop.call_soon(self._handle_close)
 
-    def _begin(self, data: bytes) -> tuple[BodyParser | None, bytes]:
+    def _read_head(self, data: bytes) -> tuple[BodyParser | None, bytes]:
         """Read the final head, past all informational ones. Return (its body, bytes after it), or (None, b"") if more
         is needed. Raises MalformedResponse."""
         start = 0
-        if self._seen is not None:
-            start = max(0, len(self._seen) - 3)
-            self._seen += data
-            if self._seen.find(b"\r\n\r\n", start) < 0 and self._skipped + len(self._seen) <= HEAD_LIMIT:
+        if self._head_start is not None:
+            start = max(0, len(self._head_start) - 3)
+            self._head_start += data
+            fits = self._informational_bytes + len(self._head_start) <= HEAD_LIMIT
+            if fits and self._head_start.find(b"\r\n\r\n", start) < 0:
                 return None, b""
-            data, self._seen = bytes(self._seen), None
+            data, self._head_start = bytes(self._head_start), None
         at = 0
-        while (end := data.find(b"\r\n\r\n", start)) >= 0 and self._skipped + end <= HEAD_LIMIT:
+        while (end := data.find(b"\r\n\r\n", start)) >= 0 and self._informational_bytes + end <= HEAD_LIMIT:
             head = parse_response_head(data[at : end + 2], self._method)
             at = start = end + 4
             if head.status >= 200 or head.status == SWITCHING_PROTOCOLS:
                 if head.status not in FINAL_STATUSES:
                     raise MalformedResponse(f"status {head.status} cannot be passed on")
-                self.status, self.headers, self._body, self._keeps = head
+                self.status, self.headers, self._body, self._is_reusable = head
                 if self.status >= REFUSED_STATUS:
                     self._stop_sending()
                 return self._body, data[at:]
-        self._skipped += at
+        self._informational_bytes += at
         data = data[at:]
-        if self._skipped + len(data) > HEAD_LIMIT:
+        if self._informational_bytes + len(data) > HEAD_LIMIT:
             raise MalformedResponse("its head is too long")
         if not data.startswith(RESPONSE_START[: len(data)]):
             raise MalformedResponse("it begins with no status line")
-        self._seen = bytearray(data)
+        self._head_start = bytearray(data)
         return None, b""
 
-    def _cut(self) -> None:
+    def _handle_close(self) -> None:
+        """Record how the answer ended: whole if the close is its end, else with an error."""
         body = self._body
-        self._keeps = False
+        self._is_reusable = False
         if body is None or not body.done:
             import aiohttp  # noqa: PLC0415  # loaded by the connection: see transport.py
 
@@ -395,13 +400,14 @@ class ResponseStream(httpx2.AsyncByteStream):
             elif self._error is None:
                 self._error = httpx2.ReadError("it was closed" if in_order else str(error) or type(error).__name__)
         self._stop_sending()
-        self._wake()
+        self._wake_reader()
 
-    def _ring(self) -> None:
+    def _check_time_limits(self) -> None:
+        """End the answer if a time limit has passed, else set the timer again: it is not moved with every part."""
         now = self._loop.time()
-        silent_until = (now if self._waiter is None else self._since) + self._idle
+        silent_until = (now if self._waiter is None else self._waiting_since) + self._idle
         if now < min(self._deadline, silent_until):
-            self._timer = self._loop.call_at(min(self._deadline, silent_until), self._ring)
+            self._timer = self._loop.call_at(min(self._deadline, silent_until), self._check_time_limits)
             return
         self._parts.clear()
         late = now >= self._deadline
@@ -411,30 +417,31 @@ class ResponseStream(httpx2.AsyncByteStream):
     def _fail(self, error: httpx2.TransportError) -> None:
         self._error = error
         self._timer.cancel()
-        self._keeps = False
+        self._is_reusable = False
         self._protocol.abort()
         self._stop_sending()
-        self._wake()
+        self._wake_reader()
 
-    def _wake(self) -> None:
+    def _wake_reader(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _wanted(self) -> bool:
+    def _wants_body(self) -> bool:
         """True if the upstream has neither refused the body that is being sent nor closed."""
-        return self._upload is not None
+        return self._upload_timeout is not None
 
     def _stop_sending(self) -> None:
-        if self._upload is not None:
-            self._upload.reschedule(self._loop.time())
-            self._upload = None
+        """End a wait of `_send_parts`, by letting its time limit pass now."""
+        if self._upload_timeout is not None:
+            self._upload_timeout.reschedule(self._loop.time())
+            self._upload_timeout = None
 
-    def _pause(self) -> None:
+    def _pause_reading(self) -> None:
         if not self._paused and self._protocol.transport is not None:
             self._paused = True
             self._protocol.transport.pause_reading()
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self._paused and self._protocol.transport is not None:
             self._paused = False
             self._protocol.transport.resume_reading()
@@ -466,7 +473,7 @@ class ResponseStream(httpx2.AsyncByteStream):
         from Content-Length, and httpx2.WriteTimeout."""
         self._sending = True
         sent = 0
-        silence = self._upload = asyncio.timeout_at(self._silent_until())
+        silence = self._upload_timeout = asyncio.timeout_at(self._compute_idle_deadline())
         try:
             async with silence:
                 async for part in body:
@@ -475,23 +482,23 @@ class ResponseStream(httpx2.AsyncByteStream):
                     sent += len(part)
                     if length is not None and sent > length:
                         raise UnsendableRequest("its body is longer than its Content-Length")
-                    if not self._wanted() or not await self._write(part, chunked=length is None):
+                    if not self._wants_body() or not await self._write_part(part, chunked=length is None):
                         return
-                    silence.reschedule(self._silent_until())
+                    silence.reschedule(self._compute_idle_deadline())
         except TimeoutError as error:
-            if not self._wanted():
+            if not self._wants_body():
                 return
             if silence.expired():
                 raise httpx2.WriteTimeout(f"no byte for {self._idle:g} s") from error
             raise
         finally:
-            self._upload = None
+            self._upload_timeout = None
             await body.aclose()
         if length is not None and sent < length:
             raise UnsendableRequest("its body is shorter than its Content-Length")
-        self._sending = length is None and not await self._write(b"", chunked=True)
+        self._sending = length is None and not await self._write_part(b"", chunked=True)
 
-    async def _write(self, part: bytes, *, chunked: bool) -> bool:
+    async def _write_part(self, part: bytes, *, chunked: bool) -> bool:
         """Send a part, and wait until the socket takes more. An empty chunk is the last part. Return False if the
         socket is closed."""
         transport = self._protocol.transport
@@ -506,7 +513,8 @@ class ResponseStream(httpx2.AsyncByteStream):
             return False
         return True
 
-    def _silent_until(self) -> float:
+    def _compute_idle_deadline(self) -> float:
+        """Return the loop time at which silence that begins now has lasted too long."""
         return min(self._deadline, self._loop.time() + self._idle)
 
     async def wait_for_head(self) -> None:
@@ -514,7 +522,7 @@ class ResponseStream(httpx2.AsyncByteStream):
         while self._body is None:
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._wait_for_data()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -527,15 +535,15 @@ class ResponseStream(httpx2.AsyncByteStream):
                 raise StopAsyncIteration
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._wait_for_data()
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        self._size = 0
-        self._go_on()
+        self._unread_bytes = 0
+        self._resume_reading()
         return data
 
-    async def _wait(self) -> None:
-        self._since = self._loop.time()
+    async def _wait_for_data(self) -> None:
+        self._waiting_since = self._loop.time()
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -547,17 +555,17 @@ class ResponseStream(httpx2.AsyncByteStream):
         self.close()
 
     def close(self) -> None:
-        """Return the connection. It is closed if bytes are still to be received or sent on it."""
+        """Give the connection back. It is closed if bytes are still to be received or sent on it."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         self._timer.cancel()
-        over = self._body is not None and self._body.done
-        if not over and self._error is None:
+        received = self._body is not None and self._body.done
+        if not received and self._error is None:
             self._error = httpx2.ReadError("it was closed here")
         self._stop_sending()
-        self._wake()
+        self._wake_reader()
         transport = self._protocol.transport
         sent = transport is not None and not self._sending and not transport.get_write_buffer_size()
         self._protocol.set_parser(None, None)
-        self._release(self, connection, clean=over and sent and self._keeps)
+        self._release(self, connection, clean=received and sent and self._is_reusable)

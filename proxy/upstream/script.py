@@ -73,18 +73,18 @@ class ClientTool:
 def take_turn(request: Json) -> ScriptedTurn:
     """Return the next turn of the assistant. `request` has a non-empty list of messages that are objects."""
     messages: list[Json] = request["messages"]
-    prompt, since = _latest_prompt(messages)
+    prompt, since = _find_latest_prompt(messages)
     results = [read_message_text(message) for message in since if message.get("role") in ("tool", "function")]
-    called = [name for message in since for name in _names_called(message)]
-    schema = _wanted_schema(request)
-    calls = _choose(request, messages, prompt, called)
+    called = [name for message in since for name in _list_called_names(message)]
+    schema = _read_response_schema(request)
+    calls = _choose_calls(request, messages, prompt, called)
     if calls:
         return ScriptedTurn("", tuple(calls))
     if schema is not None:
-        return ScriptedTurn(json.dumps(_as_asked(schema, prompt), ensure_ascii=False))
-    text = _from_results(prompt, called, results) if results else _from_prompt(prompt, len(messages))
+        return ScriptedTurn(json.dumps(_make_json_answer(schema, prompt), ensure_ascii=False))
+    text = _describe_results(prompt, called, results) if results else _describe_prompt(prompt, len(messages))
     if any("### STATE" in read_message_text(message) for message in messages):
-        text += _state(prompt, called)
+        text += _write_state(prompt, called)
     return ScriptedTurn(text)
 
 
@@ -97,7 +97,7 @@ def read_message_text(message: Json) -> str:
     return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
 
 
-def _latest_prompt(messages: list[Json]) -> tuple[str, list[Json]]:
+def _find_latest_prompt(messages: list[Json]) -> tuple[str, list[Json]]:
     """Return the last user message's text without reminders, and all messages after it."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].get("role") == "user":
@@ -105,7 +105,7 @@ def _latest_prompt(messages: list[Json]) -> tuple[str, list[Json]]:
     return "", messages
 
 
-def _names_called(message: Json) -> list[str]:
+def _list_called_names(message: Json) -> list[str]:
     calls = message.get("tool_calls")
     out = []
     for call in calls if isinstance(calls, list) else []:
@@ -118,7 +118,7 @@ def _names_called(message: Json) -> list[str]:
 # The choice of tools
 
 
-def _tools(request: Json) -> list[ClientTool]:
+def _read_tools(request: Json) -> list[ClientTool]:
     given = request.get("tools")
     out = []
     for tool in given if isinstance(given, list) else []:
@@ -133,15 +133,15 @@ def _tools(request: Json) -> list[ClientTool]:
     return out
 
 
-def _choose(request: Json, messages: list[Json], prompt: str, called: list[str]) -> list[ScriptedCall]:
-    tools = _tools(request)
+def _choose_calls(request: Json, messages: list[Json], prompt: str, called: list[str]) -> list[ScriptedCall]:
+    tools = _read_tools(request)
     choice = request.get("tool_choice")
     if not tools or choice == "none":
         return []
     forced = choice == "required"
     if isinstance(choice, dict):
-        tools, forced = _narrowed(tools, choice)
-    finishing = _finishing(tools, messages)
+        tools, forced = _narrow_tools(tools, choice)
+    finishing = _find_finish_call(tools, messages)
     if finishing is not None:
         return [finishing]
     if not forced and (len(called) >= MAX_CALLS or _SMALL_TALK.match(prompt)):
@@ -154,29 +154,29 @@ def _choose(request: Json, messages: list[Json], prompt: str, called: list[str])
     step = steps[0]
     wanted = [tool for tool in tools if _is_named(tool, step)] or _choose_tool(tools, step, forced=forced)
     together = request.get("parallel_tool_calls") is not False and not forced and len(steps) == 1
-    return [_call(tool, step) for tool in wanted[: MAX_CALLS if together else 1]]
+    return [_make_call(tool, step) for tool in wanted[: MAX_CALLS if together else 1]]
 
 
-def _narrowed(tools: list[ClientTool], choice: Json) -> tuple[list[ClientTool], bool]:
+def _narrow_tools(tools: list[ClientTool], choice: Json) -> tuple[list[ClientTool], bool]:
     """Return the tools that a tool_choice object leaves, and True if one of them must be called."""
     allowed = choice.get("allowed_tools")
     if isinstance(allowed, dict):
         given = allowed.get("tools")
-        names = {name for entry in (given if isinstance(given, list) else []) for name in _inner_names(entry)}
+        names = {name for entry in (given if isinstance(given, list) else []) for name in _list_tool_names(entry)}
         return [tool for tool in tools if tool.name in names], allowed.get("mode") == "required"
-    names = set(_inner_names(choice))
+    names = set(_list_tool_names(choice))
     return [tool for tool in tools if tool.name in names], True
 
 
-def _inner_names(entry: Any) -> list[str]:
+def _list_tool_names(entry: Any) -> list[str]:
     inner = (entry.get("function") or entry.get("custom")) if isinstance(entry, dict) else None
     return [inner["name"]] if isinstance(inner, dict) and isinstance(inner.get("name"), str) else []
 
 
-def _finishing(tools: list[ClientTool], messages: list[Json]) -> ScriptedCall | None:
+def _find_finish_call(tools: list[ClientTool], messages: list[Json]) -> ScriptedCall | None:
     """Return the command that tells an agent that the work is done; None before an assistant message exists or if none
     is asked for."""
-    shell = next((tool for tool in tools if "command" in _properties(tool.schema)), None)
+    shell = next((tool for tool in tools if "command" in _read_properties(tool.schema)), None)
     if shell is None or not any(message.get("role") == "assistant" for message in messages):
         return None
     if not any(FINISH_MARK in read_message_text(message) for message in messages if message.get("role") != "assistant"):
@@ -197,15 +197,16 @@ def _choose_tool(tools: list[ClientTool], prompt: str, *, forced: bool) -> list[
     usable = tools if forced else [one for one in tools if not (_WRITES.search(one.name) or _STARTS.search(one.name))]
     if not usable:
         return []
-    asked = _words(prompt)
+    asked = _split_words(prompt)
     fit = {
-        tool.name: 3 * len(asked & _words(tool.name)) + min(2, len(asked & _words(tool.description))) for tool in usable
+        tool.name: 3 * len(asked & _split_words(tool.name)) + min(2, len(asked & _split_words(tool.description)))
+        for tool in usable
     }
     best = max(usable, key=lambda tool: fit[tool.name])  # the first of equals
     return [best] if forced or fit[best.name] > 0 or _ASKS.search(prompt) else []
 
 
-def _words(text: str) -> set[str]:
+def _split_words(text: str) -> set[str]:
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).replace("_", " ")
     return {word.rstrip("s") for word in re.findall(r"[^\W_]{3,}", spaced.lower())} - _STOPWORDS
 
@@ -213,14 +214,14 @@ def _words(text: str) -> set[str]:
 # The arguments of the calls
 
 
-def _call(tool: ClientTool, prompt: str) -> ScriptedCall:
+def _make_call(tool: ClientTool, prompt: str) -> ScriptedCall:
     if tool.custom:
-        return ScriptedCall(tool.name, _quoted(prompt) or _shorten_text(prompt, 80), custom=True)
+        return ScriptedCall(tool.name, _find_quoted_text(prompt) or _shorten_text(prompt, 80), custom=True)
     wanted = SchemaFiller(prompt, tool.schema, writes=bool(_WRITES.search(tool.name))).make_value(tool.schema, "", 0)
     return ScriptedCall(tool.name, json.dumps(wanted if isinstance(wanted, dict) else {}, ensure_ascii=False))
 
 
-def _properties(schema: Json) -> Json:
+def _read_properties(schema: Json) -> Json:
     properties = schema.get("properties")
     return properties if isinstance(properties, dict) else {}
 
@@ -236,7 +237,7 @@ class SchemaFiller:
 
     def make_value(self, schema: Any, name: str, depth: int) -> Any:
         """Return a value that fits. Below eight levels it is null, because schemas may be recursive."""
-        schema = self._resolved(schema)
+        schema = self._resolve_schema(schema)
         if depth > 8:
             return None
         if "const" in schema:
@@ -248,7 +249,7 @@ class SchemaFiller:
         if isinstance(kind, list):
             kind = next((one for one in kind if one != "null"), "null")
         if kind == "object" or "properties" in schema:
-            properties = _properties(schema)
+            properties = _read_properties(schema)
             required = schema.get("required")
             names = [one for one in required if isinstance(one, str)] if isinstance(required, list) else []
             return {one: self.make_value(properties.get(one, {}), one, depth + 1) for one in names}
@@ -257,12 +258,12 @@ class SchemaFiller:
             count = min(max(1, least), 20) if isinstance(least, int) else 1
             return [self.make_value(schema.get("items", {}), name, depth + 1)] * count
         if kind in ("integer", "number"):
-            return self._number(schema, whole=kind == "integer")
+            return self._make_number(schema, whole=kind == "integer")
         if kind == "boolean":
             return True
-        return None if kind == "null" else self._text(schema, name)
+        return None if kind == "null" else self._make_text(schema, name)
 
-    def _resolved(self, schema: Any) -> Json:
+    def _resolve_schema(self, schema: Any) -> Json:
         for _ in range(8):
             if not isinstance(schema, dict):
                 return {}
@@ -279,14 +280,14 @@ class SchemaFiller:
                 return schema
         return {}
 
-    def _number(self, schema: Json, *, whole: bool) -> float | int:
+    def _make_number(self, schema: Json, *, whole: bool) -> float | int:
         least = schema.get("minimum")
         number = self._numbers.pop(0) if self._numbers else 1.0
         if isinstance(least, int | float) and number < least < 1e15:
             number = float(least)
         return int(number) if whole or number.is_integer() else number
 
-    def _text(self, schema: Json, name: str) -> str:
+    def _make_text(self, schema: Json, name: str) -> str:
         lowered = name.lower()
         if _COMMAND.match(name):
             return "ls"
@@ -301,10 +302,14 @@ class SchemaFiller:
             found = _PATHLIKE.search(self._prompt)
             return "demo.txt" if self._writes else found[0] if found else "README.md"
         about = re.search(r"\b(?:in|of|for|about|named|called)\s+([^\n?!.:;]{2,60})", self._prompt)
-        return _quoted(self._prompt) or (about[1].strip() if about else _shorten_text(self._prompt, 80)) or "demo"
+        return (
+            _find_quoted_text(self._prompt)
+            or (about[1].strip() if about else _shorten_text(self._prompt, 80))
+            or "demo"
+        )
 
 
-def _quoted(prompt: str) -> str:
+def _find_quoted_text(prompt: str) -> str:
     found = re.search(r"[\"“«「]([^\"”»」\n]{1,200})[\"”»」]|(?<!\w)'([^'\n]{1,200})'(?!\w)|`([^`\n]{1,200})`", prompt)
     return next((group for group in found.groups() if group), "") if found else ""
 
@@ -312,7 +317,7 @@ def _quoted(prompt: str) -> str:
 # The texts
 
 
-def _wanted_schema(request: Json) -> Json | None:
+def _read_response_schema(request: Json) -> Json | None:
     wanted = request.get("response_format")
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_object":
@@ -322,7 +327,7 @@ def _wanted_schema(request: Json) -> Json | None:
     return schema if isinstance(schema, dict) else {} if kind == "json_schema" else None
 
 
-def _as_asked(schema: Json, prompt: str) -> Any:
+def _make_json_answer(schema: Json, prompt: str) -> Any:
     if schema:
         return SchemaFiller(prompt, schema).make_value(schema, "", 0)
     keys = re.findall(r"[\"'`](\w{1,40})[\"'`]", prompt)
@@ -331,7 +336,7 @@ def _as_asked(schema: Json, prompt: str) -> Any:
     return {"answer": f"You asked: {_shorten_text(prompt, 120)}"}
 
 
-def _from_results(prompt: str, called: list[str], results: list[str]) -> str:
+def _describe_results(prompt: str, called: list[str], results: list[str]) -> str:
     parts = []
     for name, result in zip([*called, *["the tool"] * len(results)], results, strict=False):
         shown = _shorten_text(result, 400, lines=True)
@@ -341,7 +346,7 @@ def _from_results(prompt: str, called: list[str], results: list[str]) -> str:
     return f"{asked}{separator.join(parts)}\n\nThat is all the scripted demo model can make of it."
 
 
-def _from_prompt(prompt: str, messages: int) -> str:
+def _describe_prompt(prompt: str, messages: int) -> str:
     count = "1 message" if messages == 1 else f"{messages} messages"
     quoted = f"You said: “{_shorten_text(prompt, 160)}”\n\n" if prompt else ""
     return (
@@ -350,7 +355,7 @@ def _from_prompt(prompt: str, messages: int) -> str:
     )
 
 
-def _state(prompt: str, called: list[str]) -> str:
+def _write_state(prompt: str, called: list[str]) -> str:
     used = ", ".join(f"`{name}`" for name in called) or "none yet"
     return (
         f"\n\n### STATE\n**Goal**: {_shorten_text(prompt, 120) or 'not said yet'}\n"

@@ -67,7 +67,7 @@ list)."""
 
 
 _GOOGLE_BASE_END = re.compile(r"/v1\w*(?:/openai)?$")
-"""The end of a base that a path of Google's brings itself."""
+"""The end of a base URL that Google's own paths already contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def create_client_context(target: Target) -> ssl.SSLContext:
     """Return the TLS context for a target: the authorities to trust, and the certificate to show. Raises ConfigError
     if one of its files cannot be read."""
     try:
-        context = _trusting(target.ca_bundle or None)
+        context = _create_trusting_context(target.ca_bundle or None)
     except OSError as error:  # ssl.SSLError is one
         allowed = f"a readable PEM file ({error})"
         raise ConfigError(f"upstreams.{target.name}.ca_bundle", target.ca_bundle, allowed) from error
@@ -172,7 +172,7 @@ def create_client_context(target: Target) -> ssl.SSLContext:
     return context
 
 
-def _trusting(bundle: str | None) -> ssl.SSLContext:
+def _create_trusting_context(bundle: str | None) -> ssl.SSLContext:
     """Return a context that trusts a bundle's authorities, else the system's; never those of SSL_CERT_FILE or
     SSL_CERT_DIR."""
     if bundle is not None:
@@ -182,11 +182,11 @@ def _trusting(bundle: str | None) -> ssl.SSLContext:
 
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(*_system_authorities())
+    context.load_verify_locations(*_find_system_authorities())
     return context
 
 
-def _system_authorities() -> tuple[str | None, str | None]:
+def _find_system_authorities() -> tuple[str | None, str | None]:
     """Return the system's file and folder of authorities. Raises OSError if it has none."""
     built_in = ssl.get_default_verify_paths()  # its `openssl_` ones: the others are the environment's
     file, folder = Path(built_in.openssl_cafile), Path(built_in.openssl_capath)
@@ -224,41 +224,43 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, target: Target, limits: PoolSettings) -> None:
         address = parse_address(target)
-        self._kept = limits.keepalive
+        self._max_idle = limits.keepalive
+        """Idle connections that are kept at most."""
         self._slots = asyncio.Semaphore(limits.connections)
         """Limit of connections. The connector's own limit is not used: a task that is cancelled while it gets a
         connection takes the turn of the next task there."""
         self._answers: set[ResponseStream] = set()
+        """The answers that are not closed yet."""
         self._connector: aiohttp.TCPConnector | None = None
-        self._where = f"{address.scheme.decode()}://{address.host_header.decode()}"
-        """The origin that is connected to."""
-        self._before = b""
+        self._origin = f"{address.scheme.decode()}://{address.host_header.decode()}"
+        """The origin to connect to: the upstream's, or that of an outbound proxy which reads requests."""
+        self._target_prefix = b""
         """The part of a request's first line before the path, for an outbound proxy that reads it."""
-        self._to_proxy: Headers = []
+        self._proxy_headers: Headers = []
         """Headers for the outbound proxy."""
-        self._options: dict[str, Any] = {}
+        self._request_options: dict[str, Any] = {}
         """Further arguments of aiohttp's request."""
         encrypted = address.scheme == b"https"
         if target.proxy:
-            through, secret = _credentials(target.proxy)
+            through, secret = _split_credentials(target.proxy)
             encrypted = encrypted or through.scheme == "https"
             if address.scheme == b"http":
-                self._where = str(through)
-                self._before = b"http://" + address.host_header
-                self._to_proxy = [(b"proxy-authorization", secret.encode())] if secret else []
+                self._origin = str(through)
+                self._target_prefix = b"http://" + address.host_header
+                self._proxy_headers = [(b"proxy-authorization", secret.encode())] if secret else []
             else:
                 authority = address.host_header.decode() if address.port else f"{address.host_header.decode()}:443"
                 host = {"Host": authority}
                 headers = {**host, "User-Agent": "context-proxy"} | ({"Proxy-Authorization": secret} if secret else {})
-                self._options = {"proxy": through, "proxy_headers": headers, "headers": host}
+                self._request_options = {"proxy": through, "proxy_headers": headers, "headers": host}
         self.tls = create_client_context(target) if encrypted else None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         times: dict[str, float] = request.extensions["timeout"]
         deadline = asyncio.get_running_loop().time() + times["total"]
-        where = self._before + request.extensions["target"]
-        head = write_request_head(request.method, where, [*request.headers.raw, *self._to_proxy])
-        connection = await self._connection(times)
+        request_target = self._target_prefix + request.extensions["target"]
+        head = write_request_head(request.method, request_target, [*request.headers.raw, *self._proxy_headers])
+        connection = await self._acquire_connection(times)
         answer = ResponseStream(connection, request.method, times["read"], deadline, self._take_back)
         self._answers.add(answer)
         try:
@@ -281,7 +283,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         protocol = connection.protocol
         assert protocol is not None  # noqa: S101  # it is given back once
         idle = 0 if self._connector is None else sum(map(len, self._connector._conns.values()))
-        if clean and idle < self._kept:
+        if clean and idle < self._max_idle:
             connection.release()
             protocol.set_parser(_IdleParser(), None, protocol.abort)
         else:
@@ -290,18 +292,18 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         self._answers.discard(answer)
         self._slots.release()
 
-    async def _connection(self, times: dict[str, float]) -> Connection:
+    async def _acquire_connection(self, times: dict[str, float]) -> Connection:
         """Return a kept or a new connection; if none can be made, the slot is released."""
         try:
             if self._slots.locked():
                 async with asyncio.timeout(times["pool"]):
                     await self._slots.acquire()
             else:
-                await self._slots.acquire()  # at once
+                await self._slots.acquire()  # does not wait
         except TimeoutError as error:
             if self._slots.locked():
                 raise httpx2.PoolTimeout("all connections are in use") from error
-            await self._slots.acquire()  # a slot became free at this moment
+            await self._slots.acquire()  # a slot became free as the time ended
         try:
             try:
                 return await self._connect(times["connect"])
@@ -318,9 +320,9 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         import aiohttp  # noqa: PLC0415  # it is loaded now: see the head of this module
 
         if self._connector is None:
-            self._connector = self._start()
+            self._connector = self._create_connector()
         try:
-            return await self._connector.connect(self._connect_request, [], _connect_timeout(seconds))
+            return await self._connector.connect(self._connect_request, [], _make_connect_timeout(seconds))
         except TimeoutError as error:
             raise httpx2.ConnectTimeout(
                 f"no connection to {self._connect_request.host}:{self._connect_request.port} in time"
@@ -335,14 +337,14 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             cause = error.__cause__ or error
             raise httpx2.ConnectError(str(cause) or type(cause).__name__) from error
 
-    def _start(self) -> aiohttp.TCPConnector:
-        """Make the objects that need a running loop."""
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        """Return a connector, and set the request that it connects for. Both need a running loop."""
         import aiohttp  # noqa: PLC0415  # as in _connect
         from yarl import URL  # noqa: PLC0415  # a package of aiohttp's
 
         loop = asyncio.get_running_loop()
-        where = URL(self._where, encoded=True)
-        self._connect_request = aiohttp.ClientRequest("GET", where, loop=loop, **self._options)
+        origin = URL(self._origin, encoded=True)
+        self._connect_request = aiohttp.ClientRequest("GET", origin, loop=loop, **self._request_options)
         return aiohttp.TCPConnector(
             limit=0,
             keepalive_timeout=KEPT_S,
@@ -421,13 +423,13 @@ class _DeadlineBody(httpx2.AsyncByteStream):
 
 
 @lru_cache(maxsize=8)
-def _connect_timeout(seconds: float) -> aiohttp.ClientTimeout:
+def _make_connect_timeout(seconds: float) -> aiohttp.ClientTimeout:
     import aiohttp  # noqa: PLC0415  # as in AiohttpTransport._connect
 
     return aiohttp.ClientTimeout(connect=seconds, ceil_threshold=seconds)  # not rounded up to whole seconds
 
 
-def _credentials(proxy: str) -> tuple[URL, str]:
+def _split_credentials(proxy: str) -> tuple[URL, str]:
     """Return an outbound proxy's URL without its user and password, and the header value that carries these; "" for
     none."""
     from yarl import URL  # noqa: PLC0415  # a package of aiohttp's

@@ -162,7 +162,9 @@ async def open_websocket(
     except InvalidStatus as refused:
         response = refused.response
         found = _build_headers(list(response.headers.raw_items()), target.key)
-        raise HandshakeRefused(response.status_code, found, _hide(bytes(response.body or b""), target.key)) from refused
+        raise HandshakeRefused(
+            response.status_code, found, _redact_key(bytes(response.body or b""), target.key)
+        ) from refused
     except TimeoutError as problem:
         raise UpstreamTimeout(f"upstream {target.name!r} did not answer a WebSocket handshake in time") from problem
     except (InvalidURI, UnicodeError) as problem:
@@ -190,7 +192,7 @@ def _build_headers(raw: Iterable[tuple[str, str]], key: str | None) -> Headers:
     return [(name, value) for name, value in kept if not name.startswith(b"sec-websocket-")]
 
 
-def _hide(body: bytes, key: str | None) -> bytes:
+def _redact_key(body: bytes, key: str | None) -> bytes:
     for form in () if key is None else list_key_encodings(key):
         body = body.replace(form, b"*" * len(form))
     return body

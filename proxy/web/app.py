@@ -228,7 +228,7 @@ class ContextProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
         elif split_session(scope)[1] in SOCKET_PATHS:
@@ -250,37 +250,40 @@ class ContextProxy:
         self.draining = True
         self.services.event_bus.close()
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                try:
-                    await self.store.open()
-                except ProxyError as problem:  # the server logs it, and refuses to start
-                    await send({"type": "lifespan.startup.failed", "message": str(problem)})
-                    return
-                await lookups.load_windows(self.services)
-                self.webhooks.start()
-                self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
-                self.services.background_tasks.add(self._retention_task)
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                self.drain()
-                try:
-                    for task in self.services.background_tasks:
-                        task.cancel()
-                    if self.services.helper_queue is not None:
-                        await self.services.helper_queue.close()
-                    await self.services.client.close()
-                    await self.webhooks.close()
-                    if self.telemetry is not None:
-                        await asyncio.to_thread(self.telemetry.close)
-                    self.services.workers.shutdown(wait=False, cancel_futures=True)
-                finally:  # after any error before it: queued items must be written
-                    await self.store.close()
-                log.info("stopped; %d items could not be stored", self.store.dropped)
-                await send({"type": "lifespan.shutdown.complete"})
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] == "lifespan.startup":
+            try:
+                await self.store.open()
+            except ProxyError as problem:  # the server logs it, and refuses to start
+                await send({"type": "lifespan.startup.failed", "message": str(problem)})
                 return
+            await self._start_background_work()
+            await send({"type": "lifespan.startup.complete"})
+        await self._close_services()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start_background_work(self) -> None:
+        await lookups.load_windows(self.services)
+        self.webhooks.start()
+        self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
+        self.services.background_tasks.add(self._retention_task)
+
+    async def _close_services(self) -> None:
+        """Stop all background work, and close the store last, after any error too: queued items must be written."""
+        self.drain()
+        try:
+            for task in self.services.background_tasks:
+                task.cancel()
+            if self.services.helper_queue is not None:
+                await self.services.helper_queue.close()
+            await self.services.client.close()
+            await self.webhooks.close()
+            if self.telemetry is not None:
+                await asyncio.to_thread(self.telemetry.close)
+            self.services.workers.shutdown(wait=False, cancel_futures=True)
+        finally:
+            await self.store.close()
+        log.info("stopped; %d items could not be stored", self.store.dropped)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         route: Route = scope[ROUTE_KEY]
@@ -308,7 +311,7 @@ class ContextProxy:
                 await serve_gateway(scope, receive, counted, self.services, path, session, share)
             return
         if TUNNEL_KEY in scope:
-            await self._tunnel(scope, send, path, raw)
+            await self._serve_tunnel(scope, send, path, raw)
             return
         dialect = find_dialect(path) if scope["method"] == "POST" else None
         if dialect is not None:
@@ -327,21 +330,25 @@ class ContextProxy:
                 with self._count_request("stored", send) as counted, self.concurrency:
                     await serve_stored_response(counted, self.services, found, question)
                 return
-        talks = is_conversational(scope["method"], path)
-        shown = raw.partition("?")[0][:MAX_PATH_CHARS] if talks else None
-        naming_send = send if shown is None else _naming_path(send, shown)
-        client, metrics = self.services.client, self.services.metrics
+        await self._pass_through(scope, receive, send, path, raw, whose)
+
+    async def _pass_through(self, scope: Scope, receive: Receive, send: Send, path: str, raw: str, whose: str) -> None:
+        """Pass a request on as it is. If it carries a conversation, the answer names its path."""
+        carries_conversation = is_conversational(scope["method"], path)
+        shown = raw.partition("?")[0][:MAX_PATH_CHARS] if carries_conversation else None
+        if shown is not None:
+            send = _add_path_header(send, shown)
         with (
-            self._count_request("passthrough", naming_send) as counted,
+            self._count_request("passthrough", send) as counted,
             self.concurrency,
             self.body_budget.share(whose) as share,
         ):
             await serve_passthrough(
-                scope, receive, counted, client, metrics,
+                scope, receive, counted, self.services.client, self.services.metrics,
                 path=raw, share=share, rules=self._rules, on_allowed=lambda: self._count_unmanaged(path, shown),
             )  # fmt: skip
 
-    async def _tunnel(self, scope: Scope, send: Send, path: str, raw: str) -> None:
+    async def _serve_tunnel(self, scope: Scope, send: Send, path: str, raw: str) -> None:
         with self._count_request("passthrough", send) as counted, self.concurrency:
             await relay_tunnel(
                 scope, counted, self.services.client, self.settings,
@@ -368,8 +375,7 @@ class ContextProxy:
             metrics.request_duration_seconds.labels(route=route).observe(time.perf_counter() - began)
 
     def _count_unmanaged(self, path: str, shown: str | None) -> None:
-        """Count a request that passes unmanaged. If its path carries a conversation, log it once a path. The answer
-        names it too (`_naming_path`)."""
+        """Count a request that passes unmanaged. shown: the path, if it carries a conversation; it is logged once."""
         metrics = self.services.metrics
         metrics.unmanaged_total.labels(path=metrics.limit_label("path", path)).inc()
         if shown is not None and shown not in self._logged_paths and len(self._logged_paths) < MAX_LOGGED_PATHS:
@@ -392,7 +398,7 @@ def find_share_owner(tenant: str, key: str) -> str:
     return f"key {key}" if tenant == ALL_TENANTS else tenant
 
 
-def _naming_path(send: Send, shown: str) -> Send:
+def _add_path_header(send: Send, shown: str) -> Send:
     """Return a `send` that names the path in a header of the answer."""
 
     def send_named(message: Message) -> Awaitable[None]:
@@ -406,8 +412,8 @@ def _naming_path(send: Send, shown: str) -> Send:
 
 def create_app(settings: Settings | None = None, **overrides: Any) -> ContextProxy:
     """Return the application for these settings, ready to be served. Raises ConfigError."""
-    return ContextProxy(settings or Settings(**_plain(overrides)))
+    return ContextProxy(settings or Settings(**_drop_unset(overrides)))
 
 
-def _plain(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_unset(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in overrides.items() if value is not None}

@@ -86,10 +86,10 @@ async def run_while_connected(scope: Scope, receive: Receive, work: Coroutine[An
     No other code may call `receive` meanwhile; further bytes of a request body are dropped (`Upload` keeps them). If
     the work ends by itself at the moment in which the client leaves, its own result counts.
     """
-    leaving: Disconnect | None = scope.get(DISCONNECT_KEY)
-    if leaving is not None:
-        return await leaving.run_until_disconnect(work)
-    return await _attend(_until_left(receive), work)
+    disconnect: Disconnect | None = scope.get(DISCONNECT_KEY)
+    if disconnect is not None:
+        return await disconnect.run_until_disconnect(work)
+    return await _run_until_disconnect(_wait_for_disconnect(receive), work)
 
 
 async def read_body(
@@ -147,12 +147,12 @@ class Upload:
     (back-pressure).
     """
 
-    def __init__(self, receive: Receive, leaving: Disconnect | None = None) -> None:
+    def __init__(self, receive: Receive, disconnect: Disconnect | None = None) -> None:
         self._receive = receive
-        self._leaving = leaving
+        self._disconnect = disconnect
         self._parts: deque[bytes] = deque()
         self._size = 0
-        self._whole = False
+        self._is_complete = False
         self._changed = asyncio.Event()
 
     async def read_pieces(self) -> AsyncIterator[bytes]:
@@ -164,36 +164,36 @@ class Upload:
                 self._changed.set()
                 if part:
                     yield part
-            if self._whole:
+            if self._is_complete:
                 return
             self._changed.clear()
             await self._changed.wait()
 
     async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work`, which reads `read_pieces`, until it ends or the client leaves. Raises ClientGone."""
-        if self._leaving is None:
-            return await _attend(self._read_body(), work)
-        if self._leaving.has_left():
+        if self._disconnect is None:
+            return await _run_until_disconnect(self._read_body(), work)
+        if self._disconnect.has_left():
             work.close()
             raise ClientGone("the client has left")
         # The receiving task may wait for the upstream to take data, so the proxy's own connection reports the
         # disconnect.
-        return await self._leaving.run_until_disconnect(_attend(self._read_body(), work))
+        return await self._disconnect.run_until_disconnect(_run_until_disconnect(self._read_body(), work))
 
     async def _read_body(self) -> None:
-        while not self._whole:
+        while not self._is_complete:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 return
             part = message.get("body", b"")
             self._parts.append(part)
             self._size += len(part)
-            self._whole = not message.get("more_body", False)
+            self._is_complete = not message.get("more_body", False)
             self._changed.set()
             while self._size > MAX_WAITING_BYTES:
                 self._changed.clear()
                 await self._changed.wait()
-        await _until_left(self._receive)
+        await _wait_for_disconnect(self._receive)
 
 
 def with_write_timeout(send: Send, seconds: float) -> Send:
@@ -208,7 +208,7 @@ def with_write_timeout(send: Send, seconds: float) -> Send:
             return  # taken at once, as nearly always: then no timeout is needed
         try:
             async with asyncio.timeout(seconds):
-                await _resume(sending, waiting)
+                await _resume_coroutine(sending, waiting)
         except TimeoutError as error:
             raise ClientGone(f"the client took nothing for {seconds:g} s") from error
 
@@ -224,7 +224,7 @@ async def send_json(send: Send, body: bytes, headers: Iterable[tuple[bytes, byte
 
 
 @coroutine
-def _resume(work: Generator[Any, Any, T], waiting: Any) -> Generator[Any, Any, T]:
+def _resume_coroutine(work: Generator[Any, Any, T], waiting: Any) -> Generator[Any, Any, T]:
     """Run the rest of a coroutine that already ran to its first wait. waiting: the future that it waits for."""
     while True:
         try:
@@ -240,33 +240,34 @@ def _resume(work: Generator[Any, Any, T], waiting: Any) -> Generator[Any, Any, T
             return result
 
 
-async def _until_left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
+    """Return once the client has left. Any other message is dropped."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _attend(hearing: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T]) -> T:
+async def _run_until_disconnect(disconnect: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`. Cancel `work` once `disconnect` ends, and raise ClientGone."""
     loop = asyncio.get_running_loop()
-    doing = loop.create_task(work)
-    listening = loop.create_task(hearing)
-    asked = False
+    work_task = loop.create_task(work)
+    disconnect_task = loop.create_task(disconnect)
+    is_cancelled = False
     try:
-        await asyncio.wait((doing, listening), return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            asked = doing.cancel()
-            await asyncio.wait((doing,))
+        await asyncio.wait((work_task, disconnect_task), return_when=asyncio.FIRST_COMPLETED)
+        if not work_task.done():
+            is_cancelled = work_task.cancel()
+            await asyncio.wait((work_task,))
     except asyncio.CancelledError:
-        # The server cancels this request (shutdown). The work is cancelled once, not again if it was already cancelled
-        # above.
-        if not asked and not doing.done():
-            doing.cancel()
-        await _wait_for_end(doing)
+        # The server cancels this request (shutdown). A second cancellation would hit the clean-up of the work.
+        if not is_cancelled and not work_task.done():
+            work_task.cancel()
+        await _wait_for_end(work_task)
         raise
     finally:
-        listening.cancel()
-    if doing.cancelled() and asked:
+        disconnect_task.cancel()
+    if work_task.cancelled() and is_cancelled:
         raise ClientGone("the client has left")
-    return doing.result()
+    return work_task.result()
 
 
 async def _wait_for_end(task: asyncio.Task[Any]) -> None:
@@ -298,7 +299,7 @@ def log_requests(app: App) -> App:
     debug level, because they come every few seconds.
     """
 
-    async def logging_app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def log_request(scope: Scope, receive: Receive, send: Send) -> None:
         level = logging.DEBUG if scope.get("path") in QUIET_PATHS else logging.INFO
         if scope["type"] != "http" or not log.isEnabledFor(level):
             await app(scope, receive, send)
@@ -306,26 +307,26 @@ def log_requests(app: App) -> App:
         began = time.perf_counter()
         facts: dict[str, Any] = {}
         scope[FACTS_KEY] = facts
-        status, whole = CLIENT_GONE_STATUS, False
+        status, is_complete = CLIENT_GONE_STATUS, False
 
         def note_status(message: Message) -> Awaitable[None]:
-            nonlocal status, whole
+            nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = message["status"]
             else:
-                whole = not message.get("more_body", False)
+                is_complete = not message.get("more_body", False)
             return send(message)
 
         try:
             await app(scope, receive, note_status)
         finally:
             line = {"method": scope["method"], "path": render_path(scope), "status": status, **facts}
-            if not whole:
+            if not is_complete:
                 line["broken_off"] = True
             line["ms"] = round((time.perf_counter() - began) * 1000, 1)
             log.log(level, "request", extra=line)
 
-    return logging_app
+    return log_request
 
 
 def render_path(scope: Scope) -> str:

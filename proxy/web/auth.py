@@ -101,7 +101,7 @@ class ApiKeys:
         """
         if not self._by_digest:
             return LOCAL_CALLER
-        presented, lent = self._take(scope)
+        presented, lent = self._take_keys(scope)
         if presented is None and (from_authorization or self.lends_credentials):
             presented = lent
         if presented is None and lent is not None:
@@ -119,7 +119,7 @@ class ApiKeys:
             raise Forbidden(f"the key {key.name} is for {key.plane}", hint=f"This needs one for {wanted}.")
         return Caller(key.name, key.tenant, key.plane)
 
-    def _take(self, scope: Scope) -> tuple[bytes | None, bytes | None]:
+    def _take_keys(self, scope: Scope) -> tuple[bytes | None, bytes | None]:
         """Return (the key in x-context-key, a proxy key in another header), both removed from the headers."""
         own: bytes | None = None
         lent: bytes | None = None
@@ -129,7 +129,7 @@ class ApiKeys:
                 # Two different keys count as none: the choice must not depend on the order of reading.
                 own = value.strip() if own is None or own == value.strip() else b""
                 continue
-            ours = next((v for v in _readings(value) if self.find_key(v)), None) if name in CREDENTIAL_HEADERS else None
+            ours = self._find_key_in(value) if name in CREDENTIAL_HEADERS else None
             if ours is None:
                 kept.append((name, value))
             else:
@@ -139,6 +139,10 @@ class ApiKeys:
             scope["query_string"] = self._remove_keys(scope["query_string"])
         return own, lent
 
+    def _find_key_in(self, value: bytes) -> bytes | None:
+        """Return the key of the proxy that a credential header holds; None if it holds none."""
+        return next((each for each in _find_possible_keys(value) if self.find_key(each)), None)
+
     def _remove_keys(self, query: bytes) -> bytes:
         """Return a query without the values that are keys of the proxy. They let nobody in, and go to no upstream."""
         pairs = query.split(b"&")
@@ -146,7 +150,7 @@ class ApiKeys:
         return query if len(kept) == len(pairs) else b"&".join(kept)
 
 
-def _readings(value: bytes) -> Iterable[bytes]:
+def _find_possible_keys(value: bytes) -> Iterable[bytes]:
     """Yield the possible keys in a credential header: the whole value, and the part after its scheme."""
     value = value.strip()
     yield value
@@ -272,9 +276,9 @@ def _add_security_headers(send: Send, route: Route, page: bytes | None) -> Send:
         return send
     added = [*SECURITY_HEADERS, *(build_cors_headers(page) if page is not None else [])]
 
-    async def adding(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], *added]}
         await send(message)
 
-    return adding
+    return send_with_headers

@@ -72,7 +72,7 @@ def decode_body(body: bytes, applied: list[str], limit: int, seconds: float = MA
     return body
 
 
-def _gzip(body: bytes, limit: int, deadline: _Deadline) -> bytes:
+def _decode_gzip(body: bytes, limit: int, deadline: _Deadline) -> bytes:
     """Decode every member of a gzip file, one after the other (RFC 1952 2.2)."""
     parts: list[bytes] = []
     at = size = members = 0
@@ -80,21 +80,21 @@ def _gzip(body: bytes, limit: int, deadline: _Deadline) -> bytes:
         if members == MAX_MEMBERS:
             raise NotDecodedError("too many members")
         members += 1
-        found, at = _inflated(body, at, 16 + zlib.MAX_WBITS, limit + 1 - size, deadline)
+        found, at = _inflate_stream(body, at, 16 + zlib.MAX_WBITS, limit + 1 - size, deadline)
         parts.append(found)
         size += len(found)
     return b"".join(parts)
 
 
-def _deflate(body: bytes, limit: int, deadline: _Deadline) -> bytes:
+def _decode_deflate(body: bytes, limit: int, deadline: _Deadline) -> bytes:
     """Decode zlib's format, or the bare stream that some clients send under this name."""
     try:
-        return _inflated(body, 0, zlib.MAX_WBITS, limit + 1, deadline)[0]
+        return _inflate_stream(body, 0, zlib.MAX_WBITS, limit + 1, deadline)[0]
     except zlib.error:
-        return _inflated(body, 0, -zlib.MAX_WBITS, limit + 1, deadline)[0]
+        return _inflate_stream(body, 0, -zlib.MAX_WBITS, limit + 1, deadline)[0]
 
 
-def _inflated(body: bytes, at: int, wbits: int, room: int, deadline: _Deadline) -> tuple[bytes, int]:
+def _inflate_stream(body: bytes, at: int, wbits: int, room: int, deadline: _Deadline) -> tuple[bytes, int]:
     """Return (one stream from `at` on, or its first `room` bytes; the position of its end)."""
     reader = zlib.decompressobj(wbits)
     whole = memoryview(body)
@@ -127,8 +127,8 @@ class _Source:
         return self._body[begin : self._at]
 
 
-def _zstd(body: bytes, limit: int, deadline: _Deadline) -> bytes:
-    made = _zstd_reader(_Source(body, deadline))
+def _decode_zstd(body: bytes, limit: int, deadline: _Deadline) -> bytes:
+    made = _open_zstd_reader(_Source(body, deadline))
     if made is None:
         raise NotDecodedError("zstd, which this installation cannot read")
     reader, errors = made
@@ -144,7 +144,7 @@ def _zstd(body: bytes, limit: int, deadline: _Deadline) -> bytes:
     return bytes(found)
 
 
-def _zstd_reader(source: _Source) -> tuple[Any, type[Exception]] | None:
+def _open_zstd_reader(source: _Source) -> tuple[Any, type[Exception]] | None:
     """Return (a file that decodes as it is read, the error that it raises); None if there is no decoder."""
     try:
         own = importlib.import_module("compression.zstd")
@@ -162,8 +162,8 @@ def _zstd_reader(source: _Source) -> tuple[Any, type[Exception]] | None:
 
 
 _DECODERS: Final[dict[str, Callable[[bytes, int, _Deadline], bytes]]] = {
-    "gzip": _gzip,
-    "x-gzip": _gzip,
-    "deflate": _deflate,
-    "zstd": _zstd,
+    "gzip": _decode_gzip,
+    "x-gzip": _decode_gzip,
+    "deflate": _decode_deflate,
+    "zstd": _decode_zstd,
 }

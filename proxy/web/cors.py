@@ -69,7 +69,7 @@ class BrowserRules:
         if origin in self._origins or (allow_local and _is_local(origin)):
             return origin.encode("latin-1")
         site = find_header(headers, b"sec-fetch-site").lower()
-        foreign = origin and _authority(origin) != find_header(headers, b"host").lower()
+        foreign = origin and _read_authority(origin) != find_header(headers, b"host").lower()
         if foreign or (site and site not in TRUSTED_SITES):
             raise Forbidden(
                 "The request comes from a web page of another site",
@@ -87,7 +87,7 @@ class BrowserRules:
             raise WrongType(f"the content type is {kind or 'not told'}", hint="Send application/json.")
 
 
-def _authority(origin: str) -> str | None:
+def _read_authority(origin: str) -> str | None:
     """Return host and port of an origin; None if it has none, for example "null" and text that is no URL."""
     try:
         return urlsplit(origin).netloc or None

@@ -79,12 +79,12 @@ async def send_error(
     await send({"type": "http.response.start", "status": error.status, "headers": [*out, *headers]})
     if closing and receive is not None:
         await send({"type": "http.response.body", "body": body, "more_body": True})
-        await _linger(receive)
+        await _discard_body(receive)
         body = b""
     await send({"type": "http.response.body", "body": body})
 
 
-async def _linger(receive: Receive) -> None:
+async def _discard_body(receive: Receive) -> None:
     """Read and discard the rest of a body. Closing with bytes unread makes the kernel send a reset, which can overtake
     the answer (RFC 9112 9.6)."""
     with suppress(TimeoutError):
@@ -100,7 +100,7 @@ def answer_errors(app: App, metrics: Metrics) -> App:
     An error of another type is a fault of the proxy: it is counted, logged with its place, and answered as a plain 500.
     """
 
-    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer_error(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
@@ -129,4 +129,4 @@ def answer_errors(app: App, metrics: Metrics) -> App:
             # Returning with the answer unfinished makes the server close the connection: a visible truncation.
             log.warning("an answer was broken off: %s", error)
 
-    return answered
+    return answer_error

@@ -265,10 +265,10 @@ class ConnectionLimit:
 
 
 class EvictableConnection(Protocol):
-    """The interface of a half-open connection."""
+    """Interface of a connection that `HalfOpenConnections` may close."""
 
     def evict(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
 
 
 class HalfOpenConnections:
@@ -300,7 +300,7 @@ class HalfOpenConnections:
             oldest = next(iter(held))
             if len(held) <= self._most or now - held[oldest] < GRACE_S:
                 break
-            self._close(address, oldest)
+            self._evict(address, oldest)
 
     def remove(self, address: str, connection: EvictableConnection) -> None:
         """Remove a connection that has sent a head, or is closed. It may be called again."""
@@ -315,10 +315,10 @@ class HalfOpenConnections:
         if not self._by_address:
             return False
         address = max(self._by_address, key=lambda each: len(self._by_address[each]))
-        self._close(address, next(iter(self._by_address[address])))
+        self._evict(address, next(iter(self._by_address[address])))
         return True
 
-    def _close(self, address: str, connection: EvictableConnection) -> None:
+    def _evict(self, address: str, connection: EvictableConnection) -> None:
         self.remove(address, connection)
         connection.evict()
 

@@ -34,7 +34,7 @@ PEEK_BYTES: Final = 4 << 20
 """Bytes of a JSON body that are read whole to find its model; longer bodies go to the first upstream."""
 
 
-class _Named(msgspec.Struct):
+class _ModelField(msgspec.Struct):
     model: str | None = None
 
 
@@ -84,7 +84,7 @@ def read_model(body: bytes) -> str | None:
         return None
 
 
-_DECODER: Final = msgspec.json.Decoder(_Named)
+_DECODER: Final = msgspec.json.Decoder(_ModelField)
 
 
 def _is_small_json(scope: Scope) -> bool:

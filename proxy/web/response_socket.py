@@ -119,16 +119,16 @@ class ResponseSocket:
         self._is_draining = is_draining
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
         """Frames that wait; None: the client has left."""
-        self._leaving = Disconnect()
+        self._disconnect = Disconnect()
         self._has_left = False
         self._has_closed = False
 
     async def serve(self) -> None:
         """Serve the connection until its end."""
         await self._receive()  # websocket.connect
-        if not await self._accept():
+        if not await self._accept_handshake():
             return
-        reading = asyncio.create_task(self._read())
+        reading = asyncio.create_task(self._read_frames())
         try:
             with suppress(TimeoutError, ClientGone):
                 async with asyncio.timeout(LIFE_S) as life:
@@ -139,10 +139,10 @@ class ResponseSocket:
         if not self._has_left:
             await self._close(_RESTART, "connect again")
 
-    async def _accept(self) -> bool:
+    async def _accept_handshake(self) -> bool:
         """Let the client in, or refuse the handshake with the answer that a request would have."""
         answer = _Answer()
-        await self._admit(make_http_scope(self._scope), _no_body, answer.take)
+        await self._admit(make_http_scope(self._scope), _receive_empty_body, answer.take)
         if answer.status == 204:
             await self._send({"type": "websocket.accept"})
             return True
@@ -151,7 +151,7 @@ class ResponseSocket:
         await self._send({"type": "websocket.http.response.body", "body": bytes(answer.body)})
         return False
 
-    async def _read(self) -> None:
+    async def _read_frames(self) -> None:
         """Read frames, also while a response is made: a client that leaves is noticed then."""
         while True:
             message = await self._receive()
@@ -164,7 +164,7 @@ class ResponseSocket:
             self._frames.put_nowait(text.encode() if text is not None else message.get("bytes") or b"")
         self._has_left = True
         self._frames.put_nowait(None)
-        self._leaving.report_left()
+        self._disconnect.report_left()
 
     async def _answer_frames(self, life: asyncio.Timeout) -> None:
         until = life.when()
@@ -194,12 +194,12 @@ class ResponseSocket:
             self._histories.put(self, Carried(name, frame.items))
             events = frames.make_warm_up(name, frame.model, int(time.time()))
             return all([await self._send_event(event) for event in events])
-        return await self._request(frame)
+        return await self._answer_request(frame)
 
-    async def _request(self, frame: CreateFrame) -> bool:
+    async def _answer_request(self, frame: CreateFrame) -> bool:
         length = b"content-length", b"%d" % len(frame.body)
         scope = make_http_scope(self._scope, [*frame.headers, length])
-        scope[DISCONNECT_KEY] = self._leaving
+        scope[DISCONNECT_KEY] = self._disconnect
         unread = [frame.body]
 
         async def receive() -> Message:
@@ -293,5 +293,5 @@ class _Answer:
                 await self._send_event(event if self._echo is None else self._echo.rewrite_data(event))
 
 
-async def _no_body() -> Message:
+async def _receive_empty_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}

@@ -127,13 +127,13 @@ class RouteTable:
 
 def _read_routes(routes: Iterable[Any]) -> tuple[AdminRoute, ...]:
     return tuple(
-        AdminRoute(method, route.path, route.path_regex, _planes(route, method))
+        AdminRoute(method, route.path, route.path_regex, _find_planes(route, method))
         for route in routes
         for method in sorted(route.methods or ())
     )
 
 
-def _planes(route: Any, method: str) -> frozenset[str]:
+def _find_planes(route: Any, method: str) -> frozenset[str]:
     extra = getattr(route, "openapi_extra", None) or {}
     reads = extra.get(PLANE_KEY) == "read" and method in ("GET", "HEAD")
     return frozenset({"admin", "read"}) if reads else frozenset({"admin"})
@@ -176,7 +176,7 @@ class PathRules:
     def __init__(self, allowed: Iterable[str]) -> None:
         """Compile the patterns. allowed: `METHOD /path`, as in the settings. `*` stands for characters of one segment,
         `**` for any number of segments, `*` alone for every method and path."""
-        self._patterns = [_compile("**" if each == "*" else each) for each in allowed]
+        self._patterns = [_compile_pattern("**" if each == "*" else each) for each in allowed]
 
     def check(self, method: str, path: str) -> None:
         """Raises Forbidden if the request is not allowed. path: percent-encoded, with or without /v1 in front.
@@ -199,7 +199,7 @@ class PathRules:
             )
 
 
-def _compile(allowed: str) -> re.Pattern[str]:
+def _compile_pattern(allowed: str) -> re.Pattern[str]:
     """Compile a pattern. `**` matches everything, `*` all except the ends of a segment and of the method. A whole
     segment is never empty."""
     return re.compile(".*".join(_compile_segments(part) for part in allowed.split("**")))

@@ -63,10 +63,11 @@ POLL_HANGUP: Final = getattr(select, "POLLRDHUP", 0)
 """The poll flag for a client that sends nothing more; 0 if the system has none."""
 
 HEAD: Final = 0
-"""A head, or the rest of one, is awaited."""
+"""The client has to send a head, or the rest of one."""
 BODY: Final = 1
+"""The client has to send the rest of a body."""
 DONE: Final = 2
-"""The request is here; the client owes nothing until the answer has ended."""
+"""The whole request has come: nothing is due from the client until the answer has ended."""
 
 
 async def refuse_connection(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -75,7 +76,7 @@ async def refuse_connection(_scope: Scope, _receive: ASGIReceiveCallable, send: 
     await send_error(send, error, [(b"connection", b"close")])  # type: ignore[arg-type]  # uvicorn's names for the same
 
 
-def _end_by_close(cycle: RequestResponseCycle) -> ASGISendCallable:
+def _delimit_by_close(cycle: RequestResponseCycle) -> ASGISendCallable:
     """Return the `send` of an answer to HTTP/1.0, which has no chunks: the close of the connection ends a body without
     a length (RFC 9112, 6.3)."""
     has_length = True
@@ -94,16 +95,19 @@ def _end_by_close(cycle: RequestResponseCycle) -> ASGISendCallable:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection. The server makes one for each client; `connections` makes a subclass that has the settings."""
+    """A connection. The server makes one for each client, of a subclass from `make_connection_class` that has the
+    settings."""
 
     header_s = 10.0
     keep_alive_s = 75.0
     body_s = 30.0
     header_bytes = 64 * 1024
-    most = 4096
+    max_connections = 4096
     metrics: Metrics
     half_open: HalfOpenConnections
-    shares: ConnectionLimit
+    """All connections of the application that have not sent the head of a request."""
+    connection_limit: ConnectionLimit
+    """Counts all connections of the application that have sent a request."""
     load_websocket_class: Callable[[], Any] | None = None
     """Returns the class of connections after a WebSocket handshake; None if the package for it is not installed."""
 
@@ -117,78 +121,79 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.timeout_keep_alive = self.keep_alive_s  # type: ignore[assignment]  # a timer takes parts of a second
         self._phase = HEAD
-        self._since = self.loop.time()
-        self._bytes = 0
-        self._deaf = False
-        self._closing: float | None = None
+        """HEAD, BODY or DONE: the part of a request that the client has to send."""
+        self._phase_since = self.loop.time()
+        """Time from which the current deadline counts."""
+        self._phase_bytes = 0
+        """Bytes that have come since then."""
+        self._ignores_input = False
+        """True once the connection is to end: further bytes of the client are dropped."""
+        self._closing_since: float | None = None
         self._address = ""
-        self._placed = False
-        """True while the connection counts in `shares`."""
-        self._waiting = 0
+        self._holds_place = False
+        """True while the connection counts in `connection_limit`."""
+        self._pipelined_bytes = 0
         """Bytes of bodies that wait here behind the request that is being answered."""
-        self._came = 0
-        self._taken = 0.0
-        """Seconds that a body has taken, without the time in which it waited for the proxy."""
-        self._looked = self._since
+        self._body_bytes = 0
+        """Bytes of the newest request's body."""
+        self._body_seconds = 0.0
+        """Seconds that this body has taken, without the time in which it waited for the proxy."""
+        self._checked_at = self._phase_since
         self._running: RequestResponseCycle | None = None
-        self._look_again: asyncio.TimerHandle | None = None
-        self._watching: asyncio.TimerHandle | None = None
-        self._lingering: asyncio.TimerHandle | None = None
-        self._every = min(self.header_s, self.body_s) / CHECKS_PER_DEADLINE
+        """The request that is being answered, or was last. uvicorn's `cycle` is the newest one that has come."""
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._hangup_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._check_interval_s = min(self.header_s, self.body_s) / CHECKS_PER_DEADLINE
 
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
         super().connection_made(transport)
         self._address = find_client_address(self.client)
-        if len(self.connections) > 2 * self.most and not self.half_open.make_room():
+        if len(self.connections) > 2 * self.max_connections and not self.half_open.make_room():
             self.metrics.refused_connections_total.labels(why="crowded").inc()
             transport.abort()
             return
         self.half_open.add(self._address, self, self.loop.time())
-        self._look_again = self.loop.call_later(self._every, self._check_deadlines)
+        self._check_timer = self.loop.call_later(self._check_interval_s, self._check_deadlines)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_keepalive_if_required()  # uvicorn leaves the timer of a connection that was reset
-        if self._look_again is not None:
-            self._look_again.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
-        if self._lingering is not None:
-            self._lingering.cancel()
+        self._cancel_timers()
         self.half_open.remove(self._address, self)
         self._leave_place()
-        self.shares.pipelined -= self._waiting
-        self._waiting = 0
+        self.connection_limit.pipelined -= self._pipelined_bytes
+        self._pipelined_bytes = 0
         running = self._running
         if running is not None and not running.response_complete:
-            self._announce_departure(
-                running
-            )  # uvicorn tells only the newest request, which may be waiting behind this one
+            # uvicorn tells only the newest request, which may wait behind this one.
+            self._report_disconnect(running)
         self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._ignores_input:
             return
         self._unset_keepalive_if_required()
-        self._bytes += len(data)
+        self._phase_bytes += len(data)
         if self._phase == DONE:
             self._expect_head()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
-            self._decline(data[offer.args[0] :])
+            self._decline_upgrade(data[offer.args[0] :])
         except httptools.HttpParserError:
             log.warning("a request could not be read as HTTP")
             self.send_400_response("Invalid HTTP request received.")
-        if self._phase == HEAD and self._bytes > self.header_bytes + RECEIVE_BYTES:
-            self._end(431, "the request's head is too long")
+        if self._phase == HEAD and self._phase_bytes > self.header_bytes + RECEIVE_BYTES:
+            self._close_with_error(431, "the request's head is too long")
         elif self._phase == HEAD and not self._is_answering() and not self.transport.is_closing():
             self._leave_place()
-            self.half_open.add(self._address, self, self.loop.time())  # half a head on a connection that was used
-        if self.flow.read_paused and self._watching is None and POLL_HANGUP:
-            self._watching = self.loop.call_later(SOCKET_CHECK_S, self._watch)
+            # Half a head, on a connection that has sent a request before.
+            self.half_open.add(self._address, self, self.loop.time())
+        if self.flow.read_paused and self._hangup_timer is None and POLL_HANGUP:
+            self._hangup_timer = self.loop.call_later(SOCKET_CHECK_S, self._check_hangup)
 
     # Called by the parser
 
@@ -209,21 +214,21 @@ class Connection(HttpToolsProtocol):
             return  # the parser stops here, before any body, and raises in `data_received`
         super().on_headers_complete()
         self.half_open.remove(self._address, self)
-        self._came, self._taken = 0, 0.0
-        self._looked = self.loop.time()
+        self._body_bytes, self._body_seconds = 0, 0.0
+        self._checked_at = self.loop.time()
         self._phase = BODY
-        self._since = self.loop.time()
-        self._bytes = 0
+        self._phase_since = self.loop.time()
+        self._phase_bytes = 0
         if self.pipeline and not POLL_HANGUP:
-            self.flow.resume_reading()  # or a client that has left would not be noticed
+            self.flow.resume_reading()  # without the poll flag, only a read notices that a client has left
 
     def on_body(self, body: bytes) -> None:
-        self._came += len(body)
+        self._body_bytes += len(body)
         cycle: Any = self.cycle
         if cycle is not self._running:
-            self._waiting += len(body)
-            self.shares.pipelined += len(body)
-            if self.shares.pipelined > MAX_PIPELINED_BYTES:
+            self._pipelined_bytes += len(body)
+            self.connection_limit.pipelined += len(body)
+            if self.connection_limit.pipelined > MAX_PIPELINED_BYTES:
                 raise ValueError("the bodies of requests that wait on connections take too much memory")
         if not cycle.body and not cycle.response_complete and not self.parser.should_upgrade():
             # A body in one piece is passed on as it is. uvicorn would copy it twice, and it may be a long history.
@@ -239,11 +244,11 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
         self._phase = DONE
         if self.cycle is self._running:
-            self.flow.resume_reading()  # a long body has stopped it, and the application may never ask for more
-        if self.cycle.response_complete:  # answered before it had come: this alone watches what follows
+            self.flow.resume_reading()  # a long body has paused it, and the application may never ask for more
+        if self.cycle.response_complete:  # answered before the body had come: no other code starts this deadline
             self._expect_head()
 
-    # Differences from uvicorn
+    # Overridden methods of uvicorn, and their helpers
 
     def on_response_complete(self) -> None:
         answered = self._running
@@ -254,66 +259,66 @@ class Connection(HttpToolsProtocol):
             self._leave_place()
             self.half_open.add(self._address, self, self.loop.time())  # idle, until the next head
         if answered is not None and answered is self.cycle and self._phase == BODY and not self.transport.is_closing():
-            self._lingering = self.loop.call_later(LINGER_S, self._end_unread, answered)
+            self._linger_timer = self.loop.call_later(LINGER_S, self._close_unread, answered)
 
-    def _end_unread(self, answered: RequestResponseCycle) -> None:
+    def _close_unread(self, answered: RequestResponseCycle) -> None:
         """Close the connection if the body of a request that was answered has still not come."""
         if answered is self.cycle and self._phase == BODY:
-            self._end_overdue("", told=False)
+            self._close_silently()
 
     def _take_place(self, cycle: RequestResponseCycle) -> bool:
-        """Take a place for this connection; return True if it may have a request answered."""
+        """Count this connection in `connection_limit`. Return False if there is no room: then it is refused."""
         self._leave_place()
-        room = self.shares.has_room(self._address)
-        if not room and cycle.scope["path"] in PROBE_PATHS and not has_body(cycle.scope):  # type: ignore[arg-type]
-            room = self.shares.has_room_for_probe()
+        has_room = self.connection_limit.has_room(self._address)
+        if not has_room and cycle.scope["path"] in PROBE_PATHS and not has_body(cycle.scope):  # type: ignore[arg-type]
+            has_room = self.connection_limit.has_room_for_probe()
             cycle.keep_alive = False
-        if room:
-            self._placed = True
-            self.shares.add(self._address)
-        return room
+        if has_room:
+            self._holds_place = True
+            self.connection_limit.add(self._address)
+        return has_room
 
     def _leave_place(self) -> None:
-        if self._placed:
-            self._placed = False
-            self.shares.remove(self._address)
+        if self._holds_place:
+            self._holds_place = False
+            self.connection_limit.remove(self._address)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        if self._waiting:
-            self._waiting -= len(cycle.body)
-            self.shares.pipelined -= len(cycle.body)
+        if self._pipelined_bytes:
+            self._pipelined_bytes -= len(cycle.body)
+            self.connection_limit.pipelined -= len(cycle.body)
         if not self._take_place(cycle):
             self.metrics.refused_connections_total.labels(why="crowded").inc()
             app = refuse_connection
-        super()._start_asgi_task(cycle, self._closing_after(cycle, app))
+        super()._start_asgi_task(cycle, self._close_unfinished(cycle, app))
 
-    def _closing_after(self, cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
-        """Return the application, with a close of the connection after an unfinished answer. The application leaves an
-        answer unfinished on purpose. uvicorn would take that for a mistake and log an error."""
+    def _close_unfinished(self, cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+        """Return an application that runs `app`, and closes the connection if its answer is unfinished. `app` leaves an
+        answer unfinished on purpose; uvicorn would take that for a mistake and log an error."""
 
-        async def closing(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-            await app(scope, receive, _end_by_close(cycle) if cycle.scope["http_version"] == "1.0" else send)
+        async def run_and_close(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            await app(scope, receive, _delimit_by_close(cycle) if cycle.scope["http_version"] == "1.0" else send)
             if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
                 cycle.disconnected = True
                 self.transport.close()
 
-        return closing
+        return run_and_close
 
     def send_400_response(self, msg: str) -> None:
         running = self._running
         if running is None or running.response_complete or (running is self.cycle and running.more_body):
-            self._end(400, msg)
+            self._close_with_error(400, msg)
             return
         # An answer is being sent, and unreadable bytes came behind its request: nothing more is read.
-        self._deaf = True
+        self._ignores_input = True
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()
         last = self.pipeline[0][0] if self.pipeline else running
         last.keep_alive = False
 
     @staticmethod
-    def _announce_departure(running: RequestResponseCycle) -> None:
+    def _report_disconnect(running: RequestResponseCycle) -> None:
         """Tell the request that is being answered that its client has left."""
         running.disconnected = True
         running.message_event.set()
@@ -325,17 +330,17 @@ class Connection(HttpToolsProtocol):
     def evict(self) -> None:
         """Close the connection, because others need the place."""
         self.metrics.refused_connections_total.labels(why="half_open").inc()
-        self._deaf = True
+        self._ignores_input = True
         self.transport.abort()
 
-    def _end(self, status: int, why: str, *, code: str = "invalid_request") -> None:
+    def _close_with_error(self, status: int, why: str, *, code: str = "invalid_request") -> None:
         """Close the connection, with an error answer if no answer has begun."""
-        self._deaf = True
+        self._ignores_input = True
         running = self._running
         self.metrics.refused_connections_total.labels(why=str(status)).inc()
         if running is None or running.response_complete or not running.response_started:
             if running is not None:
-                self._announce_departure(running)  # later bytes of the client are ignored
+                self._report_disconnect(running)  # later bytes of the client are ignored
             error = ProxyError(why)
             error.code, error.type = code, "invalid_request_error"
             body = render_error(error)
@@ -343,7 +348,7 @@ class Connection(HttpToolsProtocol):
             self.transport.write(head % (status, len(body)) + body)
         self.transport.close()
 
-    def _decline(self, rest: bytes) -> None:
+    def _decline_upgrade(self, rest: bytes) -> None:
         """Decline a protocol change. The parser has stopped behind a head that offers another protocol, and would take
         the body for that protocol. A new parser therefore reads the same head without the offer, and all that
         follows."""
@@ -355,29 +360,27 @@ class Connection(HttpToolsProtocol):
         kept += [(b"connection", token) for token in connection if token.lower() != b"upgrade"]
         offered = len(kept) < len(self.headers) or any(token.lower() == b"upgrade" for token in connection)
         if method == b"CONNECT" or not offered:
-            self._end(400, "tunnels are not made here")
+            self._close_with_error(400, "tunnels are not made here")
             return
         if method == b"GET" and any(name == b"sec-websocket-key" for name, _ in self.headers):
             if self.load_websocket_class is not None and not self._is_answering():
-                self._hand_over(rest)
+                self._switch_to_websocket(rest)
                 return
             # Codex goes to HTTP at once on this status, and tries for seven seconds on any other.
-            self._end(426, "WebSocket is not served here; use HTTP.", code="upgrade_required")
+            self._close_with_error(426, "WebSocket is not served here; use HTTP.", code="upgrade_required")
             return
         line = b"%b %b HTTP/%b\r\n" % (method, self.url, self.parser.get_http_version().encode())
         self.parser = httptools.HttpRequestParser(self)
         self.data_received(line + b"".join(b"%b: %b\r\n" % field for field in kept) + b"\r\n" + rest)
 
-    def _hand_over(self, rest: bytes) -> None:
-        """Give the connection to the class that speaks WebSocket. rest: what came behind the handshake."""
-        if not self.shares.has_room(self._address):
-            self._end(503, "too many connections are open", code="unavailable")
+    def _switch_to_websocket(self, rest: bytes) -> None:
+        """Give the connection to the class that speaks WebSocket. rest: the bytes behind the handshake."""
+        if not self.connection_limit.has_room(self._address):
+            self._close_with_error(503, "too many connections are open", code="unavailable")
             return
         assert self.load_websocket_class is not None  # noqa: S101  # or the handshake was refused
         websocket_class = self.load_websocket_class()
-        for timer in (self._look_again, self._watching, self._lingering):
-            if timer is not None:
-                timer.cancel()
+        self._cancel_timers()
         self.half_open.remove(self._address, self)
         self._leave_place()
         self.connections.discard(self)
@@ -387,56 +390,63 @@ class Connection(HttpToolsProtocol):
         head = b"GET %b HTTP/1.1\r\n" % self.url
         protocol.data_received(head + b"".join(b"%b: %b\r\n" % field for field in self.headers) + b"\r\n" + rest)
 
+    def _cancel_timers(self) -> None:
+        for timer in (self._check_timer, self._hangup_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+
     def _expect_head(self) -> None:
+        """Start the deadline of the next request's head."""
         self._phase = HEAD
-        self._since = self.loop.time()
-        self._bytes = 0
+        self._phase_since = self.loop.time()
+        self._phase_bytes = 0
 
     def _check_deadlines(self) -> None:
         """Check the deadlines of the client and close the connection if one has passed. Schedule the next check."""
         now = self.loop.time()
-        self._look_again = self.loop.call_later(self._every, self._check_deadlines)
+        self._check_timer = self.loop.call_later(self._check_interval_s, self._check_deadlines)
         if self.transport.is_closing():
-            self._closing = self._closing or now
-            if now - self._closing >= self.body_s:
-                self.transport.abort()  # it does not read the rest of the answer
+            self._closing_since = self._closing_since or now
+            if now - self._closing_since >= self.body_s:
+                self.transport.abort()  # the client does not read the rest of the answer
             return
         running = self._running
-        passed, self._looked = now - self._looked, now
+        since_check, self._checked_at = now - self._checked_at, now
         if self._phase == DONE or self.flow.read_paused:
-            self._since, self._bytes = now, 0  # the client waits for the proxy
+            self._phase_since, self._phase_bytes = now, 0  # the client waits for the proxy
         elif self._phase == HEAD:
-            late = now - self._since >= self.header_s
+            late = now - self._phase_since >= self.header_s
             if late and not self._is_answering() and self.timeout_keep_alive_task is None:
-                self._end_overdue("the request's head did not come in time", told=self._bytes > 0)
+                if self._phase_bytes:
+                    self._close_with_error(408, "the request's head did not come in time")
+                else:
+                    self._close_silently()
         elif running is self.cycle and running.waiting_for_100_continue:
-            self._since = now
+            self._phase_since = now
         else:
-            self._taken += passed
-            if self._taken >= BODY_TIME_FACTOR * self.body_s + self._came / MIN_AVERAGE_RATE:
-                self._end_overdue("the request's body took too long", told=True)
-            elif now - self._since >= self.body_s:
-                if self._bytes < self.body_s * MIN_BYTES_PER_SECOND:
-                    self._end_overdue("the request's body came too slowly", told=True)
-                self._since, self._bytes = now, 0
+            self._body_seconds += since_check
+            if self._body_seconds >= BODY_TIME_FACTOR * self.body_s + self._body_bytes / MIN_AVERAGE_RATE:
+                self._close_with_error(408, "the request's body took too long")
+            elif now - self._phase_since >= self.body_s:
+                if self._phase_bytes < self.body_s * MIN_BYTES_PER_SECOND:
+                    self._close_with_error(408, "the request's body came too slowly")
+                self._phase_since, self._phase_bytes = now, 0
 
-    def _watch(self) -> None:
+    def _check_hangup(self) -> None:
         """Close the connection once the client has left. Schedule the next check as long as nothing is read."""
-        self._watching = None
+        self._hangup_timer = None
         if not self.flow.read_paused or self.transport.is_closing():
             return
         if has_ended(self.transport.get_extra_info("socket").fileno()):
             self.transport.close()
         else:
-            self._watching = self.loop.call_later(SOCKET_CHECK_S, self._watch)
+            self._hangup_timer = self.loop.call_later(SOCKET_CHECK_S, self._check_hangup)
 
-    def _end_overdue(self, why: str, *, told: bool) -> None:
-        if told:
-            self._end(408, why)
-        else:
-            self.metrics.refused_connections_total.labels(why="silent").inc()
-            self._deaf = True
-            self.transport.close()
+    def _close_silently(self) -> None:
+        """Close the connection without an error answer: the client waits for none."""
+        self.metrics.refused_connections_total.labels(why="silent").inc()
+        self._ignores_input = True
+        self.transport.close()
 
 
 def has_ended(file_descriptor: int) -> bool:
@@ -448,23 +458,23 @@ def has_ended(file_descriptor: int) -> bool:
 
 def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connection]:
     """Return the class of an application's connections, for uvicorn's `http`."""
-    shares = ConnectionLimit(settings.limits.connections, settings.limits.address_share)
+    connection_limit = ConnectionLimit(settings.limits.connections, settings.limits.address_share)
     known: dict[str, Any] = {
         "header_s": settings.timeouts.header_s,
         "keep_alive_s": settings.timeouts.keep_alive_s,
         "body_s": settings.timeouts.body_s,
         "header_bytes": settings.limits.header_kb * 1024,
-        "most": settings.limits.connections,
+        "max_connections": settings.limits.connections,
         "metrics": metrics,
         "half_open": HalfOpenConnections(settings.limits.half_open),
-        "shares": shares,
+        "connection_limit": connection_limit,
     }
     if find_spec("websockets") is not None:
         # Imported at the first handshake, in 10 ms: most proxies never see one.
         @cache
         def load_websocket_class() -> Any:
             websocket = importlib.import_module("proxy.web.websocket")
-            return websocket.make_websocket_class(settings.limits.body_mb << 20, shares)
+            return websocket.make_websocket_class(settings.limits.body_mb << 20, connection_limit)
 
         known["load_websocket_class"] = staticmethod(load_websocket_class)
     return type("Connection", (Connection,), known)

@@ -17,7 +17,7 @@ TRACED: Final = ("data", "gateway")
 def trace_requests(app: App, telemetry: Telemetry) -> App:
     """Return `app` with a span around each request of a client."""
 
-    async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+    async def trace_request(scope: Scope, receive: Receive, send: Send) -> None:
         route: Route = scope[ROUTE_KEY]
         if route.kind not in TRACED:
             await app(scope, receive, send)
@@ -42,4 +42,4 @@ def trace_requests(app: App, telemetry: Telemetry) -> App:
             CURRENT.reset(token)
             trace.end(status, scope.get(FACTS_KEY, {}), problem)
 
-    return traced
+    return trace_request

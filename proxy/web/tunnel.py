@@ -70,10 +70,10 @@ async def serve_tunnel(scope: Scope, receive: Receive, send: Send, app: App) -> 
     made = make_http_scope(scope, method="GET")
     made[TUNNEL_KEY] = TunnelEnd(receive, send, tuple(scope.get("subprotocols") or ()))
 
-    async def no_body() -> Message:
+    async def receive_empty_body() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    await app(made, no_body, _Handshake(send).take)
+    await app(made, receive_empty_body, _Handshake(send).take)
 
 
 async def relay_tunnel(
@@ -136,7 +136,7 @@ class _Relay:
 
     async def run(self, life_s: float) -> None:
         """Pass messages on until one side closes, nothing has come for too long, or the time is over."""
-        tasks = [asyncio.create_task(self._from_client()), asyncio.create_task(self._from_upstream())]
+        tasks = [asyncio.create_task(self._relay_from_client()), asyncio.create_task(self._relay_from_upstream())]
         try:
             async with asyncio.timeout(self._idle_s) as self._idle:
                 done, _ = await asyncio.wait(tasks, timeout=life_s, return_when=asyncio.FIRST_COMPLETED)
@@ -151,12 +151,12 @@ class _Relay:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _from_client(self) -> None:
+    async def _relay_from_client(self) -> None:
         from proxy.upstream.websocket_client import Closed  # noqa: PLC0415  # as above
 
         while True:
             message = await self._end.receive()
-            self._note()
+            self._restart_idle_time()
             if message["type"] == "websocket.disconnect":
                 code = message.get("code") or _NO_STATUS
                 if code == _ABNORMAL or "reason" not in message:  # so uvicorn reports a connection that was lost
@@ -168,7 +168,7 @@ class _Relay:
                 async with asyncio.timeout(self._idle_s):
                     await self._upstream.send(text if text is not None else message.get("bytes") or b"")
 
-    async def _from_upstream(self) -> None:
+    async def _relay_from_upstream(self) -> None:
         from proxy.upstream.websocket_client import Closed  # noqa: PLC0415  # as above
 
         while True:
@@ -177,13 +177,14 @@ class _Relay:
             except Closed as closed:
                 await self._close(closed.code, closed.reason)
                 return
-            self._note()
+            self._restart_idle_time()
             name = "text" if isinstance(message, str) else "bytes"
             with suppress(OSError):  # uvicorn's error for a client that has left, which the other direction tells
                 async with asyncio.timeout(self._idle_s):
                     await self._end.send({"type": "websocket.send", name: message})
 
-    def _note(self) -> None:
+    def _restart_idle_time(self) -> None:
+        """Postpone the end of a silent tunnel: a message has come."""
         if not self._idle.expired():
             self._idle.reschedule(asyncio.get_running_loop().time() + self._idle_s)
 

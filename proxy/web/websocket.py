@@ -25,7 +25,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     """A connection. `make_websocket_class` makes a subclass that has the limits."""
 
     frame_bytes = 64 << 20
-    shares: ConnectionLimit
+    connection_limit: ConnectionLimit
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
         super().connection_made(transport)
         self._address = find_client_address(self.client)
-        self.shares.add(self._address)
+        self.connection_limit.add(self._address)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.shares.remove(self._address)
+        self.connection_limit.remove(self._address)
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -57,6 +57,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             super().shutdown()
 
 
-def make_websocket_class(frame_bytes: int, shares: ConnectionLimit) -> type[WebSocketConnection]:
+def make_websocket_class(frame_bytes: int, connection_limit: ConnectionLimit) -> type[WebSocketConnection]:
     """The class of an application's WebSocket connections."""
-    return type("WebSocketConnection", (WebSocketConnection,), {"frame_bytes": frame_bytes, "shares": shares})
+    return type(
+        "WebSocketConnection",
+        (WebSocketConnection,),
+        {"frame_bytes": frame_bytes, "connection_limit": connection_limit},
+    )

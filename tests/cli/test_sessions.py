@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from proxy.cli.main import app
 from proxy.cli.remote import shorten_tenant
-from proxy.cli.sessions import TENANT_COLUMN, _cost, _format_figure
+from proxy.cli.sessions import TENANT_COLUMN, _describe_cost, _format_figure
 from proxy.cli.terminal import print_table
 from tests.cli.conftest import Shop
 from tests.running import running_beside
@@ -207,8 +207,8 @@ def test_the_whole_proxy_is_told_without_a_session(shop: Shop) -> None:
 
 def test_an_observed_plan_is_told_beside_what_was_paid() -> None:
     found = {"cost": 0.21, "cost_without": 0.21, "cost_planned": 0.03, "planned_as": "thrifty"}
-    assert _cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
-    assert _cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy $0.2100"
+    assert _describe_cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
+    assert _describe_cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy $0.2100"
 
 
 LISTS = (

@@ -23,7 +23,7 @@ TREE: dict[str, Any] = {"policy": "thrifty"}
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look at the connection while nothing is written, and rows held until they are awaited."""
-    monkeypatch.setattr("proxy.store.postgres_writer._LOOK_S", 600.0)
+    monkeypatch.setattr("proxy.store.postgres_writer._CHECK_S", 600.0)
     monkeypatch.setattr("proxy.store.write_queue.HOLD_S", 60.0)
 
 

@@ -83,7 +83,7 @@ def test_every_point_and_label_lies_inside(count: int) -> None:
 def test_labels_do_not_lie_on_each_other_while_there_is_room() -> None:
     taken: list[plot.Box] = []
     boxes = [plot._place_label(100, 400, 300, taken) for _ in range(8)]
-    assert not any(plot._meet(a, b) for n, a in enumerate(boxes) for b in boxes[:n])
+    assert not any(plot._boxes_overlap(a, b) for n, a in enumerate(boxes) for b in boxes[:n])
     crowded = [plot._place_label(100, 400, 300, taken) for _ in range(80)]
     assert all(box[2] - box[0] == 100 for box in crowded)
 

@@ -32,7 +32,7 @@ def item(these: Sequence[Row]) -> WriteItem:
 def drained(lane: LongWrite) -> list[WriteItem]:
     """All its pieces, while others put something too."""
     found = []
-    while (piece := lane.next_piece()) is not None:
+    while (piece := lane.take_next_piece()) is not None:
         found.append(piece)
         assert not lane.enqueue_if_blocked(item(rows("another", 1)))
     return found

@@ -77,7 +77,7 @@ async def test_what_is_there_from_before_is_known_when_it_is_opened(tmp_path: Pa
     await store.close()
 
 
-@pytest.mark.parametrize("bound", ["MAX_SESSIONS", "_ROWS"])
+@pytest.mark.parametrize("bound", ["MAX_SESSIONS", "_MAX_SCANNED_ROWS"])
 async def test_where_many_have_some_all_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(module, bound, 3)
     store = await opened(tmp_path / "db")

@@ -87,7 +87,7 @@ async def test_what_was_refused_is_written_as_a_gap_when_storing_works_again() -
 
 
 async def test_gaps_have_a_bound_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_GAPS", 3)
+    monkeypatch.setattr(module, "_MAX_GAPS", 3)
     spool = WriteQueue(500)
     spool.put([make.form(b"x" * 500)])
     for number in range(10):

@@ -179,7 +179,7 @@ async def test_a_deleted_file_is_noticed_and_nothing_is_acknowledged_until_it_is
 
 
 async def test_a_lost_file_is_noticed_without_a_write_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(module, "_CHECK_S", 0.1)
     writer = SqliteWriter(path, durability="full", spool_bytes=1 << 20)
     await writer.start()
     assert writer.trouble == ""
@@ -213,7 +213,7 @@ async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledg
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM forms").fetchone()
     await writer.queue.put([make.form(b"in the log, and not copied while the reader is there")])
-    writer._distrust = True
+    writer._wal_suspect = True
     path.rename(path.with_name("moved"))
     future = writer.queue.put([make.form(b"after")])
     await eventually(lambda: "No such file" in writer.trouble)
@@ -223,19 +223,19 @@ async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledg
     reader.execute("COMMIT")
     reader.close()
     await asyncio.wait_for(future, 30)
-    assert not writer._distrust
+    assert not writer._wal_suspect
 
 
 async def test_normal_durability_syncs_the_log_within_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[float] = []
-    real = SqliteWriter._sync_log
+    real = SqliteWriter._sync_wal
     monkeypatch.setattr(module, "_SYNC_S", 0.1)
 
     def counted(self: SqliteWriter) -> None:
         synced.append(time.monotonic())
         real(self)
 
-    monkeypatch.setattr(SqliteWriter, "_sync_log", counted)
+    monkeypatch.setattr(SqliteWriter, "_sync_wal", counted)
     writer = SqliteWriter(path, durability="normal", spool_bytes=1 << 20)
     await writer.start()
     try:
@@ -277,8 +277,8 @@ async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(
     writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 0.05)
-    monkeypatch.setattr(module, "_LOOK_S", 0.05)
-    monkeypatch.setattr(module, "_IDLE_LOG", 0)
+    monkeypatch.setattr(module, "_CHECK_S", 0.05)
+    monkeypatch.setattr(module, "_IDLE_LOG_BYTES", 0)
     secret = b"canary-%d"
     for start in range(0, 400, 50):
         await asyncio.gather(*(writer.queue.put([make.form((secret % n) * 800)]) for n in range(start, start + 50)))

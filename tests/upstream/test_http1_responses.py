@@ -165,7 +165,7 @@ async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() ->
 def ringing() -> list[asyncio.TimerHandle]:
     """The timers of answers."""
     timers: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-    return [timer for timer in timers if "ResponseStream._ring" in repr(timer) and not timer.cancelled()]
+    return [timer for timer in timers if "ResponseStream._check_time_limits" in repr(timer) and not timer.cancelled()]
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])
@@ -353,7 +353,7 @@ async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> No
         reply = await send(client)
         await asyncio.sleep(0.2)
         [answer] = transport_of(client)._answers
-        assert answer._size <= 2 * HIGH_WATER
+        assert answer._unread_bytes <= 2 * HIGH_WATER
         assert len(await reply.read_body(8 << 20)) == 8 << 20
         assert idle(client), "it was heard to its end"
         await reply.close()

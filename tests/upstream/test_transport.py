@@ -122,7 +122,7 @@ async def test_what_is_given_in_the_moment_of_a_cancel_is_handed_on(closed: bool
         first, second = asyncio.create_task(send(client)), asyncio.create_task(send(client))
         await asyncio.sleep(0.01)
         [answer] = transport_of(client)._answers
-        answer._keeps = not closed
+        answer._is_reusable = not closed
         assert await one.read_body(10) == b"{}"
         first.cancel()
         with pytest.raises(asyncio.CancelledError):

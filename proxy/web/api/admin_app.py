@@ -62,11 +62,11 @@ def create_api(services: Services) -> FastAPI:
         # The routes themselves, not a nested router: the access check reads their patterns.
         app.router.routes.extend(router.routes)
     register_error_handlers(app)
-    app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)(_openapi)
+    app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)(_serve_openapi)
     return app
 
 
-async def _openapi(request: Request) -> Response:
+async def _serve_openapi(request: Request) -> Response:
     app: FastAPI = request.app  # not in a closure, which the framework would keep, and with it all objects of the app
     # The first description takes half a second: in a thread, so that streams go on.
     return Response(await asyncio.to_thread(_describe, app), media_type="application/json")

@@ -104,14 +104,14 @@ async def _make_session_context(
     session: Annotated[str, Path(description="The session's name, or its address from the list.")],
 ) -> SessionContext:
     name = read_address(session)
-    tenant = admin.tenant if admin.tenant is not None else await _tenant_of(admin, name)
+    tenant = admin.tenant if admin.tenant is not None else await _find_owner(admin, name)
     record = await admin.services.store.read_session(tenant, name)
     if record is None:
         raise NotFound("there is no such session", hint="GET /api/sessions lists them.")
     return SessionContext(admin, tenant, name, record)
 
 
-async def _tenant_of(admin: AdminContext, session: str) -> str:
+async def _find_owner(admin: AdminContext, session: str) -> str:
     """Return the one tenant that has a session of this name. Raises NotFound and Conflict."""
     owners = await admin.services.store.read_session_tenants(session)
     if not owners:

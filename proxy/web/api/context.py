@@ -147,7 +147,7 @@ class ImportanceScores(BaseModel):
 @router.post("/prune")
 async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
     """Drop the least important messages until the rest fits (`pruneContext`)."""
-    models, token_counter = _model(admin, body.model_name)
+    models, token_counter = _find_model(admin, body.model_name)
     made = await _run(
         lambda: reploid.prune_context(
             body.context, body.max_tokens, body.model_name, models=models, token_counter=token_counter
@@ -159,7 +159,7 @@ async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
 @router.post("/auto")
 async def prune_automatically(admin: AdminContextDep, body: HistoryBody) -> PruneResult:
     """Prune to 80 % of the model's limit if the history is over it (`autoManageContext`)."""
-    models, token_counter = _model(admin, body.model_name)
+    models, token_counter = _find_model(admin, body.model_name)
     made = await _run(
         lambda: reploid.auto_manage_context(body.context, body.model_name, models=models, token_counter=token_counter)
     )
@@ -176,7 +176,7 @@ async def summarize_history(body: SummarizeBody, _: AdminContextDep) -> Summariz
 @router.post("/stats")
 async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> ContextStats:
     """Show how full the model's context is with this history (`getContextStats`)."""
-    models, token_counter = _model(admin, body.model_name)
+    models, token_counter = _find_model(admin, body.model_name)
     made = await _run(
         lambda: reploid.get_context_stats(body.context, body.model_name, models=models, token_counter=token_counter)
     )
@@ -186,7 +186,7 @@ async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> Conte
 @router.post("/estimate")
 async def estimate_tokens(admin: AdminContextDep, body: EstimateBody) -> TokenEstimate:
     """Count the tokens of a text, a message or a history (`estimateTokens`)."""
-    _, token_counter = _model(admin, body.model_name)
+    _, token_counter = _find_model(admin, body.model_name)
     return TokenEstimate(tokens=await _run(lambda: reploid.estimate_tokens(body.content, token_counter=token_counter)))
 
 
@@ -200,7 +200,7 @@ async def score_importance(body: ScoreBody, _: AdminContextDep) -> ImportanceSco
     return ImportanceScores(scores=await _run(lambda: reploid.score_history(context or [])))
 
 
-def _model(admin: AdminContext, name: str) -> tuple[tuple[Model, ...], TokenCounter]:
+def _find_model(admin: AdminContext, name: str) -> tuple[tuple[Model, ...], TokenCounter]:
     """Return the models whose limits count, and the counter of this model's tokens. REPLOID's own limit of an unknown
     model applies if the proxy knows none."""
     found = find_model(admin.services.models, name)

@@ -161,7 +161,7 @@ class EventStream(Response):
 async def render_frames(listener: Listener, beat_s: float = HEARTBEAT_S) -> AsyncIterator[bytes]:
     """Yield the events of a listener in the form of a stream; a comment after each silence."""
     if listener.has_gap:
-        yield _special(bus.GAP, {})
+        yield _encode_bus_event(bus.GAP, {})
     while True:
         try:
             async with asyncio.timeout(beat_s):
@@ -170,13 +170,13 @@ async def render_frames(listener: Listener, beat_s: float = HEARTBEAT_S) -> Asyn
             yield b": still here\n\n"
             continue
         if lost:
-            yield _special(bus.LOST, {"lost": lost})
+            yield _encode_bus_event(bus.LOST, {"lost": lost})
         if items:
             yield b"".join(b"id: %d\nevent: %b\ndata: %b\n\n" % (i.id, i.kind.encode(), i.encode()) for i in items)
         elif listener.is_closed:
             return
 
 
-def _special(kind: str, data: dict[str, int]) -> bytes:
+def _encode_bus_event(kind: str, data: dict[str, int]) -> bytes:
     event = bus.PublishedEvent(0, kind, "", "", "", "", 0.0, data)
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(event))

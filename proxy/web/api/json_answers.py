@@ -49,7 +49,7 @@ def _describe_struct(kind: type[msgspec.Struct]) -> type[BaseModel]:
     if kind not in _MADE:
         hints = get_type_hints(kind)
         fields: dict[str, Any] = {
-            field.name: (describe(hints[field.name]), _default(field)) for field in msgspec.structs.fields(kind)
+            field.name: (describe(hints[field.name]), _find_default(field)) for field in msgspec.structs.fields(kind)
         }
         config = ConfigDict(protected_namespaces=())
         if examples := getattr(kind, "EXAMPLES", None):
@@ -58,7 +58,7 @@ def _describe_struct(kind: type[msgspec.Struct]) -> type[BaseModel]:
     return _MADE[kind]
 
 
-def _default(field: msgspec.structs.FieldInfo) -> Any:
+def _find_default(field: msgspec.structs.FieldInfo) -> Any:
     if field.default is not msgspec.NODEFAULT:
         return field.default
     if field.default_factory is not msgspec.NODEFAULT:

@@ -111,18 +111,18 @@ async def list_messages(
     rows = await context.services.store.read_messages(
         context.tenant, context.session, after, limit + 1, only, newest=newest
     )
-    snapshots = await _snapshots(context, rows)
+    snapshots = await _read_snapshots(context, rows)
     return pagination.make_page(
-        rows, limit, lambda row: MessageListItem(**_fields(row, snapshots)), lambda row: [row.seq]
+        rows, limit, lambda row: MessageListItem(**_build_fields(row, snapshots)), lambda row: [row.seq]
     )
 
 
-async def _snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> dict[bytes, int]:
+async def _read_snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> dict[bytes, int]:
     keys = [row.key for row in rows if row.role in ("assistant", "tool", "function")]
     return await context.services.store.read_token_snapshots(context.tenant, context.session, keys) if keys else {}
 
 
-def _fields(row: MessageRecord, snapshots: Mapping[bytes, int]) -> dict[str, Any]:
+def _build_fields(row: MessageRecord, snapshots: Mapping[bytes, int]) -> dict[str, Any]:
     return {
         "id": chain.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
         "branch": row.branch, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
@@ -142,7 +142,9 @@ async def show_message(context: SessionContextDep, message: MessageId) -> Messag
             if edit.key == row.key and edit.action not in REVOKING_ACTIONS:
                 edits.append(describe_edit(edit))
     return MessageDetails(
-        **_fields(row, await _snapshots(context, [row])), message=pagination.decode_json(row.body), edits=edits
+        **_build_fields(row, await _read_snapshots(context, [row])),
+        message=pagination.decode_json(row.body),
+        edits=edits,
     )
 
 

@@ -135,11 +135,11 @@ async def export_memos(admin: AdminContextDep, project: Project = None) -> Strea
     """Export all memos of a tenant, one JSON object a line."""
     tenant = await require_tenant(admin)
 
-    async def lines() -> AsyncIterator[bytes]:
+    async def render_lines() -> AsyncIterator[bytes]:
         async for memo in edit_memos.iterate_memos(admin.services, tenant, project=project):
             yield bytes(json_answers.render(memo).body) + b"\n"
 
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    return StreamingResponse(render_lines(), media_type="application/x-ndjson")
 
 
 class FrequentSwitches:
@@ -151,7 +151,7 @@ class FrequentSwitches:
         self._usual = 0.0
 
     @contextmanager
-    def during_action(self) -> Iterator[None]:
+    def shorten_interval(self) -> Iterator[None]:
         """Shorten the interval until the block ends."""
         if not self._running:
             self._usual = sys.getswitchinterval()
@@ -189,7 +189,7 @@ def _make_endpoint(action: Action) -> Any:
     async def endpoint(context: Any, body: Any = None, **given: object) -> Response:
         arguments = given | (body.model_dump(exclude_unset=True) if body is not None else {})
         place = (context.tenant, context.session) if of_session else (await find_tenant(context),)
-        with _switches.during_action():
+        with _switches.shorten_interval():
             return json_answers.render(await action.function(context.services, *place, **arguments))
 
     of_session = action.scope == "session"

@@ -119,19 +119,19 @@ async def list_policies(
     at = pagination.read_cursor(cursor, str)
     usual = admin.services.settings.policy
     found = [p for name, p in sorted(admin.services.policies.items()) if q in name and (at is None or name > at[0])]
-    return pagination.make_page(found[: limit + 1], limit, lambda p: _policy(p, usual), lambda p: [p.name])
+    return pagination.make_page(found[: limit + 1], limit, lambda p: _describe_policy(p, usual), lambda p: [p.name])
 
 
-def _policy(policy: Policy, usual: str) -> PolicyDetails:
+def _describe_policy(policy: Policy, usual: str) -> PolicyDetails:
     return PolicyDetails(
         name=policy.name, mode=policy.mode, schedule=policy.schedule, budget=policy.budget, window=policy.window,
-        stages=[_named(stage) for stage in policy.stages],
-        injections=[_named(injection) for injection in policy.injections],
+        stages=[_find_part_name(stage) for stage in policy.stages],
+        injections=[_find_part_name(injection) for injection in policy.injections],
         tools=list(policy.tools), is_default=policy.name == usual,
     )  # fmt: skip
 
 
-def _named(part: object) -> str:
+def _find_part_name(part: object) -> str:
     return type(part).__module__.rpartition(".")[2]
 
 
@@ -144,10 +144,10 @@ async def list_models(
     start = max(0, at[0]) if at else 0
     found = [model for model in admin.services.models if q in model.name]
     more = pagination.write_cursor([start + limit]) if len(found) > start + limit else None
-    return Page(items=[_model(model) for model in found[start : start + limit]], next=more)
+    return Page(items=[_describe_model(model) for model in found[start : start + limit]], next=more)
 
 
-def _model(model: Model) -> ModelDetails:
+def _describe_model(model: Model) -> ModelDetails:
     return ModelDetails(
         name=model.name, window=model.window, max_output=model.max_output, tokenizer=model.tokenizer,
         input=model.input, output=model.output, w=model.w, r=model.r, cache=model.cache,
@@ -173,13 +173,13 @@ async def show_overview(admin: AdminContextDep) -> ProxyOverview:
         dropped=store.dropped,
         live_branches=len(parts.live_sessions),
         dollars_spent_today=await store.sum_spending(int(parts.now() // 86400)),
-        figures=_figures(parts.metrics.registry) if everybody else {},
-        added_ms=_added_ms(parts.metrics, 0.5),
-        added_ms_p99=_added_ms(parts.metrics, 0.99),
+        figures=_sum_counters(parts.metrics.registry) if everybody else {},
+        added_ms=_estimate_added_ms(parts.metrics, 0.5),
+        added_ms_p99=_estimate_added_ms(parts.metrics, 0.99),
     )
 
 
-def _added_ms(metrics: Metrics, share: float) -> float | None:
+def _estimate_added_ms(metrics: Metrics, share: float) -> float | None:
     """Return the milliseconds that this share of the chat requests spent in the proxy at most, by the histogram."""
     buckets = [
         (float(sample.labels["le"]), sample.value)
@@ -200,7 +200,7 @@ def _added_ms(metrics: Metrics, share: float) -> float | None:
 REQUESTS = "context_proxy_requests"
 
 
-def _figures(registry: Any) -> dict[str, float]:
+def _sum_counters(registry: Any) -> dict[str, float]:
     """Return counters summed over their labels, except `kind`: the cost paid and the cost avoided are two figures.
     Requests are those of clients: a look at these figures is none."""
     found: dict[str, float] = {}
@@ -313,7 +313,7 @@ class CostReport(BaseModel):
     spenders: list[SessionCost]
 
 
-def _timeline_cache(request: Request) -> TimelineCache:
+def _get_timeline_cache(request: Request) -> TimelineCache:
     found: TimelineCache = request.app.state.timeline_cache
     return found
 
@@ -344,7 +344,7 @@ async def list_session_figures(
     )
     made = []
     for row in rows[:limit]:
-        found_timeline = await _timeline_cache(request).find_timeline(admin.services, row)
+        found_timeline = await _get_timeline_cache(request).find_timeline(admin.services, row)
         figured = found_timeline.figures if found_timeline is not None else None
         title = await read_title(admin.services, row.tenant, row.session)
         made.append({**session_line(row).model_dump(), "figures": figured, "title": title})
@@ -383,7 +383,7 @@ async def show_costs(
     )
     found: list[tuple[SessionItem, SessionTimeline]] = []
     for row in rows[:MAX_SESSIONS]:
-        found_timeline = await _timeline_cache(request).find_timeline(admin.services, row)
+        found_timeline = await _get_timeline_cache(request).find_timeline(admin.services, row)
         if found_timeline is not None:
             found.append((row, found_timeline))
     sums = await run_off_loop(
@@ -397,7 +397,7 @@ async def show_costs(
             "over": min(len(rows), MAX_SESSIONS),
             "more": len(rows) > MAX_SESSIONS,
             **sums,
-            "spenders": [await _spender(admin.services, row, figures) for row, figures in spenders],
+            "spenders": [await _build_session_cost(admin.services, row, figures) for row, figures in spenders],
         }
     )
 
@@ -462,7 +462,7 @@ def _sum_since(found: SessionTimeline, since: float) -> SessionFigures:
     )
 
 
-async def _spender(services: Services, row: SessionItem, figures: SessionFigures) -> dict[str, object]:
+async def _build_session_cost(services: Services, row: SessionItem, figures: SessionFigures) -> dict[str, object]:
     line = {**session_line(row).model_dump(), "figures": figures}
     line["title"] = await read_title(services, row.tenant, row.session)
     return {name: line[name] for name in SessionCost.model_fields}

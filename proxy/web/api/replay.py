@@ -74,7 +74,7 @@ async def replay(context: SessionContextDep, body: ReplayBody, request: Request)
         if sum(len(raw) for one in found for raw in one.messages) > MAX_BYTES:
             raise Unprocessable("the session is too long to be played here", hint="Use `context-proxy replay`.")
         sums = ReportBuilder(match)
-        for played in await _played(found, match):
+        for played in await _play_conversations(found, match):
             sums.add_result(played)
     if not sums.request_count:
         raise Conflict("nothing in the session could be played")
@@ -97,7 +97,7 @@ def _match(services: Services, wanted: Sequence[ReplayContender], model: Model) 
     return ReplaySettings(tuple(found.values()), model, ((model.w, model.r),))
 
 
-async def _played(found: list[RecordedConversation], match: ReplaySettings) -> list[Any]:
+async def _play_conversations(found: list[RecordedConversation], match: ReplaySettings) -> list[Any]:
     """Play in a separate process: the replay computes for seconds, and chat continues meanwhile."""
     pool = create_pool(1, match)
     loop = asyncio.get_running_loop()

@@ -176,13 +176,13 @@ async def list_branches(context: SessionContextDep, limit: Limit = 50, cursor: C
     newest = await find_newest_branch(context)
     rows = [row for name in names if (row := await _record(context, name)) is not None]
     more = pagination.write_cursor([start + limit]) if len(names) > limit else None
-    return Page(items=[_branch(row, newest.branch) for row in rows[:limit]], next=more)
+    return Page(items=[_describe_branch(row, newest.branch) for row in rows[:limit]], next=more)
 
 
 @records_router.get("/branches/{branch}", openapi_extra=READ)
 async def show_branch(context: SessionContextDep, branch: Annotated[str, Path(max_length=64)]) -> BranchDetails:
     """Show one branch."""
-    return _branch(await find_branch(context, branch), (await find_newest_branch(context)).branch)
+    return _describe_branch(await find_branch(context, branch), (await find_newest_branch(context)).branch)
 
 
 @records_router.get("/branches/{branch}/edits", openapi_extra=READ)
@@ -210,7 +210,7 @@ async def find_branch(context: SessionContext, branch: str | None) -> BranchReco
     return row
 
 
-def _branch(row: BranchRecord, newest: str) -> BranchDetails:
+def _describe_branch(row: BranchRecord, newest: str) -> BranchDetails:
     return BranchDetails(
         branch=row.branch, parent=row.parent, kind=row.kind, created_at=row.created_at, last_at=row.last_at,
         stopped=row.stopped, edits=len(row.edits), states=len(row.states), is_newest=row.branch == newest,

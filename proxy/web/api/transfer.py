@@ -56,7 +56,7 @@ async def export_all(admin: AdminContextDep) -> StreamingResponse:
     """Export every session of a tenant, the one used last first."""
     tenant, store = await require_tenant(admin), admin.services.store
 
-    async def lines() -> AsyncIterator[bytes]:
+    async def render_sessions() -> AsyncIterator[bytes]:
         after = None
         while page := await store.list_sessions(tenant, after, 50):
             for session in page:
@@ -64,7 +64,7 @@ async def export_all(admin: AdminContextDep) -> StreamingResponse:
                     yield line
             after = page[-1].cursor
 
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    return StreamingResponse(render_sessions(), media_type="application/x-ndjson")
 
 
 async def _export_lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
@@ -133,7 +133,7 @@ def _read(body: bytes, admin: AdminContextDep, first_line: int) -> Iterable[Impo
         spans = json_spans.find_elements(given)
         if spans is None or (tools not in (b"", b"null", b"[]") and json_spans.find_elements(tools) is None):
             raise Unprocessable(f"line {number}: `messages` is to be a list, and so is `tools` where it is there")
-        name = _text(fields, "session") or _text(fields, "id") or f"imported-{number}"
+        name = _decode_text(fields, "session") or _decode_text(fields, "id") or f"imported-{number}"
         session = locate.find_session_name(name, {}, None, admin.services.settings.identity) or f"imported-{number}"
         raws = [given[start:end] for start, end in spans]
         try:
@@ -141,13 +141,13 @@ def _read(body: bytes, admin: AdminContextDep, first_line: int) -> Iterable[Impo
                 session,
                 raws,
                 None if tools in (b"", b"null", b"[]") else tools,
-                _text(fields, "model") or import_conversations.MODEL,
+                _decode_text(fields, "model") or import_conversations.MODEL,
             )
         except Unprocessable as problem:
             raise Unprocessable(f"line {number}: {problem.message}") from None
 
 
-def _text(fields: dict[str, msgspec.Raw], name: str) -> str:
+def _decode_text(fields: dict[str, msgspec.Raw], name: str) -> str:
     raw = fields.get(name)
     try:
         return msgspec.json.decode(raw, type=str) if raw is not None else ""

@@ -89,7 +89,7 @@ def create_dashboard(settings: Settings) -> App:
         else:
             name = path.removeprefix(ROOT_PATH) or START_PAGE
             if name in there.contents:
-                await _file(scope, send, there, name, origins)
+                await _send_file(scope, send, there, name, origins)
             else:
                 await _send_answer(
                     send, 404, PAGE_HEADERS, b"There is no such file. The dashboard is at /dashboard/.\n"
@@ -98,9 +98,11 @@ def create_dashboard(settings: Settings) -> App:
     return serve
 
 
-async def _file(scope: Scope, send: Send, dashboard_files: DashboardFiles, name: str, origins: frozenset[str]) -> None:
+async def _send_file(
+    scope: Scope, send: Send, dashboard_files: DashboardFiles, name: str, origins: frozenset[str]
+) -> None:
     body, tag = dashboard_files.contents[name], dashboard_files.tags[name]
-    headers = [*PAGE_HEADERS, (b"etag", tag), *_shared(scope, name, origins)]
+    headers = [*PAGE_HEADERS, (b"etag", tag), *_build_sharing_headers(scope, name, origins)]
     known = [one.strip().removeprefix("W/") for one in find_header(scope["headers"], b"if-none-match").split(",")]
     if tag.decode() in known or known == ["*"]:
         await _send_answer(send, 304, headers)
@@ -109,7 +111,7 @@ async def _file(scope: Scope, send: Send, dashboard_files: DashboardFiles, name:
     await _send_answer(send, 200, [*headers, (b"content-type", kind)], body, head=scope["method"] == "HEAD")
 
 
-def _shared(scope: Scope, name: str, origins: frozenset[str]) -> Headers:
+def _build_sharing_headers(scope: Scope, name: str, origins: frozenset[str]) -> Headers:
     """Return the headers that allow the use of a file. The widget: pages of the origins in `dashboard.origins`. The
     rest: the proxy's own pages alone."""
     if name != WIDGET_FILE:

@@ -377,8 +377,8 @@ def test_all_memos_are_exported_a_line_each(world: World) -> None:
 
 def test_threads_take_turns_often_while_an_action_runs() -> None:
     usual, switches = sys.getswitchinterval(), FrequentSwitches()
-    with switches.during_action():
-        with suppress(KeyError), switches.during_action():
+    with switches.shorten_interval():
+        with suppress(KeyError), switches.shorten_interval():
             raise KeyError
         assert sys.getswitchinterval() == pytest.approx(WATCHED_SWITCH_S), "the other one still runs"
     assert sys.getswitchinterval() == pytest.approx(usual)
