@@ -22,10 +22,15 @@ from proxy.errors import ConfigError
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.settings.load import find_shipped_file
 from proxy.web.app import ContextProxy
+from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.exchange.asking import idle, settings
 from tests.faulty import Connection, Request, faulty
+from tests.gemini_agent import GeminiAgent
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls, reply
+from tests.strict_gemini import StrictGemini
+from tests.strict_messages import StrictMessages
+from tests.strict_responses import StrictResponses
 
 SCHEDULES = pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
 STREAMS = pytest.mark.parametrize("stream", [False, True])
@@ -351,6 +356,29 @@ async def test_e2_e4_no_exchange_of_plain_chat_leaves_without_a_summary(tmp_path
             assert any(told in t for t in stood) == helped
             assert {f for *_, f in await proxy.outcomes()} == {None}
             valid(model.last)
+
+
+@STREAMS
+@pytest.mark.parametrize("dialect", ["messages", "responses", "gemini"])
+async def test_e4_answers_are_never_changed_so_every_wire_format_has_room_for_the_plan(
+    dialect: str, stream: bool
+) -> None:
+    text = "The answer has many words about gardens. " * 60
+    made: dict[str, tuple[Any, Any]] = {
+        "messages": (StrictMessages(text), MessagesAgent),
+        "responses": (StrictResponses(text), ResponsesAgent),
+        "gemini": (StrictGemini(text), GeminiAgent),
+    }
+    model, make_agent = made[dialect]
+    async with faulty(model) as upstream, running(upstream.port, policy="hierarchical") as proxy:
+        agent = make_agent(proxy, lambda *_: "", stream=("events" if dialect == "gemini" else True) if stream else "")
+        agent.more = {"model": "gpt-5", "include": []} if dialect == "responses" else {}  # no reasoning is bound
+        for n in range(20):
+            await agent.work(f"question {n}: " + "what of the garden, and why? " * 40)
+        assert {found for *_, found in await proxy.outcomes()} == {None}
+        last = agent.heard[-1].header("x-context-tokens") or ""
+    before, after = (int(part) for part in last.split(", "))
+    assert after < 0.9 * before, "something has left"
 
 
 @pytest.mark.parametrize(("total", "of"), [(5000, ""), (1200, ", the highest of its block")])

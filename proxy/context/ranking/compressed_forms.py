@@ -33,7 +33,7 @@ class SummaryLimits:
     brief_chars: int
     """Characters of a group's summary."""
     excerpt_chars: int
-    """Characters of a prompt or answer that is kept in a finished group."""
+    """Characters of a prompt that are kept in a finished group."""
     min_ids: int
     """Number of identifiers that a helper's summary has to hold."""
     low_priority: int
@@ -182,14 +182,18 @@ class CompressionLadder:
         self.shorten_prompts(group, self.limits.excerpt_chars // 2, reason)
 
     def shorten_prompts(self, group: int, max_chars: int, reason: str) -> None:
-        """Shorten a finished group's prompts and answer to their beginnings, and move them to the session level."""
+        """Shorten a finished group's prompts to their beginnings, and move them and the answer to the session level.
+
+        The answer stays whole: only chat completions could say it in other words to the model that wrote it.
+        """
         answer = self.layout.answers[group]
         for i in (*self.layout.prompts[group], *(() if answer is None else (answer,))):
             step = self.layout.steps[i]
             message = self.view.messages[step.start]
             if self.layout.is_fixed[i]:
                 continue
-            if len(message.text) > max_chars + 40 and message.shape in ("string", "parts"):
+            is_long = len(message.text) > max_chars + 40 and message.shape in ("string", "parts")
+            if is_long and message.role != "assistant":
                 name = public_id(self.view.keys[step.start]) if self.has_recall else ""
                 text = message.derive(
                     lambda m, k=name: extracts.shorten_text(m.text, max_chars, k), ("told", max_chars, name)

@@ -44,8 +44,7 @@ def finish_group(ladder: CompressionLadder, group: int, reason: str) -> None:
 
 
 def compress_working(ladder: CompressionLadder, is_over: IsOver, reason: str) -> None:
-    """Replace results by extracts, then steps by one summary that moves to the session level, then shorten prompts and
-    answers.
+    """Replace results by extracts, then steps by one summary that moves to the session level, then shorten prompts.
 
     If edits stay for ever, the extracts are left out: a later summary in the place of an extract would be longer than
     it.

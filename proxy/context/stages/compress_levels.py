@@ -75,7 +75,7 @@ class CompressLevels(Stage):
     brief_chars: int = 400
     """Characters of a summary of summaries."""
     told_chars: int = 600
-    """Characters of a prompt or an answer that stay when its group is finished and summarised."""
+    """Characters of a prompt that stay when its group is finished and summarised. Answers stay whole."""
     ids: int = 5
     """Number of identifiers that a helper's summary has to contain."""
     summary_prompt: str = extracts.SUMMARY_PROMPT

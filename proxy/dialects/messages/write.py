@@ -218,17 +218,29 @@ def _write_arguments(content: bytes, arguments: Sequence[str | None]) -> bytes:
 
 
 def _write_string(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
-    """The content of a message that is a string: a list where blocks are inserted."""
+    """The content of a message that is a string: a list where text is appended or blocks are inserted.
+
+    The client may write the same message as a string in one request and as a list in another, for its cache mark. The
+    same blocks stand behind both, since reasoning is bound to them.
+    """
     ((n, unit),) = own.items()
     made: list[bytes] = []
     new = draft.kept.get(n)
     if new is not None:
         text = content if new == unit.chat else _read_new_string(new, is_appended=draft.role == "system", old=content)
-        if not draft.results and not draft.texts:
+        made = _split_appended(content, text)
+        if len(made) == 1 and not draft.results and not draft.texts:
             return text
-        made = [make_text_part(text)]
     inserted = [block for _, block in draft.results], [block for _, block in draft.texts]
     return b"[" + b",".join((*inserted[0], *made, *inserted[1])) + b"]" if made or any(inserted) else b""
+
+
+def _split_appended(old: bytes, new: bytes) -> list[bytes]:
+    """The text blocks of a string: the client's own, and one for text that was appended to it."""
+    before, after = json_spans.decode_string(old) or "", json_spans.decode_string(new) or ""
+    if not before.strip() or before == after or not after.startswith(before):
+        return [make_text_part(new)]
+    return [make_text_part(old), make_text_part(spans.encode_visible(after[len(before) :]))]
 
 
 def _read_new_string(chat: bytes, *, is_appended: bool, old: bytes) -> bytes:

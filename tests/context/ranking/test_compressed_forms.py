@@ -135,12 +135,14 @@ def test_what_needed_a_summary_needs_the_one_that_took_its_place_or_none() -> No
     assert {(p.action, p.needs_index) for p in made.build_proposals()} == {("gone", None)}
 
 
-def test_tell_keeps_the_beginnings_of_a_finished_groups_prompt_and_answer() -> None:
-    made = ladder([user("first"), user("p" * 300), assistant("q" * 300), user("last " * 50)])
+def test_the_beginning_of_a_finished_groups_prompt_stays_and_its_answer_is_never_changed() -> None:
+    made = ladder([user("first"), assistant("a"), user("p" * 300), assistant("q" * 300), user("last " * 50)])
     made.shorten_prompts(0, 60, "because")
+    made.shorten_prompts(1, 60, "because")
     found = by_index(made)
-    assert list(found) == [2]  # the first prompts are permanent, the last one is fixed
+    assert list(found) == [2]  # the first prompt is permanent, the last one is fixed
     assert (found[2].text or "").endswith("[... 240 characters left out]")
+    assert made.levels[3] is Level.SESSION
     check(made)
 
 

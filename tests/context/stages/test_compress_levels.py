@@ -71,8 +71,9 @@ def test_e1_working_memory_is_compressed_after_five_minutes() -> None:
 
 
 def test_e1_the_session_is_compressed_after_thirty_minutes() -> None:
-    values = [user("a"), *step(1, LONG), *step(2, LONG), assistant("done " * 200), user("go on")]
-    sizes = [play(values, [age] * 6 + [0]).after for age in (0, 301, 1800, 1801)]
+    values = [user("a"), assistant("b"), user("look " * 200), *step(1, LONG), *step(2, LONG), assistant("done")]
+    values.append(user("go on"))
+    sizes = [play(values, [age] * 8 + [0]).after for age in (0, 301, 1800, 1801)]
     assert sizes[0] == play(values).before
     assert sizes[0] > sizes[1] == sizes[2] > sizes[3]
 

@@ -116,7 +116,7 @@ def test_texts_of_a_user_message_change_leave_and_come() -> None:
     plan[2] = (2, append_text(plan[2][1], " on."))
     body = _write(request, plan)
     assert [one["text"] for one in body["messages"][0]["content"]] == ["short", "end"]
-    assert body["messages"][2]["content"] == "Go. on."
+    assert [one["text"] for one in body["messages"][2]["content"]] == ["Go.", " on."]
 
 
 def test_a_user_message_that_is_erased_is_one_text() -> None:
@@ -147,6 +147,18 @@ def test_text_of_the_proxy_stands_behind_the_last_users_blocks() -> None:
     plain = _read(("user", "Do."))
     made = plain.write([*_plan(plain), (None, NOTE)])
     assert b'[{"type":"text","text":"Do."},{"type":"text","text":"Note."}]' in made
+
+
+@pytest.mark.parametrize("role", ["user", "system"])
+def test_appended_text_is_a_block_of_its_own_whether_the_client_writes_a_string_or_a_list(role: str) -> None:
+    marked = {"type": "text", "text": "Do it.", "cache_control": {"type": "ephemeral"}}
+    made = []
+    for content in ("Do it.", [marked]):
+        request = _read(("user", "Go."), (role, content))
+        (first, (_, chat)) = _plan(request)
+        made.append(_wire(_write(request, [first, (1, append_text(chat, " [Note]"))]))[1][1])
+    note = {"type": "text", "text": " [Note]"}
+    assert made == [[{"type": "text", "text": "Do it."}, note], [marked, note]]
 
 
 def test_text_behind_a_system_message_joins_it() -> None:
