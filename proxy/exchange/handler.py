@@ -442,14 +442,15 @@ async def _relay_body(
         return
     readable = reply.is_readable
     withheld = record_outcome.find_withheld_headings(services, turn) if readable else ()
-    visible, found = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
     if tool_loop is not None and readable:
-        joined = await _join_rounds(services, tool_loop, visible, withheld)
+        joined = await _join_rounds(services, tool_loop, body, withheld)
         turn = tool_loop.turn
         if joined is None:
             await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
             return
-        visible, found = joined[0], [*found, *joined[1]]
+        visible, found = joined
+    else:
+        visible, found = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
     is_shown = turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld  # the client gets the block then
     if readable and is_shown and turn.prompt.fallback != "upstream_reject":
         found = [*found, *turn.dialect.remove_blocks(visible, (state_block.HEADING,))[1]]
@@ -500,21 +501,12 @@ def _restore_echo(turn: Turn, body: bytes) -> bytes:
 async def _join_rounds(
     services: Services, tool_loop: ToolLoop, body: bytes, withheld: tuple[str, ...]
 ) -> tuple[bytes, list[NoteBlock]] | None:
-    """Return (all rounds as one body, the blocks that were taken out of the later rounds); None where the rounds
-    failed."""
-    found: list[NoteBlock] = []
-
-    def clean(one: bytes) -> bytes:
-        visible, blocks = tool_loop.turn.dialect.remove_blocks(one, withheld) if withheld else (one, [])
-        found.extend(blocks)
-        return visible
-
+    """Return (all rounds as one body, the blocks that were taken out of them); None where the rounds failed."""
     try:
-        joined = await tool_loop.run_body(body, clean)
+        return await tool_loop.run_body(body, withheld)
     except (asyncio.CancelledError, ClientGone):
         _record_client_gone(services, tool_loop.turn, None, ())
         raise
-    return None if joined is None else (joined, found)
 
 
 async def _answer_with_original(
