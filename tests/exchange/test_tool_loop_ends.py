@@ -199,6 +199,20 @@ async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
         assert json.loads(raw)["outputs"] == ([3, 3] if third is None else [3, 5, 3])
 
 
+@pytest.mark.parametrize(("said", "stream"), [(None, False), (None, True), ("Let me look.", True)])
+async def test_an_exchange_that_fails_behind_a_round_has_the_cost_of_the_round(said: str | None, stream: bool) -> None:
+    model = Scripted(says(said, ours(1)), refuse, refuse)
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": stream}
+        await proxy.post(body)
+        assert (await proxy.outcome())[0] == ("partial" if stream else "rejected")
+        [(raw, prompt)] = await proxy.rows("SELECT meter, prompt_tokens FROM exchanges")
+        meter = json.loads(raw)
+        assert (meter["outputs"], len(meter["rounds"]), prompt) == ([3], 1, None)
+        assert proxy.count("completion_tokens_total") == 3
+        assert proxy.count("prompt_tokens_total") == meter["rounds"][0][0]
+
+
 @pytest.mark.parametrize("said", ["", "Let me look."])
 async def test_a_later_stream_that_breaks_off(said: str) -> None:
     async def breaks(request: Request, there: Connection) -> None:
