@@ -108,10 +108,11 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
 
 async def _forward(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:
     """Send a request on without a plan."""
+    identity = chains.repeats_other_values(incoming)
     incoming = chains.return_unplanned(incoming)
     if reason is FallbackReason.COMPACTION:
         incoming = repair_compaction(incoming)
-    await fallback.forward_original(services, incoming, out, reason)
+    await fallback.forward_original(services, incoming, out, reason, identity=identity)
 
 
 def may_take_over(services: Services, incoming: Incoming) -> bool:
@@ -462,15 +463,9 @@ async def _relay_body(
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
     has_ended = complete or reply.status in BODILESS_STATUSES or 300 <= reply.status < 400  # no answer is due
     status: ExchangeStatus = "complete" if has_ended else "rejected" if reply.status >= 400 else "partial"
+    note = None if complete else f"http {reply.status}"
     rows = record_outcome.record_outcome(
-        services,
-        turn,
-        answer,
-        blocks,
-        status,
-        reply.status,
-        first_byte_ms=first_byte_ms,
-        note=None if complete else f"http {reply.status}",
+        services, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note
     )
     if complete:
         reflections = [block.body for block in found if block.heading != state_block.HEADING]
