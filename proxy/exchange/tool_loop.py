@@ -319,7 +319,7 @@ class ToolLoop:
         told = f"the upstream ended the answer with status {reply.status}"
         text = ""
         with suppress(UpstreamError):
-            body = await reply.read_body(ERROR_BODY_BYTES)
+            body = b"" if reply.encoding else await reply.read_body(ERROR_BODY_BYTES)
             text = self.turn.dialect.read_answer(body).error or body.decode("utf-8", "replace").strip()
         await reply.close()
         text = text[:MAX_ERROR_CHARS]
