@@ -21,6 +21,7 @@ from proxy.store.journal import MAX_AGE_S, MAX_ITEMS, MAX_SLOTS
 from proxy.store.sql import MAX_HELPER_ANSWERS
 from proxy.store.sqlite import MAX_SESSIONS
 from proxy.store.write_queue import HOLD_S, PIECE_BYTES, PIECE_ROWS
+from proxy.upstream.decompress import FREE_BYTES, MAX_CODINGS, MAX_MEMBERS, MAX_RATIO
 from proxy.web.error_responses import LINGER_S
 from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PLACES, SLOW_S
 from proxy.web.server import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE
@@ -151,7 +152,7 @@ LIMITS = (
         "the oldest are closed",
     ),
     LimitRow(
-        "a client that brings no head, or a body too slowly",
+        "a client that sends no head, or a body too slowly",
         f"`timeouts.header_s`, `timeouts.body_s`; a whole body: {BODY_TIME_FACTOR} times that,"
         f" and 1 s for each {_format_kib(MIN_AVERAGE_RATE)}",
         "408, closed",
@@ -163,6 +164,12 @@ LIMITS = (
         "closed after those before",
     ),
     LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
+    LimitRow("codings of an answer that is compressed unasked", f"{MAX_CODINGS}", "goes on as it came, noted, counted"),
+    LimitRow(
+        "what such an answer stands for",
+        f"{FREE_BYTES >> 20} MiB, and {MAX_RATIO} times the bytes that came; {MAX_MEMBERS:,} members or frames",
+        "ends there, as one that broke off",
+    ),
     LimitRow(
         "messages remembered in memory",
         "`limits.message_cache_mb`, and one conversation of up to 1.25 times that",
@@ -199,7 +206,7 @@ LIMITS = (
     LimitRow("dollars for helpers", "`helper.dollars_a_day`", "done without, counted"),
     LimitRow("events in memory", "`events.kept`, some 16 KB each at most", "whoever comes back is told of a gap"),
     LimitRow("events that wait for a listener or a webhook", "`events.queue`", "the oldest are lost, counted and told"),
-    LimitRow("listeners", "`events.listeners`", "429"),
+    LimitRow("listeners", "`events.listeners`", "429, or the newest one of a key that has more ends"),
     LimitRow("tries of a webhook", "`webhooks[].tries`", "given up, counted"),
 )
 

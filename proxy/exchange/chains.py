@@ -140,12 +140,19 @@ def return_unplanned(incoming: Incoming) -> Incoming:
     if made is None:
         return incoming
     body = made.original
-    if made.is_taken_over and not made.history.at_provider:
+    if repeats_other_values(incoming):
         try:
             body = chained.write_whole_request(made.original, chained.restore_items(made.history.messages))
         except (ValueError, RecursionError, msgspec.DecodeError):
             body = incoming.body  # it was written in the same way a moment ago
     return replace(incoming, body=body, chain=None)
+
+
+def repeats_other_values(incoming: Incoming) -> bool:
+    """True if the answer to a request that goes out without a plan has values of the proxy, not the client's: it has to
+    be read."""
+    made = incoming.chain
+    return made is not None and made.is_taken_over and not made.history.at_provider
 
 
 def find_tenant(services: Services, headers: Headers, tenant: str | None) -> str:

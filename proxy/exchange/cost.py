@@ -107,11 +107,12 @@ def count_own_tokens(turn: Turn, end: int = -1) -> int:
 
 
 def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
-    """Return the meter of the exchange; None where the provider reports no usage."""
-    if usage is None:
+    """Return the meter of the exchange; None where the provider reports no usage. usage: that of the last round; None
+    for an exchange that failed behind earlier rounds, which are paid all the same."""
+    rounds: Sequence[Usage] = turn.rounds.usage if usage is None else (*turn.rounds.usage, usage)
+    if not rounds:
         return None
     plan, model = turn.prompt.plan, turn.model
-    rounds: Sequence[Usage] = (*turn.rounds.usage, usage)
     kept = count_cacheable(model, min(turn.enriched.cached_without_proxy, plan.before))
     if model.cache == "breakpoint" and not rounds[0].cached and rounds[0].cache_write == 0:
         kept = 0  # a client that marks nothing has no cache, with or without the proxy
@@ -123,7 +124,7 @@ def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
     earlier = [one.completion for one in turn.rounds.usage]
     listed = sum(one.completion - one.unlisted for one in turn.rounds.usage)
-    outputs = [*earlier, max(0, usage.completion - listed)]
+    outputs = earlier if usage is None else [*earlier, max(0, usage.completion - listed)]
     is_written = any(one.cache_write is not None for one in rounds)
     dollars = [one.dollars for one in rounds if one.dollars is not None]
     return Meter(

@@ -103,7 +103,9 @@ class Dialect:
     """The answer in one body."""
     remove_blocks: Callable[[bytes, tuple[str, ...]], tuple[bytes, list[NoteBlock]]]
     """(A body without the blocks under these headings, the blocks)."""
-    read_round: Callable[[bytes, frozenset[str]], RoundContent]
+    read_round: Callable[[bytes, frozenset[str], tuple[str, ...]], RoundContent]
+    """The content of one body of a round, and the calls of these tools in it. Its message goes back to upstream without
+    the blocks under these headings, as that of a stream does."""
     join_rounds: Callable[[Sequence[bytes], frozenset[str]], bytes]
     make_error_event: Callable[[str, str], bytes]
     """An error in a stream, from its message and code."""

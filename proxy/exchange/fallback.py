@@ -100,8 +100,11 @@ def use_original(services: Services, turn: Turn, reason: FallbackReason) -> Turn
     return turn.with_prompt(outgoing=turn.original, unmarked=b"", usage_added=False, fallback=reason)
 
 
-async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:
+async def forward_original(
+    services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason, *, identity: bool = False
+) -> None:
     """Send the client's bytes upstream and upstream's bytes back, with the reason in a header. Nothing is stored.
+    identity: the answer is not to be compressed, because `out` reads it.
 
     Bytes that are refused with a 400 go out once more in a repaired form, if an answer in them was cut by the proxy.
     The client has a hidden round's reasoning without its call, and cannot know.
@@ -112,12 +115,12 @@ async def forward_original(services: Services, incoming: Incoming, out: Response
     target = services.client.select_target(await _read_model(services, incoming) or None)
     headers, body = incoming.encoded or (incoming.headers, incoming.body)
     reply = await services.client.send(
-        target, incoming.method, incoming.path, incoming.query, headers, body, identity=False
+        target, incoming.method, incoming.path, incoming.query, headers, body, identity=identity
     )
     if reply.status == 400 and (repaired := await _repair_cut_answers(services, incoming)) != incoming.body:
         await reply.close()
         reply = await services.client.send(
-            target, incoming.method, incoming.path, incoming.query, incoming.headers, repaired, identity=False
+            target, incoming.method, incoming.path, incoming.query, incoming.headers, repaired, identity=identity
         )
     try:
         await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])

@@ -108,10 +108,11 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
 
 async def _forward(services: Services, incoming: Incoming, out: ResponseWriter, reason: FallbackReason) -> None:
     """Send a request on without a plan."""
+    identity = chains.repeats_other_values(incoming)
     incoming = chains.return_unplanned(incoming)
     if reason is FallbackReason.COMPACTION:
         incoming = repair_compaction(incoming)
-    await fallback.forward_original(services, incoming, out, reason)
+    await fallback.forward_original(services, incoming, out, reason, identity=identity)
 
 
 def may_take_over(services: Services, incoming: Incoming) -> bool:
@@ -442,14 +443,15 @@ async def _relay_body(
         return
     readable = reply.is_readable
     withheld = record_outcome.find_withheld_headings(services, turn) if readable else ()
-    visible, found = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
     if tool_loop is not None and readable:
-        joined = await _join_rounds(services, tool_loop, visible, withheld)
+        joined = await _join_rounds(services, tool_loop, body, withheld)
         turn = tool_loop.turn
         if joined is None:
             await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
             return
-        visible, found = joined[0], [*found, *joined[1]]
+        visible, found = joined
+    else:
+        visible, found = turn.dialect.remove_blocks(body, withheld) if withheld else (body, [])
     is_shown = turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld  # the client gets the block then
     if readable and is_shown and turn.prompt.fallback != "upstream_reject":
         found = [*found, *turn.dialect.remove_blocks(visible, (state_block.HEADING,))[1]]
@@ -461,15 +463,9 @@ async def _relay_body(
     complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
     has_ended = complete or reply.status in BODILESS_STATUSES or 300 <= reply.status < 400  # no answer is due
     status: ExchangeStatus = "complete" if has_ended else "rejected" if reply.status >= 400 else "partial"
+    note = None if complete else f"http {reply.status}"
     rows = record_outcome.record_outcome(
-        services,
-        turn,
-        answer,
-        blocks,
-        status,
-        reply.status,
-        first_byte_ms=first_byte_ms,
-        note=None if complete else f"http {reply.status}",
+        services, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note
     )
     if complete:
         reflections = [block.body for block in found if block.heading != state_block.HEADING]
@@ -500,21 +496,12 @@ def _restore_echo(turn: Turn, body: bytes) -> bytes:
 async def _join_rounds(
     services: Services, tool_loop: ToolLoop, body: bytes, withheld: tuple[str, ...]
 ) -> tuple[bytes, list[NoteBlock]] | None:
-    """Return (all rounds as one body, the blocks that were taken out of the later rounds); None where the rounds
-    failed."""
-    found: list[NoteBlock] = []
-
-    def clean(one: bytes) -> bytes:
-        visible, blocks = tool_loop.turn.dialect.remove_blocks(one, withheld) if withheld else (one, [])
-        found.extend(blocks)
-        return visible
-
+    """Return (all rounds as one body, the blocks that were taken out of them); None where the rounds failed."""
     try:
-        joined = await tool_loop.run_body(body, clean)
+        return await tool_loop.run_body(body, withheld)
     except (asyncio.CancelledError, ClientGone):
         _record_client_gone(services, tool_loop.turn, None, ())
         raise
-    return None if joined is None else (joined, found)
 
 
 async def _answer_with_original(

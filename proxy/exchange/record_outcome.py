@@ -274,19 +274,19 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
     metrics.tokens_after.observe(turn.prompt.sent_tokens)
     if turn.prompt.over_budget:
         metrics.over_budget_total.labels(kind="prompt").inc()
-    usage = answer.usage if answer is not None else None
     if answer is not None and answer.dropped_reasoning:
         bound_reasoning.count_dropped(services, turn, answer)
     if answer is not None and answer.cleared_results is not None:
         ask_provider.count_cleared_results(services, answer.cleared_results)
-    if usage is None or meter is None:
+    if meter is None:
         return
     labels = metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream)
     metrics.context_tokens_total.labels(*labels, "before").inc(turn.prompt.plan.before)
     metrics.context_tokens_total.labels(*labels, "sent").inc(turn.prompt.sent_tokens)
     metrics.prompt_tokens_total.labels(*labels).inc(meter.prompt)
     metrics.completion_tokens_total.labels(*labels).inc(meter.completion)
-    if usage.cached is not None:
+    usage = answer.usage if answer is not None else None
+    if usage is not None and usage.cached is not None:
         metrics.cached_tokens_total.labels(*labels, "predicted").inc(meter.expected)
         metrics.cached_tokens_total.labels(*labels, "reported").inc(usage.cached)
     # The turn's model may have the prices of the cache's longer lifetime; bills tell both apart.

@@ -35,6 +35,7 @@ from proxy.exchange.dialect import AnswerRelay
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
+from proxy.notes.state_block import NoteBlock
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, append_messages
 from proxy.stream.nonstreaming import may_call
@@ -133,33 +134,42 @@ class ToolLoop:
         relay.drop_held_text()
         return relay, await relay_stream(reply, relay, out)
 
-    async def run_body(self, body: bytes, strip_blocks: Callable[[bytes], bytes]) -> bytes | None:
-        """Run the rounds of answers that come in one body each, and return the body for the client. None where the
-        original request has to be sent. strip_blocks: takes out of a body the blocks that the client must not see."""
+    async def run_body(self, body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[NoteBlock]] | None:
+        """Run the rounds of answers that come in one body each. Return (the body for the client, the blocks that were
+        taken out of all bodies); None where the original request has to be sent. headings: of the blocks that the
+        client must not see."""
         dialect = self.turn.dialect
-        if not may_call(body, self.tool_names):
-            return body
-        bodies = [body]
-        found = dialect.read_round(body, self.tool_names)
+        bodies: list[bytes] = []
+        blocks: list[NoteBlock] = []
+
+        def take(one: bytes) -> None:
+            visible, more = dialect.remove_blocks(one, headings) if headings else (one, [])
+            bodies.append(visible)
+            blocks.extend(more)
+
+        take(body)
+        if not may_call(bodies[0], self.tool_names):
+            return bodies[0], blocks
+        found = dialect.read_round(body, self.tool_names, headings)
         while found.goes_on and not self._without_tools and found.message is not None:
             self._add_usage(found.usage)
             try:
                 reply = await self._send_results(found.message, found.hidden_calls)
                 try:
-                    body = strip_blocks(await reply.read_body(self._services.settings.limits.body_mb << 20))
+                    body = await reply.read_body(self._services.settings.limits.body_mb << 20)
                 finally:
                     await reply.close()
             except UpstreamError:
                 self._give_up_body(None)
                 return None
-            bodies.append(body)
-            found = dialect.read_round(body, self.tool_names)
+            take(body)
+            found = dialect.read_round(body, self.tool_names, headings)
             if found.message is None:
                 self._give_up_body(found.usage)
                 return None
         joined = dialect.join_rounds(bodies, self.tool_names)
         await self._keep_round(found.message, found.hidden_calls, dialect.read_answer(joined).build_message())
-        return joined
+        return joined, blocks
 
     async def _send_results(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
         """Run the calls of a round, and send the request with their results. Raises UpstreamError."""
@@ -309,7 +319,7 @@ class ToolLoop:
         told = f"the upstream ended the answer with status {reply.status}"
         text = ""
         with suppress(UpstreamError):
-            body = await reply.read_body(ERROR_BODY_BYTES)
+            body = b"" if reply.encoding else await reply.read_body(ERROR_BODY_BYTES)
             text = self.turn.dialect.read_answer(body).error or body.decode("utf-8", "replace").strip()
         await reply.close()
         text = text[:MAX_ERROR_CHARS]

@@ -134,7 +134,7 @@ def _sum_exchanges(services: Services, sums: SessionMeasures, exchanges: Iterabl
         if one.completion_tokens is not None and one.status == "complete":
             made["answer_tokens"] += one.completion_tokens
             made["answers"] += 1
-        if one.prompt_tokens is not None:
+        if one.prompt_tokens is not None or one.meter is not None:
             model = lookups.look_up_model(services, one.model)
             meter = build_meter(one, model, count_sent_tokens(one), previous.get(one.branch))
             bill, predicted = cost.compute_bill(model, meter), cost.predict_bill(model, meter)

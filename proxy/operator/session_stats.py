@@ -68,11 +68,11 @@ class SessionTotals:
         self._last[exchange.branch] = exchange
         if b'"refetched"' in exchange.inserts:
             self.refetched.update(msgspec.json.decode(exchange.inserts, type=SentTexts).refetched)
-        if exchange.prompt_tokens is None:
+        if exchange.prompt_tokens is None and exchange.meter is None:
             return None
         meter = build_meter(exchange, model, sent, previous)
         self.prompt_tokens += meter.prompt
-        self.completion_tokens += exchange.completion_tokens or 0
+        self.completion_tokens += meter.completion
         if exchange.cached_tokens is not None:
             self.cached_predicted += exchange.predicted or 0
             self.cached_reported += exchange.cached_tokens

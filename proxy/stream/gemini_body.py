@@ -43,9 +43,9 @@ def remove_blocks(
     return (_join(body, datas), found) if found else (body, [])
 
 
-def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
-    """Return what upstream says and asks for in one body."""
-    relay, _ = _relay(body, hidden_tools=hidden_tools)
+def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, ...] = ()) -> RoundContent:
+    """Return what upstream says and asks for in one body. headings: as for `GeminiAnswer.build_round_message`."""
+    relay, _ = _relay(body, hidden_tools=hidden_tools, withhold_state=bool(headings), headings=headings)
     message = relay.build_round_message()
     return RoundContent(message, relay.hidden_calls, relay.shown_calls, relay.goes_on, relay.round_usage)
 

@@ -52,13 +52,13 @@ def remove_blocks(
     return _with_content(body, value, kept, texts), blocks
 
 
-def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
-    """Return what upstream says and asks for in one body."""
+def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, ...] = ()) -> RoundContent:
+    """Return what upstream says and asks for in one body. headings: as for `MessagesAnswer.build_round_message`."""
     answer = read_answer(body)
     calls = [read_call(block) for block in answer.blocks if block.kind == "tool_use"]
     ours = [call for call in calls if call.name in hidden_tools]
     shown = len(calls) - len(ours)
-    message = answer.build_round_message()
+    message = answer.build_round_message(headings)
     ids = {call.id for call in calls}
     is_sound = answer.error is None and (not answer.stop_reason or answer.stop_reason in RUNNABLE_REASONS)
     if message is None or not ours or not is_sound or "" in ids or len(ids) < len(calls):

@@ -16,6 +16,7 @@ from proxy.dialects.completions.stream import read_any_json, write_json
 from proxy.dialects.usage import Usage
 from proxy.stream import assemble, patch
 from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
+from proxy.stream.block_filter import remove_blocks
 from proxy.stream.tool_call_filter import RUNNABLE_REASONS, HiddenCall, choose_finish_reason, make_call_id
 
 
@@ -40,8 +41,9 @@ def may_call(body: bytes, hidden_tools: frozenset[str]) -> bool:
     return b"\\u" in body or any(name.encode() in body for name in hidden_tools)
 
 
-def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
-    """Return what upstream says and asks for in one body."""
+def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, ...] = ()) -> RoundContent:
+    """Return what upstream says and asks for in one body. headings: blocks under them are left out of the message."""
+    body = remove_blocks(body, headings)[0] if headings else body
     answer = AssembledAnswer.from_body(body, max(CAPTURE_LIMIT, len(body)))
     message, calls = answer.build_message(), answer.calls
     ours = {place for place, call in enumerate(calls) if call.name in hidden_tools}

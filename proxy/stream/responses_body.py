@@ -124,10 +124,10 @@ def shift_note(note: Any, text: str, headings: tuple[str, ...]) -> Any:
     return {**note, **moved}
 
 
-def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
-    """The content of one body, and the calls of these tools in it."""
+def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, ...] = ()) -> RoundContent:
+    """The content of one body, and the calls of these tools in it. headings: as for `build_round_message`."""
     answer = read_answer(body)
-    message = answer.build_message()
+    message = build_round_message(answer, headings) if headings else answer.build_message()
     response = facts.read_object(body) or {}
     items = [facts.read_object(raw) or {} for raw in answer.items]
     ours = [item for item in items if is_hidden(item, hidden_tools)]
@@ -152,7 +152,7 @@ def build_round_message(answer: ItemAnswer, headings: tuple[str, ...]) -> bytes 
         visible = raw if is_bound else cut_item(raw, headings)[0]
         has_answer = has_answer or (visible is not None and not is_bound)
         shown += [] if visible is None else [visible]
-    if not has_answer:
+    if not has_answer or shown[::-1] == list(answer.items):
         return answer.build_message()
     made = ItemAnswer(max(CAPTURE_LIMIT, sum(map(len, shown)) + 64 * len(shown)))
     for index, raw in enumerate(reversed(shown)):

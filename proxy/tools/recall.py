@@ -34,7 +34,8 @@ async def recall_message(arguments: RecallArguments, context: ToolContext) -> st
     size = context.settings.tools.result_chars - HEADER_CHARS
     pages = max(1, -(-len(text) // size))
     if not 1 <= arguments.page <= pages:
-        raise ToolRefused(f"message {name} has {pages} pages, from 1 on; there is no page {arguments.page}.")
+        known = "one page" if pages == 1 else f"{pages} pages, from 1 on"
+        raise ToolRefused(f"message {name} has {known}; there is no page {arguments.page}.")
     start = (arguments.page - 1) * size
     more = f'; next: recall(id="{name}", page={arguments.page + 1})' if arguments.page < pages else ""
     seen = await stored_history.load_provenance(context, name)

@@ -18,7 +18,7 @@ import httpx2
 STEP_BYTES: Final = 1 << 16
 """Bytes that are decoded in one step."""
 MAX_MEMBERS: Final = 1000
-"""Members that a gzip body may have: each costs a new decoder, and servers write one."""
+"""Members of gzip, or frames of zstd, that a body may have: each costs a new decoder, and servers write one."""
 MAX_CODINGS: Final = 3
 """Codings that may be applied to one body."""
 MAX_RATIO: Final = 100
@@ -115,16 +115,20 @@ class _BrotliDecoder:
 class _ZstdDecoder:
     """zstd, by the package `zstandard`, which has no bound for its output: it gets few bytes at a time."""
 
-    __slots__ = ("_library", "_made")
+    __slots__ = ("_frames", "_library", "_made")
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self._made: Any = None
+        self._frames = 0
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         try:
             while data:
                 if self._made is None or self._made.eof:
+                    self._frames += 1
+                    if self._frames > MAX_MEMBERS:
+                        raise ValueError("too many frames")
                     decompressor = self._library.ZstdDecompressor(max_window_size=1 << ZSTD_WINDOW_LOG)
                     self._made = decompressor.decompressobj()
                 part = self._made.decompress(data[:ZSTD_SLICE_BYTES])

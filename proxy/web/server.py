@@ -24,6 +24,8 @@ import asyncio
 import importlib
 import logging
 import select
+import socket
+import struct
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -301,9 +303,17 @@ class Connection(HttpToolsProtocol):
             await app(scope, receive, _delimit_by_close(cycle) if cycle.scope["http_version"] == "1.0" else send)
             if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
                 cycle.disconnected = True
+                if cycle.scope["http_version"] == "1.0" and not cycle.expected_content_length:
+                    self._reset_at_close()  # a plain close would make the answer look complete
                 self.transport.close()
 
         return run_and_close
+
+    def _reset_at_close(self) -> None:
+        """Let the close of the connection be a reset, which no client takes for the end of an answer."""
+        connection: socket.socket | None = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def send_400_response(self, msg: str) -> None:
         running = self._running

@@ -49,10 +49,16 @@ def test_a_line_that_cannot_be_read_keeps_no_other_out(shop: Shop, tmp_path: Pat
 
 
 def test_conversations_without_a_name_have_that_of_their_line(shop: Shop, tmp_path: Path) -> None:
-    file = tmp_path / "nameless.jsonl"
-    lines = [json.dumps({"messages": [{"role": "user", "content": text}]}) for text in ("Nameless", "Another")]
-    file.write_text("\n".join(lines))
-    assert shop.json("import", str(file))["sessions"] == ["imported-1", "imported-2"]
+    lines = [json.dumps({"messages": [{"role": "user", "content": text}]}) for text in ("Nameless", "Another", "Third")]
+    file, other = tmp_path / "nameless.jsonl", tmp_path / "other.jsonl"
+    file.write_text("\n".join(lines[:2]))
+    other.write_text(lines[2])
+    first, second = shop.json("import", str(file))["sessions"]
+    assert (first[:11], second[:11]) == ("imported-1-", "imported-2-")
+    (third,) = shop.json("import", str(other))["sessions"]
+    assert third.startswith("imported-1-")
+    assert third != first, "the same line of another file is another conversation"
+    assert shop.json("import", str(file))["already_there"] == 2
 
 
 def test_lines_come_from_stdin_too(shop: Shop) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faulty import faulty, with_head
+from tests.faulty import Connection, Request, faulty, with_head
 from tests.running import Heard, Running, running
 from tests.scripted import Scripted
 from tests.strict_responses import Ask, Say, StrictResponses, Think
@@ -222,6 +223,36 @@ async def test_a_chain_that_was_taken_over_goes_on_when_the_setting_or_the_polic
     assert model.refused == []
     assert [len(sent["input"]) for sent in model.received] == [1, 3, 5, 7, 1]
     assert [sent.get("store") for sent in model.received] == [None, False, False, None, None]
+
+
+class _Packing(Connection):
+    """A connection whose answers in one body are compressed."""
+
+    async def send(self, *parts: bytes) -> None:
+        if len(parts) == 3:
+            packed = gzip.compress(parts[2])
+            parts = (parts[0], b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
+        await super().send(*parts)
+
+
+@pytest.mark.parametrize("is_asked", [True, False], ids=["asked for", "unasked"])
+async def test_a_request_without_a_plan_names_its_response_again_where_the_client_takes_compressed_answers(
+    is_asked: bool, tmp_path: Path
+) -> None:
+    model = StrictResponses("One.", "Two.", "Three.")
+
+    async def packs(request: Request, there: Connection) -> None:
+        may_pack = b"gzip" in b"".join(request.all(b"accept-encoding")) or not is_asked
+        await model(request, _Packing(there.reader, there.writer) if may_pack else there)
+
+    tree: Json = {"db": str(tmp_path / "a"), "responses": {"takeover": True}}
+    async with faulty(packs) as upstream, running(upstream.port, policy="thrifty", **tree) as proxy:
+        one = await ask(proxy, "1")
+        two = await ask(proxy, "2", previous_response_id=one["id"])
+        lines = (b"x-context-off: 1", b"accept-encoding: gzip")
+        three = await proxy.post(body("3", previous_response_id=two["id"]), *lines, path=PATH)
+    assert three.header("content-encoding") is None
+    assert three.json()["previous_response_id"] == two["id"]
 
 
 async def test_a_model_that_refuses_encrypted_reasoning_is_asked_once() -> None:

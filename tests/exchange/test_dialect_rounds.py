@@ -290,6 +290,37 @@ async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_promp
 
 @BOTH
 @STREAMING
+async def test_an_answer_of_nothing_but_a_state_block_behind_a_round_is_the_answer(stream: bool, wire: Wire) -> None:
+    model = wire.play(number([[("ours", 1)], [("say", BLOCK)]]))
+    more: Json = {} if wire.name == "messages" else {"include": []}
+    async with faulty(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
+        agent = wire.agent(proxy, read, stream=stream, more=more)
+        await agent.work("Hello")
+        outcomes = await proxy.outcomes()
+        states = await proxy.rows("SELECT text FROM states")
+    assert [(status, fallback) for status, _, fallback in outcomes] == [("complete", None)]
+    assert [text.decode() for (text,) in states] == [NOTE]
+    assert len(wire.bodies(model)) == 2, "the original request was sent too"
+    assert b"STATE" not in agent.heard[0].body
+
+
+@STREAMING
+async def test_a_state_block_in_front_of_thinking_goes_back_with_its_round(stream: bool) -> None:
+    wire = WIRES[0]
+    model = wire.play(number([[("say", "Well.\n\n" + BLOCK), THINK, ("say", "So.\n\n" + BLOCK), ("ours", 1)], END]))
+    async with faulty(model) as upstream, offering(upstream.port, policy="rolling") as proxy:
+        agent = wire.agent(proxy, read, stream=stream)
+        await agent.work("Hello")
+        states = await proxy.rows("SELECT text FROM states")
+    assert [text.decode() for (text,) in states] == [NOTE]
+    texts = [one["text"] for one in wire.sent(model, 1)[1]["content"] if one["type"] == "text"]
+    assert texts == ["Well.\n\n" + BLOCK, "So."]
+    assert b"STATE" not in agent.heard[0].body
+    assert (wire.refused(model), model.dropped) == ([], [])
+
+
+@BOTH
+@STREAMING
 async def test_a_call_of_ours_that_failed_goes_back_as_one(stream: bool, wire: Wire) -> None:
     model = wire.play(number([[("ours", 1)], END, END]))
     async with faulty(model) as upstream, offering(upstream.port) as proxy:

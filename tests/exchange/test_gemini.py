@@ -193,10 +193,20 @@ async def test_rounds_are_put_back_after_a_restart(scenario: str, stream: str, t
         [[("say", "Well.\n\n" + BLOCK), ("theirs", 1)], [("say", "Done.")]],
         [[("say", BLOCK), ("theirs", 1)], [("say", "Done.")]],
         [[("ours", 1)], [("say", "Well.\n\n" + BLOCK)]],
+        [[("ours", 1)], [("say", BLOCK)]],
         [[("say", BLOCK), ("ours", 1)], [("say", "Well.\n\n" + BLOCK.replace("go on", "end"))]],
         [[("say", "First.\n\n" + BLOCK), ("ours", 1), ("theirs", 1)], [("say", "Done.")]],
     ],
-    ids=["behind a text", "alone", "in front of a call", "alone and a call", "behind ours", "twice", "mixed"],
+    ids=[
+        "behind a text",
+        "alone",
+        "before a call",
+        "alone and a call",
+        "behind ours",
+        "alone behind ours",
+        "twice",
+        "mixed",
+    ],
 )
 async def test_a_state_block_is_withheld_stored_and_comes_back_in_the_next_prompt(
     answers: list[list[Piece]], stream: str

@@ -183,6 +183,21 @@ async def test_why_a_round_was_refused_is_recorded_and_told_where_it_is_not_abou
         assert (b"Try later" in found.body) == (is_told and said is not None)
 
 
+async def test_a_refusal_in_an_unknown_compression_is_told_by_its_status_alone() -> None:
+    async def refuses(request: Request, there: Connection) -> None:
+        await reply(there, b"500 Broken", b"\x80packed", JSON, b"content-encoding: x-own")
+
+    model = Scripted(says("Let me look.", ours(1)), refuses)
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
+        found = await proxy.post(body)
+        await proxy.outcome()
+        assert await proxy.rows("SELECT note FROM exchanges") == [
+            ("upstream_broken; a round of the proxy's tools was refused: http 500",)
+        ]
+    assert b"packed" not in found.body
+
+
 async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
     for third in (None, {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}}):
 
@@ -197,6 +212,20 @@ async def test_the_cost_of_a_body_has_the_rounds_that_were_given_up() -> None:
             assert proxy.count("completion_tokens_total") == (6 if third is None else 11)
             [(raw,)] = await proxy.rows("SELECT meter FROM exchanges")
         assert json.loads(raw)["outputs"] == ([3, 3] if third is None else [3, 5, 3])
+
+
+@pytest.mark.parametrize(("said", "stream"), [(None, False), (None, True), ("Let me look.", True)])
+async def test_an_exchange_that_fails_behind_a_round_has_the_cost_of_the_round(said: str | None, stream: bool) -> None:
+    model = Scripted(says(said, ours(1)), refuse, refuse)
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": stream}
+        await proxy.post(body)
+        assert (await proxy.outcome())[0] == ("partial" if stream else "rejected")
+        [(raw, prompt)] = await proxy.rows("SELECT meter, prompt_tokens FROM exchanges")
+        meter = json.loads(raw)
+        assert (meter["outputs"], len(meter["rounds"]), prompt) == ([3], 1, None)
+        assert proxy.count("completion_tokens_total") == 3
+        assert proxy.count("prompt_tokens_total") == meter["rounds"][0][0]
 
 
 @pytest.mark.parametrize("said", ["", "Let me look."])

@@ -284,6 +284,11 @@ def test_a_recap_never_holds_the_heading() -> None:
     assert "Goal: x" in state_block.render_recap("Goal: x")
 
 
+def test_the_guidelines_do_not_claim_that_the_model_wrote_the_anchor() -> None:
+    """An operator may have."""
+    assert "your own" not in state_block.get_guidelines()
+
+
 def test_a_recap_claims_neither_that_the_model_wrote_it_nor_that_something_has_left() -> None:
     told = state_block.render_recap("Goal: x")
     assert "you wrote" not in told

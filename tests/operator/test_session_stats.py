@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from proxy.context.models import Model
+from proxy.exchange.cost import Meter, write_meter
 from proxy.operator import edit_messages, session_stats, timeline
 from proxy.operator.session_stats import SessionTotals
 from proxy.store.base import ExchangeRecord
@@ -42,6 +44,19 @@ def test_a_cache_that_went_cold_would_have_been_cold_without_the_proxy_too() -> 
     sums.add_exchange(exchange(100, 100, 0.0, cached=0), MODEL)
     sums.add_exchange(exchange(200, 50, 500.0, cached=0), MODEL)
     assert sums.cost_without == pytest.approx((100 + 20 + 200 + 20) / 1e6)
+
+
+def test_rounds_of_an_exchange_that_failed_are_paid() -> None:
+    sums = SessionTotals()
+    meter = write_meter(Meter([(100, 0)], 10, before=100, held=0, sent=100, expected=0, outputs=[10]))
+    failed = msgspec.structs.replace(
+        exchange(100, 100, 0.0, cached=None),
+        status="partial", prompt_tokens=None, completion_tokens=None, meter=meter,
+    )  # fmt: skip
+    bill = sums.add_exchange(failed, MODEL)
+    assert bill is not None
+    assert sums.cost == bill.paid == pytest.approx((100 + 20) / 1e6)
+    assert (sums.prompt_tokens, sums.completion_tokens) == (100, 10)
 
 
 def test_without_prices_there_is_no_bill() -> None:

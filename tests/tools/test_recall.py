@@ -72,7 +72,7 @@ async def test_what_is_wrong_is_said_with_what_to_do() -> None:
         tool_context = make_tool_context(store)
         assert "copy it exactly" in error(await ask(tool_context, "recall", id="aaaaaaaaaa"))
         assert "copy it exactly" in error(await ask(tool_context, "recall", id="../../etc/passwd"))
-        assert "has 1 pages" in error(await ask(tool_context, "recall", id=names[0], page=2))
+        assert "has one page; there is no page 2" in error(await ask(tool_context, "recall", id=names[0], page=2))
         assert "no page 0" in error(await ask(tool_context, "recall", id=names[0], page=0))
         assert "`id`" in error(await ask(tool_context, "recall"))
 

@@ -496,6 +496,23 @@ async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_th
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
+async def test_an_answer_that_breaks_off_is_reset_for_an_http_1_0_client(path: str) -> None:
+    async def breaks(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Well."}}]}\n\n')
+        await there.reset()
+
+    asked = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}]}'
+    head = b"POST %b HTTP/1.0\r\nhost: a\r\nauthorization: Bearer a\r\n" % path.encode()
+    async with faulty(breaks) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        await client.send(head + b"content-length: %d\r\n\r\n" % len(asked) + asked)
+        assert b"Well." in await client.reader.readuntil(b"Well.")
+        with pytest.raises(ConnectionResetError):
+            await client.reader.read()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
 async def test_the_close_of_the_connection_ends_a_stream_to_an_http_1_0_client(path: str) -> None:
     chunks = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Well."},"finish_reason":"stop"}]}\n\n'
 

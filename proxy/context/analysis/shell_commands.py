@@ -104,12 +104,20 @@ _SHELLS = frozenset((
 ))  # fmt: skip
 
 _CONTAINERS = frozenset(("docker", "docker-compose", "podman", "kubectl", "oc"))
-_CARRIES = re.compile(r"(?:^|[\s;&|(/])(?:ssh|(?:ba|z|da)?sh|docker(?:-compose)?|podman|kubectl|oc)\s[^;&|\n'\"`]*\Z")
-"""The text in front of a quoted command that another shell, machine or container runs."""
+_CARRIES = re.compile(r"(?:^|[\s(/])(?:ssh|(?:ba|z|da)?sh|docker(?:-compose)?|podman|kubectl|oc)\s")
+"""A program that has a command run by another shell, machine or container."""
+_NOT_CARRIED_OVER = ";&|\n'\"`"
+"""Characters that do not stand between such a program and its quoted command."""
 MAX_CARRIER_CHARS = 300
 """Characters in front of a quoted text that are searched for `_CARRIES`."""
 _VALUED = re.compile(r"-[BbcDEeFIiJLlmOopQRSWwuP]|--(?:env|env-file|workdir|user|index|namespace|container)")
 """Options of these carriers that have a value in the next word."""
+_VALUED_BEFORE_EXEC = re.compile(
+    r"-[cfHnps]|--(?:namespace|context|kubeconfig|cluster|server|host|connection|file|project-name|profile|env-file)"
+)
+"""Options of container programs in front of `exec` that have a value in the next word."""
+MAX_CARRIERS = 8
+"""Carriers in a row that are looked through."""
 _SHOWN, _ASKED = "shown_", "asked_"
 """Beginnings of the word for a carried command that only shows; `_ASKED` if it shows what another program answers."""
 
@@ -336,6 +344,7 @@ def _mark_carried(found: re.Match[str]) -> str:
     """Return `_SHOWN` or `_ASKED` if a quoted text is a command that is carried elsewhere and only shows; else ""."""
     inner = found[0][1:-1]
     before = found.string[max(0, found.start() - MAX_CARRIER_CHARS) : found.start()]
+    before = before[1 + max(map(before.rfind, _NOT_CARRIED_OVER)) :]
     if "$(" in inner or "`" in inner or _CARRIES.search(before) is None:
         return ""  # the output of a substitution may be what is run
     command = parse_command(inner)
@@ -367,13 +376,13 @@ def _parts(bare: str) -> Iterator[_Part]:
             operator = pieces[n + 1] if operator in ("", "\n", ";") else operator
 
 
-def _shows(first: str, words: list[str]) -> bool:
+def _shows(first: str, words: list[str], depth: int = 0) -> bool:
     if first == "git":
         named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
         return bool(named) and named[0] in _GIT_SHOWING
     given = [word for word in words[1:] if not word.startswith("-")]
-    if carried := _find_carried(first, words):
-        return carried[0].startswith((_SHOWN, _ASKED)) or _shows(carried[0].rpartition("/")[2], carried)
+    if depth < MAX_CARRIERS and (carried := _find_carried(first, words)):
+        return carried[0].startswith((_SHOWN, _ASKED)) or _shows(carried[0].rpartition("/")[2], carried, depth + 1)
     if first in _OTHER_SHOWING:
         return any(given[: len(shown.split())] == shown.split() for shown in _OTHER_SHOWING[first])
     if first in _CLOUDS:
@@ -395,17 +404,18 @@ def _find_carried(first: str, words: Sequence[str]) -> list[str]:
         found = list(words[at + 1 : at + 2])
     elif first == "ssh":
         found = _skip_options(words[1:])[1:]
-    elif first in _CONTAINERS and "exec" in words[1:3]:
-        found = list(words[words.index("exec") + 1 :])
+    elif first in _CONTAINERS and (found := _skip_options(words[1:], _VALUED_BEFORE_EXEC)):
+        found = _skip_options(found[1:], _VALUED_BEFORE_EXEC) if found[0] == "compose" else found
+        found = found[1:] if found[:1] == ["exec"] else []
         found = found[found.index("--") + 1 :] if "--" in found else _skip_options(found)[1:]
     while found and found[0] in _PREFIXES:
         del found[0]
     return found
 
 
-def _skip_options(words: Sequence[str]) -> list[str]:
+def _skip_options(words: Sequence[str], valued: re.Pattern[str] = _VALUED) -> list[str]:
     """Return the words from the first one that is neither an option nor its value."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
-        at += 2 if _VALUED.fullmatch(words[at]) else 1
+        at += 2 if valued.fullmatch(words[at]) else 1
     return list(words[at:])

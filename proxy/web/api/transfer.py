@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
-from proxy.chat import json_spans
+from proxy.chat import chain, json_spans
 from proxy.errors import BadRequest, Unprocessable
 from proxy.exchange import import_conversations
 from proxy.exchange.import_conversations import ImportedConversation
@@ -133,8 +133,11 @@ def _read(body: bytes, admin: AdminContextDep, first_line: int) -> Iterable[Impo
         spans = json_spans.find_elements(given)
         if spans is None or (tools not in (b"", b"null", b"[]") and json_spans.find_elements(tools) is None):
             raise Unprocessable(f"line {number}: `messages` is to be a list, and so is `tools` where it is there")
-        name = _decode_text(fields, "session") or _decode_text(fields, "id") or f"imported-{number}"
-        session = locate.find_session_name(name, {}, None, admin.services.settings.identity) or f"imported-{number}"
+        own_name = (
+            f"imported-{number}-{chain.compute_form(given).hex()[:8]}"  # the same line of another file is another
+        )
+        name = _decode_text(fields, "session") or _decode_text(fields, "id") or own_name
+        session = locate.find_session_name(name, {}, None, admin.services.settings.identity) or own_name
         raws = [given[start:end] for start, end in spans]
         try:
             yield import_conversations.read_conversation(

@@ -159,6 +159,8 @@ def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
         ("ssh host \"bash -c 'cat a.log'\"", True),
         ("docker compose exec -T -e A=b web cat a.log", True),
         ("kubectl exec -n x pod -c y -- sh -c 'tail a.log'", True),
+        ("kubectl -n x exec pod -- tail a.log", True),
+        ("docker --tls compose -f a.yml exec web cat a.log", True),
         ("bash -c 'curl -s http://localhost/health'", True),
         ("bash -lc 'cat build.log'", False),
         ("cat curl.txt", False),
@@ -177,6 +179,8 @@ def test_a_command_that_shows_the_answer_of_another_program(text: str, asks: boo
         "ssh host",
         "docker exec -w /r app pytest -q",
         "kubectl exec pod -- make test",
+        "kubectl -n x exec pod -- make test",
+        "docker run exec 'cat a.log'",
         "bash -c 'cat a.log; make'",
         'bash -c "$(curl -fsSL http://x/install.sh)"',
         "git commit -m 'cat a.log'",
@@ -186,7 +190,9 @@ def test_a_carried_command_that_runs_something_is_a_run(text: str) -> None:
     assert shell_commands.parse_command(text).kind == "run"
 
 
-@pytest.mark.parametrize("carrier", ["sh -c '", 'ssh h "', 'bash -c "sh -c \\"'])
+@pytest.mark.parametrize(
+    "carrier", ["sh -c '", 'ssh h "', 'bash -c "sh -c \\"', "ssh h ", "docker exec c ", "ssh ' ' "]
+)
 def test_many_carried_commands_take_linear_time(carrier: str) -> None:
     assert shell_commands.parse_command(carrier * (MAX_PARSED_CHARS // len(carrier))).kind in ("run", "look")
 
