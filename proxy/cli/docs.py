@@ -42,7 +42,7 @@ def docs(
     before = {page: page.read_text("utf-8") for page in pages}
     everything = "".join(before.values())
     for name in TABLE_NAMES:
-        if _start(name) not in everything:
+        if _make_start_marker(name) not in everything:
             typer.echo(f"no page has markers for the table {name}: not written")
     after = {page: fill_tables(text, context.find_root().command) for page, text in before.items()}
     after[folder / "config" / "default.toml"] = render_defaults()
@@ -64,7 +64,7 @@ def docs(
 def fill_tables(text: str, commands: Any) -> str:
     """Return the text with each table between `<!-- docs:NAME -->` and `<!-- /docs:NAME -->` made again."""
     for name in TABLE_NAMES:
-        start, end = _start(name), f"<!-- /docs:{name} -->"
+        start, end = _make_start_marker(name), f"<!-- /docs:{name} -->"
         if start not in text or end not in text:
             continue
         try:
@@ -77,7 +77,7 @@ def fill_tables(text: str, commands: Any) -> str:
     return text
 
 
-def _start(name: str) -> str:
+def _make_start_marker(name: str) -> str:
     return f"<!-- docs:{name} -->"
 
 

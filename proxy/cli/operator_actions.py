@@ -226,17 +226,17 @@ TextKind = Literal["state", "scratchpad"]
 @remote_command
 def edit_state(command: RemoteCommand, session: Session, branch: Branch = None) -> None:
     """Open the state in $EDITOR, and set the saved text."""
-    _edit(command, session, "state", {"branch": branch})
+    _edit_stored_text(command, session, "state", {"branch": branch})
 
 
 @GROUPS["scratchpad"].command("edit")
 @remote_command
 def edit_scratchpad(command: RemoteCommand, session: Session) -> None:
     """Open the scratchpad in $EDITOR, and set the saved text."""
-    _edit(command, session, "scratchpad", {})
+    _edit_stored_text(command, session, "scratchpad", {})
 
 
-def _edit(command: RemoteCommand, session: str, kind: TextKind, query: Mapping[str, str | None]) -> None:
+def _edit_stored_text(command: RemoteCommand, session: str, kind: TextKind, query: Mapping[str, str | None]) -> None:
     path = f"{command.client.find_session_path(session)}/{kind}"
     before = command.client.request("GET", path, **query)
     new = edit_text(before["text"] or "")

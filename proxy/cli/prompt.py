@@ -40,11 +40,11 @@ def render_prompt(found: Any) -> Text:
         text.append("\n")
         text.append(render_message(message))
         for insert in inserts.pop(message["index"], ()) if message["status"] in ("in", "changed") else ():
-            text.append(_insert(insert))
+            text.append(_render_insert(insert))
     for rest in inserts.values():
         for insert in rest:
             text.append("\n")
-            text.append(_insert(insert))
+            text.append(_render_insert(insert))
     return text
 
 
@@ -126,7 +126,7 @@ def render_body(message: Any) -> str:
     return escape_controls("\n".join(lines))
 
 
-def _insert(insert: Any) -> Text:
+def _render_insert(insert: Any) -> Text:
     text = Text()
     text.append(f"+ {escape_controls(insert['source'])}", "bold blue")
     text.append(", from the proxy\n", "bright_black")

@@ -274,11 +274,11 @@ def read_price_pairs(wanted: list[str], model: Model) -> tuple[tuple[PricePair, 
     """Return (the price pairs of the report, the model with the first pair). Raises ConfigError if a text is no price
     pair."""
     own = f"{model.w:g}/{model.r:g}"
-    pairs = tuple(dict.fromkeys(_pair(text) for text in wanted or [own, *DEFAULT_PRICE_PAIRS]))
+    pairs = tuple(dict.fromkeys(_parse_price_pair(text) for text in wanted or [own, *DEFAULT_PRICE_PAIRS]))
     return pairs, replace(model, w=pairs[0][0], r=pairs[0][1])
 
 
-def _pair(text: str) -> PricePair:
+def _parse_price_pair(text: str) -> PricePair:
     write, _, cached = text.partition("/")
     try:
         found = float(write), float(cached)

@@ -65,7 +65,7 @@ def list_sessions(
     days: Annotated[float | None, typer.Option(min=0, help="Used in so many days.")] = None,
 ) -> None:
     """List sessions, the last used one first."""
-    _list(command, limit, policy=policy, since=_find_since(days))
+    _list_sessions(command, limit, policy=policy, since=_find_since(days))
 
 
 @app.command()
@@ -76,10 +76,10 @@ def search(
     limit: Limit = 50,
 ) -> None:
     """List the sessions with a text in their name (`messages search` searches the messages)."""
-    _list(command, limit, q=text)
+    _list_sessions(command, limit, q=text)
 
 
-def _list(command: RemoteCommand, limit: int, **query: object) -> None:
+def _list_sessions(command: RemoteCommand, limit: int, **query: object) -> None:
     found = list(command.client.list_items("/api/sessions", limit, **query))
     if not found:
         command.client.check_tenant()

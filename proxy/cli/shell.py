@@ -69,7 +69,7 @@ def shell(
         elif line in ("help", "/help", "?"):
             typer.echo(HELP)
         elif line:
-            _run(commands, line, at, command)
+            _run_line(commands, line, at, command)
 
 
 def _read_session_name(command: RemoteCommand, session: str) -> str:
@@ -85,7 +85,7 @@ def _switch_session(command: RemoteCommand, session: str, old: str) -> str:
         return old
 
 
-def _run(commands: Any, line: str, session: str, command: RemoteCommand) -> None:
+def _run_line(commands: Any, line: str, session: str, command: RemoteCommand) -> None:
     """Run one line. An error in it is printed, and the shell goes on."""
     words: list[str] = []
     try:

@@ -117,16 +117,16 @@ class HelperClient:
 
     async def ask(self, prompt: str, headers: Headers) -> HelperAnswer:
         """Ask once. headers: the credential to use if the upstream has no key of its own."""
-        came = await self._try(prompt, headers)
+        came = await self._post_question(prompt, headers)
         if came.outcome == "limit":
             self._limit = NEW_LIMIT_FIELD
-            came = await self._try(prompt, headers)
+            came = await self._post_question(prompt, headers)
         if came.outcome != "answered":
             outcome = came.outcome.replace("limit", "refused")
             return HelperAnswer(outcome, dollars=0.0 if outcome in UNPAID_OUTCOMES else self.estimate_max_cost(prompt))
         return self._read(prompt, AssembledAnswer.from_body(came.body))
 
-    async def _try(self, prompt: str, headers: Headers) -> _PostResult:
+    async def _post_question(self, prompt: str, headers: Headers) -> _PostResult:
         question = prompt.encode("utf-8", "replace").decode()  # no server accepts lone surrogates as text
         body = {
             "model": self.model_name,

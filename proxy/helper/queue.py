@@ -72,10 +72,10 @@ def judge_answer(ask: Ask, text: str) -> str:
         return "empty"
     if len(text) > (ask.max_chars or MAX_ANSWER_CHARS) or len(text) > MAX_ANSWER_CHARS:
         return "too_long"
-    return "kept" if all(_holds(text, name) for name in ask.required_names) else "missing"
+    return "kept" if all(_contains_name(text, name) for name in ask.required_names) else "missing"
 
 
-def _holds(text: str, name: str) -> bool:
+def _contains_name(text: str, name: str) -> bool:
     """True if the name stands in the text and is not a part of another word (`12` in `123`)."""
     if name not in text:
         return False
@@ -131,7 +131,7 @@ class HelperQueue:
     def _find_or_start_question(self, branch: Branch, ask: Ask, headers: Headers) -> Question | None:
         """Return the question of this Ask, started if it is not under way. The branch will receive its answer."""
         key = (branch.tenant, branch.session, ask.id)
-        question = self._questions.get(key) or self._begin(key, ask, headers)
+        question = self._questions.get(key) or self._start_question(key, ask, headers)
         if question is None:
             return None
         if not any(known is branch for known in question.branches):
@@ -155,7 +155,7 @@ class HelperQueue:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, key: QuestionKey, ask: Ask, headers: Headers) -> Question | None:
+    def _start_question(self, key: QuestionKey, ask: Ask, headers: Headers) -> Question | None:
         loop = asyncio.get_running_loop()
         if self._closed or self._retry_at.get(key, 0.0) > loop.time():
             return None

@@ -75,7 +75,7 @@ async def find_branch(services: Services, tenant: str, name: str, branch: str | 
         raws = [*(m.raw for m in request.messages), answered[-1].body]
         request = await parse_request(services, await run_off_loop(len(raws), partial(write_request, request, raws)))
         keys = (*keys, exchange.answer)
-    copied = await _copy(services, record, exchange.branch, keys)
+    copied = await _copy_branch(services, record, exchange.branch, keys)
     decisions = copied.live_session.stored_decisions or StoredDecisions()
     policy = services.policies.get(exchange.policy)
     observation = policy.observation if policy is not None else None
@@ -106,7 +106,7 @@ async def parse_request(services: Services, body: bytes) -> Request:
     return await asyncio.to_thread(read_request, body, services.message_cache.get_message)
 
 
-async def _copy(services: Services, record: SessionRecord, name: str, keys: Sequence[bytes]) -> Branch:
+async def _copy_branch(services: Services, record: SessionRecord, name: str, keys: Sequence[bytes]) -> Branch:
     """Return the branch as a request would find it, in its own memory."""
     place = (record.tenant, record.session)
     known = await services.store.find_known_messages(*place, list(dict.fromkeys(keys)))

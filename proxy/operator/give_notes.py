@@ -96,10 +96,10 @@ async def read_scratchpad(services: Services, tenant: str, session: str) -> Scra
     """Return the session's scratchpad, empty where there is none yet."""
     await find_session.read_session(services, tenant, session)
     row = await services.store.read_scratchpad(tenant, session)
-    return ScratchpadDetails("", 0, "", None) if row is None else _pad(row)
+    return ScratchpadDetails("", 0, "", None) if row is None else _describe_scratchpad(row)
 
 
-def _pad(row: ScratchpadRow) -> ScratchpadDetails:
+def _describe_scratchpad(row: ScratchpadRow) -> ScratchpadDetails:
     return ScratchpadDetails(row.text, row.number, row.author, row.created_at)
 
 
@@ -119,7 +119,7 @@ async def set_scratchpad(services: Services, tenant: str, session: str, text: st
         if stands and stands[0] == mine:
             forget_notes(services.live_sessions, tenant, session)
             record_outcome.publish_decision(services, tenant, session, "scratchpad", characters=len(made))
-            return _pad(mine)
+            return _describe_scratchpad(mine)
     raise Conflict("the scratchpad is being changed by others", hint="Read it and try again.")
 
 

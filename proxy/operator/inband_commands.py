@@ -55,11 +55,11 @@ def parse_command(text: str) -> InbandCommand | None:
         return None
     words = ALIASES.get(text.strip(), text).split()
     words[0] = "/message" if words[0] == "/messages" else words[0]
-    found = (_match(one.name, one.inband.words.split(), words) for one in ACTIONS if one.inband is not None)
+    found = (_match_words(one.name, one.inband.words.split(), words) for one in ACTIONS if one.inband is not None)
     return next((command for command in found if command is not None), InbandCommand("help"))
 
 
-def _match(name: str, form: Sequence[str], words: Sequence[str]) -> InbandCommand | None:
+def _match_words(name: str, form: Sequence[str], words: Sequence[str]) -> InbandCommand | None:
     """Return the command where the words have this form."""
     if form[-1] == "[N]" and len(words) == len(form) - 1:
         words = [*words, str(DEFAULT_GROUPS)]

@@ -142,9 +142,9 @@ class WireTokenCounter:
 
     def __call__(self, message: Message) -> int:
         """Return the tokens of a message."""
-        return message.derive(self._measure)
+        return message.derive(self._count_message)
 
-    def _measure(self, message: Message) -> int:
+    def _count_message(self, message: Message) -> int:
         return self._count(render_message(message))
 
     def count_tools(self, tools: bytes | None) -> int:

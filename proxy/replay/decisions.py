@@ -83,11 +83,14 @@ def list_points(
     for conversation in conversations:
         for point in find_edit_points(conversation, contender, settings):
             yield DecisionPoint(
-                conversation.id, point.position, _write(model_name, point, full=True), _write(model_name, point)
+                conversation.id,
+                point.position,
+                _write_request(model_name, point, full=True),
+                _write_request(model_name, point),
             )
 
 
-def _write(model_name: str, point: EditPoint, *, full: bool = False) -> bytes:
+def _write_request(model_name: str, point: EditPoint, *, full: bool = False) -> bytes:
     messages = point.full if full else point.managed
     tools = point.full_tools if full else point.managed_tools
     return b"".join(

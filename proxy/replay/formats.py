@@ -84,7 +84,7 @@ def _read_claude_code(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
         made = list(read_blocks(line["message"]))
         for one in made:
             if one["role"] == "assistant" and answer and last.get(name) == answer:
-                _join(chat.messages[-1], one)
+                _append_block(chat.messages[-1], one)
             else:
                 chat.messages.append(one)
         if made:
@@ -92,7 +92,7 @@ def _read_claude_code(objects: list[Mapping[str, Any]]) -> list[Chat] | None:
     return list(chats.values())
 
 
-def _join(message: Json, more: Json) -> None:
+def _append_block(message: Json, more: Json) -> None:
     """Add the text and calls of a further block to an answer."""
     texts = [text for text in (message["content"], more["content"]) if text]
     message["content"] = "\n".join(texts) or None

@@ -171,7 +171,7 @@ class _SharedInput:
         self.wanted = WantedReferences(self.messages, conversation.tools)
         self.times = conversation.times or _compute_times(self.messages)
         self.tool_tokens = ruler.count_tools(conversation.tools)
-        self.request = _request(conversation, conversation.tools)
+        self.request = _make_first_request(conversation, conversation.tools)
 
     def offer_tools(self, policy: Policy | None) -> RequestWithTools:
         """Return the request with the proxy's tools that the policy offers. They are offered only if the agent has
@@ -186,7 +186,7 @@ class _SharedInput:
         front, _, rest = tools.rpartition(b"]")
         array = front + (b"," if self.request.tool_names else b"") + join_definitions(names) + b"]" + rest
         more = self.ruler.count_tools(array) - self.tool_tokens
-        return RequestWithTools(_request(self.conversation, array), frozenset(names), more)
+        return RequestWithTools(_make_first_request(self.conversation, array), frozenset(names), more)
 
     def build_bound_inputs(self, contenders: Sequence[Contender]) -> dict[str, BoundInput]:
         """Return the input of each bound, by its name."""
@@ -214,7 +214,7 @@ def _compute_times(messages: Sequence[Message]) -> tuple[float, ...]:
     return tuple(times)
 
 
-def _request(conversation: RecordedConversation, tools: bytes | None) -> Request:
+def _make_first_request(conversation: RecordedConversation, tools: bytes | None) -> Request:
     """Return the conversation's first request as an agent would send it. Later requests differ only in their
     messages."""
     array = b"" if tools is None else b',"tools":' + tools
@@ -252,7 +252,7 @@ class _Player:
         )
         for step in table.wanted.requests:
             now = table.times[step.position - 1]
-            plan, prompt = self._plan(step.position, now, judge.totals)
+            plan, prompt = self._plan_request(step.position, now, judge.totals)
             if self.late and plan and count_losses(plan.edits):
                 self.late = False
                 cache.change_tools(table.tool_tokens + self.offered.tool_tokens)
@@ -279,7 +279,7 @@ class _Player:
         full = [message.raw for message in self.table.messages[:position]]
         return EditPoint(position, full, [message.raw for message in prompt], self.table.conversation.tools, tools)
 
-    def _plan(self, position: int, now: float, tally: ReplayTotals) -> tuple[Plan | None, list[Message] | None]:
+    def _plan_request(self, position: int, now: float, tally: ReplayTotals) -> tuple[Plan | None, list[Message] | None]:
         """Return (the plan, or None if there is none; the messages that are sent, or None for the history as it is)."""
         policy, table = self.contender.policy, self.table
         messages = table.messages[:position]

@@ -68,7 +68,7 @@ def read_conversations(path: Path) -> Iterator[RecordedConversation]:
     if not path.is_file():
         raise ConfigError("FILE", str(path), "a file that is there")
     try:
-        with _open(path) as file:
+        with _open_file(path) as file:
             first = next((line for line in file if line.strip()), b"")
             if not first:
                 raise ConfigError("FILE", str(path), "a file with something in it: this one is empty")
@@ -87,7 +87,7 @@ def read_conversations(path: Path) -> Iterator[RecordedConversation]:
     yield from _read_foreign(data, path)
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open_file(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         packed = file.read(2) == GZIP_MAGIC
     return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]  # both are read alike
@@ -158,10 +158,10 @@ def _read_line(line: bytes, path: Path, number: int) -> RecordedConversation:
             raise make_error(f"messages[{at}]", raw, f"a chat message ({problem})") from None
     tools, times = bytes(fields.get("tools", b"")), _read_times(fields, len(messages))
     if tools in (b"", b"null", b"[]"):
-        return RecordedConversation(_name(fields, number), path.name, messages, times=times)
+        return RecordedConversation(_read_name(fields, number), path.name, messages, times=times)
     if json_spans.find_elements(tools) is None:
         raise make_error("tools", tools, "a list of tool definitions")
-    return RecordedConversation(_name(fields, number), path.name, messages, tools, times)
+    return RecordedConversation(_read_name(fields, number), path.name, messages, tools, times)
 
 
 def _read_times(fields: dict[str, msgspec.Raw], count: int) -> tuple[float, ...]:
@@ -173,7 +173,7 @@ def _read_times(fields: dict[str, msgspec.Raw], count: int) -> tuple[float, ...]
     return times if len(times) == count and list(times) == sorted(times) else ()
 
 
-def _name(fields: dict[str, msgspec.Raw], number: int) -> str:
+def _read_name(fields: dict[str, msgspec.Raw], number: int) -> str:
     """Return the conversation's id, or its line number if it has no id that names it."""
     try:
         return str(_NAME.decode(fields.get("id", b"")))

@@ -141,9 +141,9 @@ class PromptScorer:
         tally.far_lines_kept += _count_far(kept_lines)
         if missing:
             tally.faults += 1
-            self._fetch(sum(self._ruler(self._wants.messages[n]) for n in missing), size)
+            self._add_refetch_cost(sum(self._ruler(self._wants.messages[n]) for n in missing), size)
 
-    def _fetch(self, again: int, size: int) -> None:
+    def _add_refetch_cost(self, again: int, size: int) -> None:
         """Add the cost of fetching again. The agent reads its prompt again, writes a call, gets the messages and
         carries them for FETCH_LIFETIME requests."""
         output = self._scale.output_price

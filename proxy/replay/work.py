@@ -30,11 +30,11 @@ def play_conversations(
     """Yield the result of each conversation, in order. The caller must close it or use it up: workers that are still
     busy are ended then."""
     habits = OfferHistory()
-    with closing(_spread(conversations, settings, jobs)) as played:
+    with closing(_play_in_workers(conversations, settings, jobs)) as played:
         yield from map(habits.choose_totals, played)
 
 
-def _spread(
+def _play_in_workers(
     conversations: Iterator[RecordedConversation], match: ReplaySettings, jobs: int
 ) -> Generator[ConversationResult, None, None]:
     if jobs < 2:

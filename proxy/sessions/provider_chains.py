@@ -59,7 +59,7 @@ class _Memory(Generic[T]):
         found = self._held.get((tenant, name))
         return None if found is None else found[2]
 
-    def _hold(self, tenant: str, session: str, name: str, size: int, value: T) -> None:
+    def _hold_value(self, tenant: str, session: str, name: str, size: int, value: T) -> None:
         self.remove(tenant, name)
         self._held[tenant, name] = session, size, value
         self.size += size
@@ -92,7 +92,7 @@ class HistoryMemory(_Memory[KnownHistory]):
     def put(self, tenant: str, name: str, history: KnownHistory, follows: str = "") -> None:
         """Remember a history. follows: the name before it in the chain, which is read from the store from now on."""
         self.remove(tenant, follows)
-        self._hold(tenant, history.session, name, history.size, history)
+        self._hold_value(tenant, history.session, name, history.size, history)
 
 
 class ItemMemory(_Memory[bytes]):
@@ -102,7 +102,7 @@ class ItemMemory(_Memory[bytes]):
 
     def put(self, tenant: str, session: str, name: str, item: bytes) -> None:
         """Remember an item of a session."""
-        self._hold(tenant, session, name, len(item), item)
+        self._hold_value(tenant, session, name, len(item), item)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,9 +199,9 @@ class Journal:
         """Note that a written record is durable."""
         self._batch += 1
         self._slot += -(-len(data) // SLOT_BYTES)
-        self._add(items)
+        self._add_items(items)
 
-    def _add(self, items: Sequence[Sequence[Row]]) -> None:
+    def _add_items(self, items: Sequence[Sequence[Row]]) -> None:
         self.items += items
         self.places |= _list_places(items)
 

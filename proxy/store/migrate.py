@@ -35,7 +35,7 @@ async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> i
     file itself is at fault."""
     connection = await aiosqlite.connect(build_uri(path), uri=True, isolation_level=None, timeout=1.0)
     try:
-        return await _migrate(connection, path, migrations)
+        return await _run_migrations(connection, path, migrations)
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -47,10 +47,10 @@ async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> i
         await connection.close()
 
 
-async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Sequence[Migration]) -> int:
-    version = await _number(connection, "PRAGMA user_version")
-    mark = await _number(connection, "PRAGMA application_id")
-    tables = await _number(connection, "SELECT count(*) FROM sqlite_master")
+async def _run_migrations(connection: aiosqlite.Connection, path: Path, migrations: Sequence[Migration]) -> int:
+    version = await _fetch_number(connection, "PRAGMA user_version")
+    mark = await _fetch_number(connection, "PRAGMA application_id")
+    tables = await _fetch_number(connection, "SELECT count(*) FROM sqlite_master")
     latest = migrations[-1].number if migrations else LATEST_VERSION
     if tables and mark != APPLICATION_ID:
         raise StoreRefused(f"{path} is a database of another program.", hint="Give another path with --db.")
@@ -94,5 +94,5 @@ async def _fetch_rows(connection: aiosqlite.Connection, text: str) -> list[Any]:
     return list(await connection.execute_fetchall(text))
 
 
-async def _number(connection: aiosqlite.Connection, text: str) -> int:
+async def _fetch_number(connection: aiosqlite.Connection, text: str) -> int:
     return int((await _fetch_rows(connection, text))[0][0])

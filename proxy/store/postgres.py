@@ -124,7 +124,7 @@ class PostgresStore(QueuedStore, StoreReads):
 
     async def open(self) -> None:
         """Open the store; a store is opened once. Raises StoreRefused if the database cannot be opened."""
-        async with self._opening():
+        async with self._close_on_failure():
             connection = await self._connect()
             try:
                 # Another replica may be migrating a large store now, and this one waits for it.
@@ -140,7 +140,7 @@ class PostgresStore(QueuedStore, StoreReads):
 
     async def open_for_reports(self) -> None:
         """Open the store for reading alone: nothing is migrated, and no row can be put. Raises StoreRefused."""
-        async with self._opening():
+        async with self._close_on_failure():
             self._pool = await self._make_pool()
             async with self._pool.acquire() as connection:
                 version = await connection.fetchval("SELECT version FROM context_proxy_schema")
@@ -168,7 +168,7 @@ class PostgresStore(QueuedStore, StoreReads):
         )
 
     @contextlib.asynccontextmanager
-    async def _opening(self) -> AsyncIterator[None]:
+    async def _close_on_failure(self) -> AsyncIterator[None]:
         """Close the store again if it cannot be opened, and raise StoreRefused."""
         try:
             yield
@@ -267,7 +267,7 @@ class PostgresStore(QueuedStore, StoreReads):
     async def maintain(self) -> None:
         """Make the partitions for the time ahead, if another replica has not."""
         try:
-            async with self._maintaining() as connection:
+            async with self._connect_for_maintenance() as connection:
                 made = await extend_partitions(connection, time.time(), self._partition_days)
         except SERVER_ERRORS as error:
             raise StoreUnavailable(f"partitions cannot be made now: {type(error).__name__}.") from error
@@ -278,7 +278,7 @@ class PostgresStore(QueuedStore, StoreReads):
         """Remove sessions together, and then whole partitions. A session that cannot be removed in one statement is
         removed in steps."""
         try:
-            async with self._maintaining() as connection:
+            async with self._connect_for_maintenance() as connection:
                 until, end = round_down(await read_partitions(connection), before)
                 names = [(row[0], row[1]) for row in await self._fetch(IDLE_SESSIONS, (until, limit))]
                 removed = await self._remove_together(names, until, end) if names else 0
@@ -304,7 +304,7 @@ class PostgresStore(QueuedStore, StoreReads):
                 await connection.close(timeout=1.0)
 
     @contextlib.asynccontextmanager
-    async def _maintaining(self) -> AsyncIterator[Any]:
+    async def _connect_for_maintenance(self) -> AsyncIterator[Any]:
         """A connection for statements that may take longer than those of requests."""
         connection = await self._connect(_MAINTENANCE_S)
         try:

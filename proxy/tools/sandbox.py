@@ -69,7 +69,7 @@ class TenantSlots:
         """Wait for a slot, which `release` gives back."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(turn)
-        self._give()
+        self._hand_out_turns()
         try:
             await turn
         except asyncio.CancelledError:
@@ -83,9 +83,9 @@ class TenantSlots:
         self._held[tenant] -= 1
         if not self._held[tenant]:
             del self._held[tenant]
-        self._give()
+        self._hand_out_turns()
 
-    def _give(self) -> None:
+    def _hand_out_turns(self) -> None:
         while self.free and self._waiting:
             tenant = min(self._waiting, key=self._held.__getitem__)
             waiting = self._waiting.pop(tenant)
@@ -123,7 +123,7 @@ class Sandbox:
         finally:
             talk.kill()  # the caller may have left
             self._slots.release(tenant)
-        return _read(reply)
+        return _decode_reply(reply)
 
 
 class _ChildProcess:
@@ -185,7 +185,7 @@ class _ChildProcess:
             clock.cancel()
 
 
-def _read(reply: bytes) -> QueryResult:
+def _decode_reply(reply: bytes) -> QueryResult:
     try:
         return _ANSWER.decode(reply)
     except ValueError:

@@ -148,7 +148,7 @@ class ImportanceScores(BaseModel):
 async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
     """Drop the least important messages until the rest fits (`pruneContext`)."""
     models, token_counter = _find_model(admin, body.model_name)
-    made = await _run(
+    made = await _run_in_thread(
         lambda: reploid.prune_context(
             body.context, body.max_tokens, body.model_name, models=models, token_counter=token_counter
         )
@@ -160,7 +160,7 @@ async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
 async def prune_automatically(admin: AdminContextDep, body: HistoryBody) -> PruneResult:
     """Prune to 80 % of the model's limit if the history is over it (`autoManageContext`)."""
     models, token_counter = _find_model(admin, body.model_name)
-    made = await _run(
+    made = await _run_in_thread(
         lambda: reploid.auto_manage_context(body.context, body.model_name, models=models, token_counter=token_counter)
     )
     return PruneResult.model_validate(made)
@@ -169,7 +169,7 @@ async def prune_automatically(admin: AdminContextDep, body: HistoryBody) -> Prun
 @router.post("/summarize")
 async def summarize_history(body: SummarizeBody, _: AdminContextDep) -> SummarizeResult:
     """Replace all messages except the last ones by a summary (`summarizeContext`)."""
-    made = await _run(lambda: reploid.summarize_context(body.context, body.max_items, text=body.text))
+    made = await _run_in_thread(lambda: reploid.summarize_context(body.context, body.max_items, text=body.text))
     return SummarizeResult.model_validate(made)
 
 
@@ -177,7 +177,7 @@ async def summarize_history(body: SummarizeBody, _: AdminContextDep) -> Summariz
 async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> ContextStats:
     """Show how full the model's context is with this history (`getContextStats`)."""
     models, token_counter = _find_model(admin, body.model_name)
-    made = await _run(
+    made = await _run_in_thread(
         lambda: reploid.get_context_stats(body.context, body.model_name, models=models, token_counter=token_counter)
     )
     return ContextStats.model_validate(made)
@@ -187,7 +187,9 @@ async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> Conte
 async def estimate_tokens(admin: AdminContextDep, body: EstimateBody) -> TokenEstimate:
     """Count the tokens of a text, a message or a history (`estimateTokens`)."""
     _, token_counter = _find_model(admin, body.model_name)
-    return TokenEstimate(tokens=await _run(lambda: reploid.estimate_tokens(body.content, token_counter=token_counter)))
+    return TokenEstimate(
+        tokens=await _run_in_thread(lambda: reploid.estimate_tokens(body.content, token_counter=token_counter))
+    )
 
 
 @router.post("/score")
@@ -195,9 +197,9 @@ async def score_importance(body: ScoreBody, _: AdminContextDep) -> ImportanceSco
     """Score how important a message is (`scoreContextImportance`), or each message of a history."""
     item, context = body.item, body.context
     if item is not None:
-        one = await _run(lambda: reploid.score_context_importance(item, body.index, body.total_items))
+        one = await _run_in_thread(lambda: reploid.score_context_importance(item, body.index, body.total_items))
         return ImportanceScores(score=one)
-    return ImportanceScores(scores=await _run(lambda: reploid.score_history(context or [])))
+    return ImportanceScores(scores=await _run_in_thread(lambda: reploid.score_history(context or [])))
 
 
 def _find_model(admin: AdminContext, name: str) -> tuple[tuple[Model, ...], TokenCounter]:
@@ -208,7 +210,7 @@ def _find_model(admin: AdminContext, name: str) -> tuple[tuple[Model, ...], Toke
     return (admin.services.models if known else ()), admin.services.find_token_counter(found)
 
 
-async def _run(work: Callable[[], T]) -> T:
+async def _run_in_thread(work: Callable[[], T]) -> T:
     """Return the result of the function, computed in a thread next to the event loop. Raises Unprocessable if the input
     is not a history."""
     try:

@@ -80,22 +80,22 @@ async def decide_group(context: SessionContextDep, group: Id, action: Decision, 
     """Decide about one group. `drop`: out of every prompt from the next on, and still in the store. `restore`: whole in
     the prompt again, whoever dropped it. `remove`: out of the prompt, and its content out of the store. `pin`: no
     policy edits it. `unpin`: policies may edit it again."""
-    return await _decide(context, action, [group], branch, "group")
+    return await _run_decision(context, action, [group], branch, "group")
 
 
 @router.post(SESSION + "/messages/{message}/{action}", tags=["groups"], response_model=DECISION_RESULT)
 async def decide_message(context: SessionContextDep, message: Id, action: Decision, branch: Branch = None) -> Response:
     """Decide about one message in the same way; calls and their results go together."""
-    return await _decide(context, action, [message], branch, "message")
+    return await _run_decision(context, action, [message], branch, "message")
 
 
 @router.post(SESSION + DECISION_PATH, tags=["groups"], response_model=DECISION_RESULT)
 async def decide_several(context: SessionContextDep, action: Decision, body: IdsBody) -> Response:
     """Decide about several groups and messages at once, in the same way."""
-    return await _decide(context, action, body.ids, body.branch, "")
+    return await _run_decision(context, action, body.ids, body.branch, "")
 
 
-async def _decide(
+async def _run_decision(
     context: SessionContext, action: str, ids: Sequence[str], branch: str | None, id_kind: IdKind
 ) -> Response:
     decide = ACTIONS_BY_NAME[action].function

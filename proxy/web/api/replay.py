@@ -66,7 +66,7 @@ async def replay(context: SessionContextDep, body: ReplayBody, request: Request)
         model = find_model(context.services.models, body.model or newest[0].model)
         if body.window is not None:
             model = replace(model, window=body.window)
-        match = _match(context.services, body.policies, model)
+        match = _make_replay_settings(context.services, body.policies, model)
         found = [
             one
             async for one in stored.read_branches(context.services.store, (context.tenant, context.session), "store")
@@ -81,7 +81,7 @@ async def replay(context: SessionContextDep, body: ReplayBody, request: Request)
     return json_answers.render(sums.build_report())
 
 
-def _match(services: Services, wanted: Sequence[ReplayContender], model: Model) -> ReplaySettings:
+def _make_replay_settings(services: Services, wanted: Sequence[ReplayContender], model: Model) -> ReplaySettings:
     found = {NOTHING: Contender(NOTHING)}
     chosen = wanted or [ReplayContender(policy=name) for name, p in services.policies.items() if p.mode == "rewrite"]
     for one in chosen:

@@ -174,7 +174,7 @@ async def list_branches(context: SessionContextDep, limit: Limit = 50, cursor: C
     start = max(0, at[0]) if at else 0
     names = [row.branch for row in context.record.branches[start : start + limit + 1]]
     newest = await find_newest_branch(context)
-    rows = [row for name in names if (row := await _record(context, name)) is not None]
+    rows = [row for name in names if (row := await _read_branch_record(context, name)) is not None]
     more = pagination.write_cursor([start + limit]) if len(names) > limit else None
     return Page(items=[_describe_branch(row, newest.branch) for row in rows[:limit]], next=more)
 
@@ -196,7 +196,7 @@ async def list_edits(
     return pagination.make_page(rows[: limit + 1], limit, lambda one: describe_edit(one[0]), lambda one: [one[1]])
 
 
-async def _record(context: SessionContext, branch: str) -> BranchRecord | None:
+async def _read_branch_record(context: SessionContext, branch: str) -> BranchRecord | None:
     return await context.services.store.read_branch(context.tenant, context.session, branch)
 
 
@@ -204,7 +204,7 @@ async def find_branch(context: SessionContext, branch: str | None) -> BranchReco
     """Return the branch of this name; the one used last if none is named. Raises NotFound."""
     if branch is None:
         return await find_newest_branch(context)
-    row = await _record(context, branch)
+    row = await _read_branch_record(context, branch)
     if row is None:
         raise NotFound(f"there is no branch {branch!r} in this session")
     return row

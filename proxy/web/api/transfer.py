@@ -107,7 +107,7 @@ async def import_lines(
     stored. An existing conversation stays unchanged and gives 409."""
     tenant = await find_tenant(admin)
     body = await request.body()
-    found = await asyncio.to_thread(lambda: list(_read(body, admin, first_line)))
+    found = await asyncio.to_thread(lambda: list(_read_conversations(body, admin, first_line)))
     if not found:
         raise BadRequest("there is no line to import")
     messages = 0
@@ -120,7 +120,7 @@ async def import_lines(
     )
 
 
-def _read(body: bytes, admin: AdminContextDep, first_line: int) -> Iterable[ImportedConversation]:
+def _read_conversations(body: bytes, admin: AdminContextDep, first_line: int) -> Iterable[ImportedConversation]:
     lines = [(n, line) for n, line in enumerate(body.split(b"\n"), first_line) if line.strip()]
     if len(lines) > MAX_CONVERSATIONS:
         raise Unprocessable(f"{len(lines)} conversations, {MAX_CONVERSATIONS} are allowed at once")
