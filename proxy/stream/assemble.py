@@ -29,6 +29,10 @@ CAPTURE_LIMIT = 8 << 20
 MAX_CHOICES = 128
 """The number of choices that OpenAI allows a request to ask for. Choices beyond it are passed on and not read."""
 
+THINKING_BLOCKS = "thinking_blocks"
+"""The field for Claude's thinking in chat completions. LiteLLM streams a block in pieces, and its signature in the last
+piece. Upstream takes whole blocks alone."""
+
 
 class _BodyChoice(msgspec.Struct, frozen=True):
     index: int = 0
@@ -199,10 +203,22 @@ class AssembledAnswer:
             elif name == "tool_calls" and isinstance(value, list):
                 for part in value:
                     self._call(turn, part)
+            elif name == THINKING_BLOCKS and isinstance(value, list):
+                self._add_thinking(turn, value)
             else:
                 merge_fields(turn.fields, {name: value}, self._room)
         if self._room.left < 0:
             self.is_capped = True
+
+    def _add_thinking(self, turn: _GrowingMessage, pieces: list[Any]) -> None:
+        """Add pieces of thinking blocks, which have no index. A block goes on up to the piece with its signature."""
+        for piece in pieces:
+            rows = turn.fields.get(THINKING_BLOCKS)
+            last = rows.entries[-1] if isinstance(rows, IndexedList) and rows.entries else None
+            if isinstance(last, dict) and isinstance(piece, dict) and _is_open_thinking(last, piece):
+                merge_fields(last, piece, self._room)
+            else:
+                merge_fields(turn.fields, {THINKING_BLOCKS: [piece]}, self._room)
 
     def _call(self, turn: _GrowingMessage, part: Any) -> None:
         """Add a fragment of a tool call.
@@ -290,6 +306,12 @@ class AssembledAnswer:
         """True if the answer broke off: neither `[DONE]` nor a finish reason for every choice came."""
         reasons = self.finish_reasons
         return not self.is_done and not (reasons and all(index in reasons for index in self._turns))
+
+
+def _is_open_thinking(last: dict[str, Any], piece: dict[str, Any]) -> bool:
+    """True if the last block of an answer has no signature yet, and the piece belongs to it."""
+    is_thinking = last.get("type") == piece.get("type") == "thinking"
+    return is_thinking and not build_json_value(last.get("signature"))
 
 
 def _finished(rows: list[_GrowingCall]) -> list[dict[str, Any]]:

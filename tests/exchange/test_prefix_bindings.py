@@ -347,3 +347,18 @@ async def test_responses_leaves_broken_reasoning_out_itself_and_the_price_is_cou
         assert proxy.count("dropped_reasoning_total", reason="prefix_mismatch") == len(model.dropped) - dropped
         assert proxy.count("dropped_reasoning_total", reason="left_out") == 0
     assert model.refused == []
+
+
+@STREAMING
+@WIRES
+async def test_the_thinking_of_a_hidden_round_goes_back_as_it_was_signed(wire: str, stream: bool) -> None:
+    hidden: Json = {"type": "tool_use", "id": "toolu_hidden", "name": "recall", "input": {"id": "abcdef"}}
+    made: list[Json] = [{"type": "thinking", "thinking": "What was in that listing?"}, hidden]
+    model = (StrictMessages if wire == "messages" else StrictThinking)(made, *answers())
+    tree: dict[str, Any] = {"policy": "thrifty", "tools": {"offer": "first_request"}}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        agent = begin(wire, proxy, stream=stream)
+        assert await agent.work("Look at the files.") == f"Done {STEPS - 1}."
+        assert {found for *_, found in await proxy.outcomes()} == {None}
+    assert model.refusals == []
+    assert count_tokens(model) == STEPS + 1

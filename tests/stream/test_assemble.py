@@ -108,6 +108,22 @@ def test_reasoning_and_unknown_fields_belong_to_the_message() -> None:
     assert "refusal" not in found
 
 
+def test_the_pieces_of_a_thinking_block_are_one_block_up_to_its_signature() -> None:
+    def think(text: str, signature: str | None = None) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": text, "signature": signature}
+
+    redacted = {"type": "redacted_thinking", "data": "d"}
+    made = answer(
+        delta({"role": "assistant", "thinking_blocks": [think("th")]}),
+        delta({"thinking_blocks": [think("ink")]}),
+        delta({"thinking_blocks": [think("", "s1")]}),
+        delta({"thinking_blocks": [redacted, think("more")]}),
+        delta({"thinking_blocks": [think("", "s2"), think("", "s3")]}),
+    )
+    blocks = [think("think", "s1"), redacted, think("more", "s2"), think("", "s3")]
+    assert message(made)["thinking_blocks"] == blocks
+
+
 def test_the_old_kind_of_call_is_a_call() -> None:
     made = answer(
         delta({"function_call": {"name": "f", "arguments": "{"}}), delta({"function_call": {"arguments": "}"}})

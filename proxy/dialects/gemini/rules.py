@@ -44,10 +44,16 @@ def find_violations(body: bytes) -> list[str]:
 def find_added_violations(body: bytes, client_body: bytes) -> list[str]:
     """The breaches of rules that `body` breaks more often than the client's own body does.
 
-    Rules are compared by their number, since places move. Raises ValueError or RecursionError as `find_violations`.
+    Rules are compared by their number, since places move. A client that changes from a model that signs calls to one
+    that does not has unsigned calls of its own, so G8 is not judged there. Raises ValueError or RecursionError as
+    `find_violations`.
     """
     found = find_violations(body)
-    return select_added(found, find_violations(client_body)) if found else []
+    if not found:
+        return []
+    allowed = find_violations(client_body)
+    is_unsigned = any(line.startswith("G8 ") for line in allowed)
+    return select_added([line for line in found if not (is_unsigned and line.startswith("G8 "))], allowed)
 
 
 class _Turn:

@@ -86,6 +86,14 @@ def test_the_clients_own_breaches_are_allowed() -> None:
     assert [line.split()[0] for line in find_added_violations(worse, broken)] == ["G4"]
 
 
+def test_hidden_calls_of_a_model_that_does_not_sign_are_allowed_behind_one_that_does() -> None:
+    signed = [PROMPT, said(call(thoughtSignature="x")), results("ls"), said({"text": "Done."}), PROMPT]
+    client, hidden = [said(call()), results("ls")], [said(call("recall")), results("recall")]
+    made = [json.dumps({"contents": [*signed, *more]}).encode() for more in (hidden + client, client, [])]
+    assert find_added_violations(made[0], made[1]) == []
+    assert [line.split()[0] for line in find_added_violations(made[0], made[2])] == ["G8", "G8"]
+
+
 def test_the_first_call_of_each_step_of_the_newest_turn_is_signed_where_it_is_not() -> None:
     result = {"role": "user", "parts": [{"functionResponse": {"name": "ls", "response": {"output": "x"}}}]}
     steps = [said({"text": "So."}, call(), call()), result, said(call(thoughtSignature="abc")), result]
