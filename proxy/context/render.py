@@ -34,7 +34,8 @@ def _apply(message: Message, edit: Edit) -> bytes:
     if edit.action == "text":
         return completions.replace_text(message.raw, text)
     if edit.action == "append":
-        return completions.append_text(message.raw, text)
+        add_text = completions.append_text if message.is_system else completions.extend_text
+        return add_text(message.raw, text)
     if edit.action == "arguments":
         return completions.replace_arguments(message.raw, decode_embedded(text, list[str | None]))
     return completions.remove_calls(message.raw)

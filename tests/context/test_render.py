@@ -37,6 +37,20 @@ def test_each_action_makes_the_bytes_it_says() -> None:
     assert json.loads(render_message(one, edit(2, "text_only")) or b"") == {"role": "assistant", "content": "so"}
 
 
+def test_appended_text_says_the_same_behind_a_string_and_behind_a_list_of_one_marked_text() -> None:
+    marked = {"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}
+    both = [marked, {"type": "text", "text": "on"}]
+    note = Edit(b"", "append", " [note]", "s", "r", 50, 60)
+
+    def render_content(content: object) -> object:
+        (one,) = messages({"role": "user", "content": content})
+        return json.loads(render_message(one, note) or b"")["content"]
+
+    assert render_content("go") == "go [note]"
+    assert render_content([marked]) == [{**marked, "text": "go [note]"}]
+    assert render_content(both) == [*both, {"type": "text", "text": " [note]"}]
+
+
 def test_edited_bytes_are_made_once() -> None:
     one = edit(3, "text", "x")
     assert render_message(TALK[3], one) is render_message(TALK[3], edit(3, "text", "x"))

@@ -346,6 +346,24 @@ def append_text(raw: bytes, text: str) -> bytes:
     return raw[: found.start] + inside + comma + part + b"]" + raw[found.end :]
 
 
+def extend_text(raw: bytes, text: str) -> bytes:
+    """The message with text added for good: as `append_text`, but to the text of a list that has only one part.
+
+    Such a list and a string are one text to a provider. Clients turn one into the other when their cache mark moves,
+    and reasoning behind the text is bound to it.
+    """
+    found = json_spans.find_member(raw, "content")
+    content = raw[found.start : found.end] if found is not None else b""
+    spans = json_spans.find_elements(content) if content[:1] == b"[" else None
+    inner = json_spans.find_member(content[slice(*spans[0])], "text") if spans and len(spans) == 1 else None
+    if found is None or spans is None or inner is None:
+        return append_text(raw, text)
+    end = found.start + spans[0][0] + inner.end
+    if raw[end - 1 : end] != b'"':
+        return append_text(raw, text)
+    return raw[: end - 1] + msgspec.json.encode(text)[1:] + raw[end:]
+
+
 def remove_calls(raw: bytes) -> bytes:
     """The assistant message with its text alone, for an upstream that cannot read its calls."""
     for name in ("tool_calls", "function_call"):

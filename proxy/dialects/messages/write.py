@@ -218,17 +218,17 @@ def _write_arguments(content: bytes, arguments: Sequence[str | None]) -> bytes:
 
 
 def _write_string(draft: _Draft, own: dict[int, MessageUnit], content: bytes) -> bytes:
-    """The content of a message that is a string: a list where text is appended or blocks are inserted.
+    """The content of a message that is a string: a list where blocks are inserted, or text behind a system message.
 
-    The client may write the same message as a string in one request and as a list in another, for its cache mark. The
-    same blocks stand behind both, since reasoning is bound to them.
+    The client may write that system message as a list in another request, for its cache mark. The same blocks have to
+    stand behind both, since reasoning is bound to them.
     """
     ((n, unit),) = own.items()
     made: list[bytes] = []
     new = draft.kept.get(n)
     if new is not None:
         text = content if new == unit.chat else _read_new_string(new, is_appended=draft.role == "system", old=content)
-        made = _split_appended(content, text)
+        made = _split_appended(content, text) if draft.role == "system" else [make_text_part(text)]
         if len(made) == 1 and not draft.results and not draft.texts:
             return text
     inserted = [block for _, block in draft.results], [block for _, block in draft.texts]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from proxy.dialects.completions.request import (
     append_text,
     erase_content,
+    extend_text,
     make_user_message,
     read_changed_arguments,
     read_message,
@@ -137,6 +138,23 @@ def test_a_message_without_text_has_none_to_replace(content: bytes) -> None:
 def test_a_message_without_content_takes_no_text(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"content|text"):
         append_text(b'{"role":"user",%b}' % content, "new")
+
+
+@pytest.mark.parametrize(
+    ("content", "new"),
+    [
+        (b'"a"', b'"a+"'),
+        (b'[ {"type":"text", "text" : "\\u0041" ,"x":1} ]', b'[ {"type":"text", "text" : "\\u0041+" ,"x":1} ]'),
+        (b'[{"type":"image_url"}]', b'[{"type":"image_url"},{"type":"text","text":"+"}]'),
+        (b'[{"type":"text","text":null}]', b'[{"type":"text","text":null},{"type":"text","text":"+"}]'),
+        (b'[{"text":"a"},{"text":"b"}]', b'[{"text":"a"},{"text":"b"},{"type":"text","text":"+"}]'),
+        (b"[]", b'[{"type":"text","text":"+"}]'),
+        (b"[1]", b'[1,{"type":"text","text":"+"}]'),
+    ],
+)
+def test_text_added_for_good_joins_the_only_text_of_a_list(content: bytes, new: bytes) -> None:
+    raw = b'{"role":"user","content":%b,"name":"n"}'
+    assert extend_text(raw % content, "+") == raw % new
 
 
 def test_without_calls_leaves_the_text_and_every_other_field() -> None:

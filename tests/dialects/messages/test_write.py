@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.dialects.base import OutgoingMessage
-from proxy.dialects.completions.request import append_text, read_message, replace_arguments, replace_text
+from proxy.dialects.completions.request import append_text, extend_text, read_message, replace_arguments, replace_text
 from proxy.dialects.messages.request import MessagesRequest, read_messages_request
 from proxy.dialects.messages.rules import find_added_violations, find_violations
 from tests.dialects.messages.drawn import bodies
@@ -116,7 +116,7 @@ def test_texts_of_a_user_message_change_leave_and_come() -> None:
     plan[2] = (2, append_text(plan[2][1], " on."))
     body = _write(request, plan)
     assert [one["text"] for one in body["messages"][0]["content"]] == ["short", "end"]
-    assert [one["text"] for one in body["messages"][2]["content"]] == ["Go.", " on."]
+    assert body["messages"][2]["content"] == "Go. on."
 
 
 def test_a_user_message_that_is_erased_is_one_text() -> None:
@@ -149,16 +149,25 @@ def test_text_of_the_proxy_stands_behind_the_last_users_blocks() -> None:
     assert b'[{"type":"text","text":"Do."},{"type":"text","text":"Note."}]' in made
 
 
-@pytest.mark.parametrize("role", ["user", "system"])
-def test_appended_text_is_a_block_of_its_own_whether_the_client_writes_a_string_or_a_list(role: str) -> None:
+def test_text_behind_a_system_message_is_a_block_whether_the_client_writes_a_string_or_a_list() -> None:
     marked = {"type": "text", "text": "Do it.", "cache_control": {"type": "ephemeral"}}
     made = []
     for content in ("Do it.", [marked]):
-        request = _read(("user", "Go."), (role, content))
+        request = _read(("user", "Go."), ("system", content))
         (first, (_, chat)) = _plan(request)
         made.append(_wire(_write(request, [first, (1, append_text(chat, " [Note]"))]))[1][1])
     note = {"type": "text", "text": " [Note]"}
     assert made == [[{"type": "text", "text": "Do it."}, note], [marked, note]]
+
+
+def test_text_added_for_good_is_one_text_with_the_users_whether_the_client_writes_a_string_or_a_list() -> None:
+    marked = {"type": "text", "text": "Do it.", "cache_control": {"type": "ephemeral"}}
+    made = []
+    for content in ("Do it.", [marked]):
+        request = _read(("user", content))
+        ((_, chat),) = _plan(request)
+        made.append(_wire(_write(request, [(0, extend_text(chat, " [Note]"))]))[0][1])
+    assert made == ["Do it. [Note]", [{**marked, "text": "Do it. [Note]"}]]
 
 
 def test_text_behind_a_system_message_joins_it() -> None:
