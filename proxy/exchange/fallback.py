@@ -64,7 +64,9 @@ REASON_TEXTS: Final[Mapping[FallbackReason, str]] = {
     FallbackReason.ROWS: (
         "Neither results nor answers are among the messages of a gateway, so there is nothing to shorten."
     ),
-    FallbackReason.DIALECT: "The client's wire format has no room for the plan, or its provider would refuse it.",
+    FallbackReason.DIALECT: (
+        "The client's wire format has no room for the plan, or its provider would refuse it. The log says why."
+    ),
     FallbackReason.ENCODING: "The body is compressed in a way that the proxy cannot read.",
     FallbackReason.STORE: "The store did not answer in time.",
     FallbackReason.TIMEOUT: "Planning took longer than `limits.plan_ms`.",

@@ -316,7 +316,9 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
                 return _repair_wire(_write_prompt(services, turn, plan, is_stopped=stopped))
     except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         fallback, plan = FallbackReason(problem.reason if isinstance(problem, NotManaged) else "error"), None
-        if not isinstance(problem, NotManaged):
+        if isinstance(problem, NotManaged):
+            log.info("the request goes on as it came: %s", problem)  # the header has one word of it
+        else:
             services.metrics.internal_errors_total.labels(where="plan").inc()
             log.exception("planning failed; the request goes on as it came")
     if plan is None:

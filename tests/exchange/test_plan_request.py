@@ -17,9 +17,11 @@ from proxy.context.plan import Proposal, View
 from proxy.context.stage import Stage, When
 from proxy.exchange import plan_timer
 from tests.awkward import Awkward, put_in
+from tests.dialect_agents import MessagesAgent
 from tests.faulty import faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted, calls
+from tests.strict_messages import StrictMessages
 
 HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}]}
 LONG = "\n".join(f"line {n} of a long result" for n in range(200))
@@ -45,6 +47,8 @@ class Spoil(Stage):
             while time.thread_time() < until:
                 pass
             checkpoint()
+        if "reword" in text:
+            yield Proposal(2, "text", "spoil", "no reason", 1, text="Other words.", since=0)
         if "break" in text:
             yield Proposal(1, "text", "spoil", "no reason", 1, text="", since=0)
 
@@ -70,6 +74,21 @@ async def test_a_mistake_while_planning_sends_the_original_and_says_so(spoilt: s
         stored = await proxy.rows("SELECT body FROM messages ORDER BY seq")
         assert [json.loads(body)["content"] for (body,) in stored] == [m["content"] for m in agent.messages]
     assert model.received[0].body == json.dumps({"model": "m", "messages": agent.messages[:1]}).encode()
+
+
+async def test_a_plan_that_the_wire_format_has_no_room_for_is_logged_with_its_reason(
+    spoilt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    model = StrictMessages("Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
+        agent = MessagesAgent(proxy, lambda *_: "")
+        await agent.work("Hello")
+        await agent.work("Now reword")
+        assert agent.heard[-1].header("x-context-fallback") == "dialect"
+    assert any(
+        "the request goes on as it came: the dialect does not allow" in one.getMessage() for one in caplog.records
+    )
 
 
 @pytest.mark.timed
