@@ -235,7 +235,7 @@ async def test_s7_bodies_that_wait_on_a_connection_are_bounded() -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.writer.transport.abort()
         await until(lambda: proxy.app.concurrency.taken == 0)
-        assert made[0].shares.pipelined == 0
+        assert made[0].connection_limit.pipelined == 0
 
 
 async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,14 +252,14 @@ async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch:
         await until(lambda: len(upstream.requests) == 8)
         await asyncio.sleep(0.3)
         assert 0 < sum(map(bytes_waiting, server_connections(proxy))) <= 300_000 + (1 << 18)
-        shares = next(iter(server_connections(proxy))).shares
+        limit = next(iter(server_connections(proxy))).connection_limit
         gate.set()
         answers = [await rest(client, 10) for client in clients if client is not clients[-1]]
         assert all(b"HTTP/1.1 200" in got for got in answers)
         assert any(got.count(b"HTTP/1.1 200") < 9 for got in answers), "what was too much was not read"
         assert not any(b"HTTP/1.1 4" in got for got in answers), "and nothing was written into an answer"
         clients[-1].writer.transport.abort()
-        await until(lambda: shares.pipelined == 0)
+        await until(lambda: limit.pipelined == 0)
 
 
 def bytes_waiting(connection: Any) -> int:

@@ -32,7 +32,7 @@ LAYERS: dict[str, list[tuple[str, str]]] = {
     "the memory of SQLite": [('    database.execute(f"PRAGMA hard_heap_limit = {HEAP}")\n', "")],
     "the limits of the process": [
         ("    confine()\n", ""),
-        ("        _time(CPU)\n", ""),
+        ("        _limit_cpu(CPU)\n", ""),
     ],
 }
 """Each layer with what takes it out of the child. The parent's clock is taken out by another argument."""
