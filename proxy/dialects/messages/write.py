@@ -6,8 +6,10 @@ the proxy joins the client's message at its place; it stands alone only if there
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -27,6 +29,8 @@ from proxy.dialects.part_edits import check_same_place, clear_text, edit_parts, 
 
 SYSTEM_PLACE = -1
 """Place of the canonical message that was read from `system`."""
+
+_ROLE = re.compile(rb'\{"role":"(\w+)"')
 
 Units = Sequence[tuple[int, MessageUnit]]
 """All canonical messages of a request, each with the index of the wire message that it was read from."""
@@ -50,6 +54,8 @@ class _Draft:
     """Further members of a message of the proxy."""
     last_result: int = -1
     last_block: int = -1
+    has_edit: bool = False
+    """True if one of the kept messages has other bytes than the client's."""
 
 
 def write_body(
@@ -73,7 +79,11 @@ def write_body(
     if not same:
         drafts, system = _draft_messages(units, outgoing)
         replacements += _write_system(body, members, units, system)
-        items = [(draft.place, _write_draft(body, places, units, draft)) for draft in drafts]
+        counts = Counter(place for place, _ in units)
+        items = [
+            (draft.place, _read_whole(body, places, counts, draft) or _write_draft(body, places, units, draft))
+            for draft in drafts
+        ]
         items = [one for one in items if one[1]]
         if not items:
             raise ValueError("no message is left")
@@ -102,7 +112,8 @@ def _draft_messages(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[
             raise ValueError("the client's messages are out of order")
         newest = source
         place, unit = units[source]
-        if raw != unit.chat:
+        is_edited = raw != unit.chat
+        if is_edited:
             check_same_place(unit.chat, raw)
         if place == SYSTEM_PLACE:
             system.append((source, raw))
@@ -112,6 +123,7 @@ def _draft_messages(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[
         draft = drafts[-1]
         draft.role = "user" if draft.role == "tool" else draft.role
         draft.kept[source] = raw
+        draft.has_edit = draft.has_edit or is_edited
         draft.last_block = max(draft.last_block, *unit.blocks, 0)
         if unit.is_result:
             draft.last_result = max(draft.last_result, *unit.blocks)
@@ -119,6 +131,9 @@ def _draft_messages(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[
 
 
 def _read_role(chat: bytes) -> str:
+    written = _ROLE.match(chat)  # as the proxy writes its canonical messages
+    if written is not None:
+        return written[1].decode()
     return json_spans.decode_string(json_spans.read_value(chat, "role") or b"") or ""
 
 
@@ -160,6 +175,17 @@ def _find_results_place(units: Units, outgoing: Sequence[OutgoingMessage], at: i
 # One wire message.
 
 
+def _read_whole(body: bytes, places: Sequence[spans.Span], counts: Mapping[int, int], draft: _Draft) -> bytes:
+    """The client's bytes of a wire message to which nothing happens; b"" for any other.
+
+    Most messages of a long prompt are of this kind. counts: the number of canonical messages of each wire message.
+    """
+    if draft.place is None or draft.has_edit or draft.results or draft.texts:
+        return b""
+    start, end = places[draft.place]
+    return body[start:end] if len(draft.kept) == counts[draft.place] else b""
+
+
 def _write_draft(body: bytes, places: Sequence[spans.Span], units: Units, draft: _Draft) -> bytes:
     """The bytes of one wire message; b"" if nothing of it is left."""
     if draft.place is None:
@@ -169,8 +195,6 @@ def _write_draft(body: bytes, places: Sequence[spans.Span], units: Units, draft:
     start, end = places[draft.place]
     raw = body[start:end]
     own = {n: unit for n, (place, unit) in _find_units(units, draft.place)}
-    if draft.kept == {n: unit.chat for n, unit in own.items()} and not draft.results and not draft.texts:
-        return raw
     span = spans.read_members(raw)["content"]
     content = raw[span[0] : span[1]]
     if draft.role == "assistant":
