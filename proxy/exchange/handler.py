@@ -40,7 +40,7 @@ from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.plan_request import prepare_request, replan_refused
 from proxy.exchange.services import ERROR_BODY_BYTES, Headers, Incoming, ResponseWriter, Services
-from proxy.exchange.tool_loop import MAX_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
+from proxy.exchange.tool_loop import MAX_NOTE_ERROR_CHARS, ToolLoop, keep_alive, relay_stream
 from proxy.exchange.turn import Turn
 from proxy.notes import state_block
 from proxy.notes.state_block import NoteBlock
@@ -164,7 +164,7 @@ async def _send_and_relay(
     tool_loop = ToolLoop(services, turn, target, incoming) if turn.enriched.tool_offer.names else None
     try:
         if reply.encoding and reply.status < 400:
-            await _relay_unread(services, turn, reply, out, f"compressed with {reply.encoding[:MAX_ERROR_CHARS]}")
+            await _relay_unread(services, turn, reply, out, f"compressed with {reply.encoding[:MAX_NOTE_ERROR_CHARS]}")
         elif not (reply.is_stream and reply.is_readable):
             await _relay_body(services, turn, reply, out, waited * 1000, tool_loop)
         elif tool_loop is None:
@@ -364,7 +364,7 @@ async def _relay_stream(
     if turn.prompt.plan.asks_for_state and state_block.HEADING not in withheld:  # the block is shown to the client then
         blocks = [block.body for block in state_block.find_blocks(answer.text)]
     if broken is None and answer.error is not None:
-        note = f"upstream error: {answer.error[:MAX_ERROR_CHARS]}"
+        note = f"upstream error: {answer.error[:MAX_NOTE_ERROR_CHARS]}"
         _record_unfinished(services, turn, "partial", reply.status, note, answer, blocks)
         await out.end(relay.terminal)  # the client has the provider's own error
         return

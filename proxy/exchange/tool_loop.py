@@ -53,7 +53,7 @@ READ_SHARE = 0.5
 
 REST_S = 0.1
 """Seconds for which the rest of a stream is read behind the end of its answer. The end of the answer waits for it."""
-MAX_ERROR_CHARS = 300
+MAX_NOTE_ERROR_CHARS = 300
 """Characters of the provider's own error that the note of an exchange keeps."""
 REPEATS = 3
 """Number of times that the same call is made in one answer before no more calls are run."""
@@ -322,7 +322,7 @@ class ToolLoop:
             body = b"" if reply.encoding else await reply.read_body(ERROR_BODY_BYTES)
             text = self.turn.dialect.read_answer(body).error or body.decode("utf-8", "replace").strip()
         await reply.close()
-        text = text[:MAX_ERROR_CHARS]
+        text = text[:MAX_NOTE_ERROR_CHARS]
         note = f"a round of the proxy's tools was refused: http {reply.status}" + (f": {text}" if text else "")
         self.turn = self.turn.with_values(rounds=replace(self.turn.rounds, refusal=note))
         log.warning("upstream %s refused a round of the proxy's tools with %d", self.turn.upstream, reply.status)
