@@ -19,12 +19,8 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from proxy.chat.json_spans import SizeLimits
-
-OutgoingMessage = tuple[int | None, bytes]
-"""One canonical message to send: the index of the canonical message that it is made from, and its bytes.
-
-The index is None for a message of the proxy's own.
-"""
+from proxy.dialects.known_prefix import HistoryMemo
+from proxy.dialects.written_history import OutgoingMessage
 
 BOUND_SEPARATOR = " "
 """Separator of the tokens in one entry of `WireRequest.bound`. Tokens are base64, so none contains it."""
@@ -45,12 +41,20 @@ class WireRequest(Protocol):
         """The request as a chat-completions body. A wire body that has only grown gives `messages` that only grew."""
 
     @property
+    def canonical(self) -> Sequence[bytes]:
+        """The messages of `chat_body`; () where nothing is kept."""
+
+    @property
     def bound(self) -> tuple[str | None, ...]:
         """For each canonical message the tokens that bind it, joined by `BOUND_SEPARATOR`; None without tokens."""
 
     @property
     def is_cut(self) -> bool:
         """True if an answer in it cannot be sent as it is, since the client lacks a part that was withheld from it."""
+
+    @property
+    def memo(self) -> HistoryMemo | None:
+        """The known beginnings of its bodies, from earlier requests of the history; None where nothing is kept."""
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages in place of its own, and with tools added behind the client's own.
@@ -216,4 +220,10 @@ class BindingTrace:
         """The trace of the same prompt, which can go on; it has no bindings yet."""
         made = BindingTrace(ChainHash())
         made.system_tools, made.after, made._chain = self.system_tools, self.after, self._chain.copy()
+        return made
+
+    def fork(self) -> BindingTrace:
+        """The same with its bindings."""
+        made = self.copy()
+        made.bindings = dict(self.bindings)
         return made

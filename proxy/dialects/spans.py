@@ -111,17 +111,29 @@ def rewrite_array(raw: bytes, span: Span, elements: Sequence[Span], items: Itera
     span, elements: of the array and of its elements in `raw`. items: the new elements in order, each with the index of
     the element that it stands for, or None for a new one. Elements that were neighbours keep the bytes between them.
     """
-    pieces: list[bytes] = []
-    before: int | None = None
-    for place, (index, new) in enumerate(items):
-        if place:
-            follows = index is not None and before is not None and index == before + 1
-            pieces.append(raw[elements[index - 1][1] : elements[index][0]] if follows and index is not None else b",")
-        pieces.append(new)
-        before = index
+    pieces = list_pieces(raw, elements, items)
     if not elements or not pieces:
         return b"[" + b"".join(pieces) + b"]"
     return raw[span[0] : elements[0][0]] + b"".join(pieces) + raw[elements[-1][1] : span[1]]
+
+
+def list_pieces(
+    raw: bytes, elements: Sequence[Span], items: Iterable[tuple[int | None, bytes]], before: int | None = -1
+) -> list[bytes]:
+    """The pieces of an array with other elements, as `rewrite_array`: each element with the bytes in front of it.
+
+    before: the index of the element in front of the first one, None if that is a new one; -1 if there is none.
+    """
+    pieces: list[bytes] = []
+    for index, new in items:
+        if before == -1:
+            pieces.append(new)
+        elif index is not None and before is not None and index == before + 1:
+            pieces.append(raw[elements[before][1] : elements[index][0]] + new)
+        else:
+            pieces.append(b"," + new)
+        before = index
+    return pieces
 
 
 def append_element(raw: bytes, span: Span, new: bytes) -> Replacement:

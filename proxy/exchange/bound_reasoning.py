@@ -69,7 +69,7 @@ def strip_all(turn: Turn, body: bytes) -> bytes | None:
     if turn.dialect.strip_bound is None:
         return None
     try:
-        stripped = turn.dialect.strip_bound(body, frozenset(turn.dialect.trace_prompt(body).bindings))
+        stripped = turn.dialect.strip_bound(body, frozenset(turn.dialect.trace_prompt(body, None).bindings))
     except (ValueError, KeyError, RecursionError):
         return None
     return None if stripped == body else stripped
@@ -81,7 +81,7 @@ def leave_out_refused(turn: Turn, body: bytes) -> bytes:
     if not refused or turn.dialect.strip_bound is None:
         return body
     try:
-        found = turn.dialect.trace_prompt(body).bindings
+        found = turn.dialect.trace_prompt(body, None).bindings
         tokens = frozenset(token for token in found if hash_token(token) in refused)
         return turn.dialect.strip_bound(body, tokens) if tokens else body
     except (ValueError, KeyError, RecursionError):

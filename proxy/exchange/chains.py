@@ -18,6 +18,7 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects.responses import chained, rules
+from proxy.dialects.responses.chained import ChainFacts
 from proxy.dialects.responses.request import ResponsesRequest
 from proxy.errors import NotManaged, StoreUnavailable, UpstreamError
 from proxy.exchange.item_references import ITEM_PREFIX, remember_items, resolve_references
@@ -49,9 +50,9 @@ async def follow(services: Services, incoming: Incoming, *, takes: bool, counts:
 
     takes: the proxy may complete it. counts: it asks for a count or a compaction, and has no answer of its own.
     """
-    if incoming.dialect != DIALECT or not await _is_readable(services, incoming.body):
+    if incoming.dialect != DIALECT:
         return incoming
-    facts = await run_in_worker(services, len(incoming.body), lambda: chained.read_chain_facts(incoming.body))
+    facts = await _read_facts(services, incoming.body)
     if facts is None or not (facts.name or facts.is_stored):
         return incoming
     tenant = find_tenant(services, incoming.headers, incoming.tenant)
@@ -76,20 +77,21 @@ async def follow(services: Services, incoming: Incoming, *, takes: bool, counts:
     return replace(incoming, chain=replace(made, is_resolved=False))
 
 
-async def _is_readable(services: Services, body: bytes) -> bool:
-    """True if a body is within the limits: only then is anything of it decoded."""
-    limits = services.message_cache.limits
-    if limits is None:
-        return True
+async def _read_facts(services: Services, body: bytes) -> ChainFacts | None:
+    """The facts in a body; None if it cannot be read, or is over the limits: then nothing of it is decoded."""
+    cache = services.message_cache
+    old = cache.find_prefix(body, DIALECT)
+    before: ResponsesRequest | None = old.value if old is not None else None
 
-    def check() -> bool:
+    def read() -> ChainFacts | None:
         try:
-            limits.check_body(body)
+            if cache.limits is not None:
+                cache.limits.check_body(body, *((before.prefix_end, before.value_count) if before is not None else ()))
         except NotManaged:
-            return False
-        return True
+            return None
+        return chained.read_chain_facts(body, before)
 
-    return await run_in_worker(services, len(body), check)
+    return await run_in_worker(services, len(body) - len(old or ()), read)
 
 
 def _may_take(history: KnownHistory, *, takes: bool) -> bool:

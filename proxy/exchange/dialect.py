@@ -16,22 +16,14 @@ from proxy.chat.message import Message, Request
 from proxy.context.plan import Plan
 from proxy.context.provider_clearing import STAGE as CLEARING
 from proxy.context.provider_clearing import count_cleared
-from proxy.dialects.base import (
-    NO_MARKS,
-    Binding,
-    BindingTrace,
-    Breakpoints,
-    ChainHash,
-    ClientMarks,
-    OutgoingMessage,
-    WireRequest,
-)
+from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, Breakpoints, ChainHash, ClientMarks, WireRequest
 from proxy.dialects.completions import rules as completions_rules
 from proxy.dialects.completions.stream import make_error_event
 from proxy.dialects.compress.request import read_compress_request
 from proxy.dialects.gemini import request as gemini_request
 from proxy.dialects.gemini import rules as gemini_rules
 from proxy.dialects.gemini import stream as gemini_stream
+from proxy.dialects.known_prefix import HistoryMemo, PrefixMemo
 from proxy.dialects.messages import breakpoints as messages_breakpoints
 from proxy.dialects.messages import context_management
 from proxy.dialects.messages import rules as messages_rules
@@ -44,6 +36,7 @@ from proxy.dialects.responses.request import ResponsesRequest
 from proxy.dialects.responses.request import find_session_names as find_responses_session_names
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
 from proxy.dialects.usage import Usage
+from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 from proxy.notes.state_block import NoteBlock
 from proxy.sessions.hidden_rounds import SplicedRequest
@@ -128,10 +121,11 @@ class Dialect:
     """True if a request asks for reasoning that is bound to its prompt: the wire request, or the request itself."""
     is_stored: Callable[[Any], bool] = lambda _: False
     """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
-    find_added_violations: Callable[[bytes, bytes], list[str]] = lambda *_: []
-    """The rules of the provider that the first body breaks and the second, the client's own, does not."""
-    trace_prompt: Callable[[bytes], BindingTrace] = lambda _: BindingTrace(ChainHash())
-    """The prompts that the reasoning in a body is bound to."""
+    find_added_violations: Callable[[bytes, bytes, HistoryMemo | None], list[str]] = lambda *_: []
+    """The rules of the provider that the first body breaks and the second, the client's own, does not. What is known of
+    both need not be judged again."""
+    trace_prompt: Callable[[bytes, PrefixMemo | None], BindingTrace] = lambda *_: BindingTrace(ChainHash())
+    """The prompts that the reasoning in a body is bound to. What is known of its beginning is not read again."""
     trace_answer: Callable[[BindingTrace, bytes], Mapping[str, Binding]] = lambda *_: {}
     """The prompts that the reasoning of an answer is bound to, by its token: from its prompt and its canonical
     message."""
@@ -171,7 +165,7 @@ COMPLETIONS = Dialect(
     join_rounds=nonstreaming.join_rounds,
     make_error_event=make_error_event,
     is_thinking=lambda request: completions_rules.is_thinking(request.body, request.spans),
-    trace_prompt=completions_rules.trace_prompt,
+    trace_prompt=lambda body, _: completions_rules.trace_prompt(body),
     trace_answer=completions_rules.trace_answer,
     strip_bound=completions_rules.strip_bound,
     repair_answers=completions_rules.sign_calls,
@@ -278,7 +272,7 @@ GEMINI = Dialect(
     read_request=gemini_request.read_gemini_request,
     reads_path=True,
     has_comments=False,
-    find_added_violations=gemini_rules.find_added_violations,
+    find_added_violations=lambda body, client_body, _: gemini_rules.find_added_violations(body, client_body),
     repair_answers=gemini_rules.sign_calls,
     withheld_mark=b"thoughtSignature",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -25,13 +25,13 @@ COPIES = 4
 Measured on 7,000 messages of an agent. A beginning also holds the body."""
 
 WIRE_COPIES = 2
-"""Copies of a text in another wire format, in addition to those of its canonical messages: the body, and the bytes of
-the canonical messages."""
-WIRE_OVERHEAD = 400
+"""Copies of a text in another wire format, in addition to those of its canonical messages: the client's body, and the
+body that was written for upstream."""
+WIRE_OVERHEAD = 500
 """Bytes that a canonical message takes in a request of another wire format, in addition to its text."""
 
-PREFIX_SHARE = 0.75
-"""Share of the limit for the beginnings of large bodies, with the messages in them."""
+MESSAGE_SHARE = 0.25
+"""Largest share of the limit for the messages of small bodies. The beginnings of large bodies have the rest."""
 LARGE_PREFIX_FACTOR = 1.25
 """Limit on the one beginning that is kept beside the others, as a multiple of `max_bytes`. By default that is a body of
 8 MB, two million tokens. A body of 16 MB took 129 MB of memory for as long as the process lived."""
@@ -42,8 +42,9 @@ SMALL_WIRE = 512
 SAMPLE = 128
 """Bytes by which a beginning is found: those before a round number in the last fifth of its length. A growing history
 keeps these bytes, and histories that begin with the same system prompt have others."""
-ALIKE = 8
-"""Limit on the beginnings kept under the same sample."""
+ALIKE = 32
+"""Limit on the beginnings kept under the same sample. Agents that work side by side on one task have the same sample.
+A body is compared with each of them: 32 of 200 KB take up to 0.7 ms. To read such a body takes ten times as long."""
 CHAT: Final = ""
 """The wire format of chat completions."""
 
@@ -67,12 +68,11 @@ class BodyPrefix(Generic[T]):
 class BodyPrefixes:
     """The beginnings of bodies, by wire format and a sample of their bytes; least recently used out first."""
 
-    def __init__(self, max_bytes: int) -> None:
-        """max_bytes: bytes of memory, estimated. The newest beginning stays, also if it alone takes more."""
+    def __init__(self) -> None:
         self.size = 0
+        """Bytes of memory, estimated."""
         self.alike: OrderedDict[tuple[str, bytes], list[BodyPrefix[Any]]] = OrderedDict()
         """By wire format and sample, the beginnings with that sample."""
-        self._max_bytes = max_bytes
 
     def find(self, wire_format: str, body: bytes) -> BodyPrefix[Any] | None:
         """The longest remembered beginning of this body."""
@@ -83,8 +83,8 @@ class BodyPrefixes:
                 return max(found, key=len)
         return None
 
-    def add(self, wire_format: str, new: BodyPrefix[Any]) -> None:
-        """Remember a beginning; a very short one is not worth it."""
+    def add(self, wire_format: str, new: BodyPrefix[Any], max_bytes: int) -> None:
+        """Remember a beginning, and `shrink`; a very short one is not worth it."""
         if len(new) < SAMPLE:
             return
         place = (wire_format, _cut_sample(new.text))
@@ -94,8 +94,14 @@ class BodyPrefixes:
         self.size += new.size
         if len(alike) > ALIKE:
             self.size -= alike.pop(0).size
-        while self.size > self._max_bytes and (len(self.alike) > 1 or len(alike) > 1):
-            oldest_place, oldest = next(iter(self.alike.items()))
+        self.shrink(max_bytes)
+
+    def shrink(self, max_bytes: int) -> None:
+        """Forget beginnings until they take no more. The newest one stays, also if it alone takes more."""
+        while self.size > max_bytes:
+            oldest_place, oldest = next(iter(self.alike.items()), (None, []))
+            if oldest_place is None or (len(self.alike) == 1 and len(oldest) == 1):
+                return
             self.size -= oldest.pop(0).size
             if not oldest:
                 del self.alike[oldest_place]
@@ -130,10 +136,10 @@ class MessageCache:
         self._live_messages: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
         self._messages: OrderedDict[bytes, Message] = OrderedDict()
         self._messages_size = 0
-        self._max_shared = int(max_bytes * PREFIX_SHARE)
-        self._prefixes = BodyPrefixes(self._max_shared)
+        self._max_messages = int(max_bytes * MESSAGE_SHARE)
+        self._prefixes = BodyPrefixes()
         self._max_large_prefix = int(max_bytes * LARGE_PREFIX_FACTOR)
-        self._large_prefix = BodyPrefixes(0)
+        self._large_prefix = BodyPrefixes()
         # Large bodies are read in worker threads. Looking needs no lock, changing does, or the sizes drift.
         self._lock = threading.Lock()
 
@@ -151,9 +157,10 @@ class MessageCache:
                 return found
             self._messages[raw] = found
             self._messages_size += _count_message_bytes(raw)
-            while self._messages_size > self.max_bytes * (1 - PREFIX_SHARE) and len(self._messages) > 1:
+            while self._messages_size > self._max_messages and len(self._messages) > 1:
                 old, _ = self._messages.popitem(last=False)
                 self._messages_size -= _count_message_bytes(old)
+            self._prefixes.shrink(self.max_bytes - self._messages_size)
         return found
 
     def _find_or_read(self, raw: bytes) -> Message:
@@ -169,15 +176,22 @@ class MessageCache:
         """Return the request in this body and, for a large body, its beginning as remembered. Raises NotManaged."""
         return self.read_with_prefix(body, self.find_prefix(body))
 
-    def read_with_prefix(self, body: bytes, old: BodyPrefix[PrefixCache] | None) -> tuple[Request, PrefixCache | None]:
-        """The same, with the beginning that `find_prefix` has found."""
+    def read_with_prefix(
+        self, body: bytes, old: BodyPrefix[PrefixCache] | None, canonical: Sequence[bytes] = ()
+    ) -> tuple[Request, PrefixCache | None]:
+        """The same, with the beginning that `find_prefix` has found. canonical: the messages of a body that was written
+        from another wire format; the new ones are kept as these objects, and not a second time."""
         limits = self.limits
         if len(body) < SMALL:
             return read_request(body, self.get_message, limits=limits), None
         known = old.value if old is not None else None
         counted = (len(known.body_prefix), known.value_count) if known is not None else ()
         whole = limits.check_body(body, *counted) if limits is not None else 0
-        request = read_request(body, self._find_or_read, known, is_prefix_checked=known is not None, limits=limits)
+        read = self._find_or_read
+        if canonical:
+            own = {raw: raw for raw in canonical[len(known.messages) if known is not None else 0 :]}
+            read = lambda raw: self._find_or_read(own.get(raw, raw))  # noqa: E731  one of two
+        request = read_request(body, read, known, is_prefix_checked=known is not None, limits=limits)
         prefix_cache = build_prefix_cache(request)
         # Nothing is remembered of the text behind the messages: it is counted with each request.
         prefix_cache.value_count = max(1, whole - count_marks(body[len(prefix_cache.body_prefix) :])) if whole else 0
@@ -202,10 +216,10 @@ class MessageCache:
             if old is not None:
                 self._prefixes.drop(wire_format, old)
                 self._large_prefix.drop(wire_format, old)
-            if new.size <= self._max_shared:
-                self._prefixes.add(wire_format, new)
+            if new.size <= self.max_bytes - self._max_messages:
+                self._prefixes.add(wire_format, new, self.max_bytes - self._messages_size)
             elif new.size <= self._max_large_prefix:
-                self._large_prefix.add(wire_format, new)
+                self._large_prefix.add(wire_format, new, 0)
 
     def find_prefix(self, body: bytes, wire_format: str = CHAT) -> BodyPrefix[Any] | None:
         """The part of the body that was read before, as its beginning; None if there is none, or it is short."""

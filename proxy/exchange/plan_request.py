@@ -96,7 +96,7 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
     dialect = DIALECTS[incoming.dialect]
     wire = await read_wire(services, dialect, incoming)
     request, prefix_cache, keys = await _read_request(
-        services, incoming.body if wire is None else wire.chat_body, tenant
+        services, incoming.body if wire is None else wire.chat_body, tenant, wire.canonical if wire is not None else ()
     )
     target = services.client.select_target(request.model)
     if (trace := CURRENT.get()) is not None:
@@ -237,13 +237,14 @@ def choose_bound_policy(services: Services, turn: Turn, policy: Policy) -> Polic
 
 
 async def _read_request(
-    services: Services, body: bytes, tenant: str
+    services: Services, body: bytes, tenant: str, canonical: Sequence[bytes]
 ) -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
-    """Read the request, its remembered beginning, and its messages' chain keys, which are reused if they are known."""
+    """Read the request, its remembered beginning, and its messages' chain keys, which are reused if they are known.
+    canonical: the messages of a body that was written from another wire format."""
     old = services.message_cache.find_prefix(body)
 
     def read() -> tuple[Request, PrefixCache | None, Sequence[bytes]]:
-        request, prefix_cache = services.message_cache.read_with_prefix(body, old)
+        request, prefix_cache = services.message_cache.read_with_prefix(body, old, canonical)
         if prefix_cache is None:
             return request, None, chain.compute_keys(tenant, request.messages)
         keys = chain.compute_keys(
@@ -371,7 +372,7 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         return turn.with_prompt(outgoing=turn.original)
     try:
         outgoing = turn.write_wire()
-        broken = turn.dialect.find_added_violations(outgoing, turn.original)
+        broken = turn.dialect.find_added_violations(outgoing, turn.original, turn.wire.memo)
     except (ValueError, TypeError) as problem:  # the client's values may have types that no provider takes
         raise NotManaged("dialect", f"the dialect does not allow this prompt: {problem}") from problem
     if broken:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from proxy.dialects.base import HASH_BYTES, Binding, BindingTrace, extend_to_newest, find_broken
+from proxy.dialects.known_prefix import TRACED, PrefixMemo
 from proxy.errors import StoreUnavailable
 from proxy.exchange import bound_reasoning, exchange_rows, splice_rounds
 from proxy.exchange.bound_reasoning import hash_token
@@ -87,7 +88,10 @@ def _is_kept(turn: Turn) -> bool:
 
 async def _trace(services: Services, turn: Turn, body: bytes) -> BindingTrace:
     """The bindings in a body, read once for each; in a worker thread where that takes long."""
-    if turn.traces.get(id(body), (b"", None))[0] is body or len(body) < LARGE_BODY_BYTES:
+    memo = _find_memo(turn, body)
+    known = memo.find_prefix(TRACED, body) if memo is not None else None
+    new = len(body) - (len(known.text) if known is not None else 0)
+    if turn.traces.get(id(body), (b"", None))[0] is body or new < LARGE_BODY_BYTES:
         return trace_body(turn, body)
     return await asyncio.get_running_loop().run_in_executor(services.workers, trace_body, turn, body)
 
@@ -96,8 +100,16 @@ def trace_body(turn: Turn, body: bytes) -> BindingTrace:
     """The bindings in a body, read once for each. Raises one of `UNREADABLE`."""
     found = turn.traces.get(id(body))
     if found is None or found[0] is not body:
-        found = turn.traces[id(body)] = (body, turn.dialect.trace_prompt(body))
+        found = turn.traces[id(body)] = (body, turn.dialect.trace_prompt(body, _find_memo(turn, body)))
     return found[1]
+
+
+def _find_memo(turn: Turn, body: bytes) -> PrefixMemo | None:
+    """The known beginnings of a body of the turn; None in a format in which nothing is kept."""
+    memo = turn.wire.memo if turn.wire is not None else None
+    if memo is None:
+        return None
+    return memo.own if body is turn.original else memo.sent
 
 
 async def _find_known(

@@ -9,7 +9,7 @@ import pytest
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects.messages.request import MessagesRequest, read_messages_request
 from proxy.errors import NotManaged
-from proxy.exchange.message_cache import ALIKE, COPIES, OVERHEAD, PREFIX_SHARE, SMALL, MessageCache
+from proxy.exchange.message_cache import ALIKE, COPIES, MESSAGE_SHARE, OVERHEAD, SMALL, MessageCache
 
 
 def raw(text: str, role: str = "user") -> bytes:
@@ -38,7 +38,7 @@ def test_what_cannot_be_read_is_not_kept() -> None:
 
 def test_the_least_recently_used_message_leaves_first() -> None:
     one = len(raw("00")) * COPIES + OVERHEAD
-    cache = MessageCache(int(3 * one / (1 - PREFIX_SHARE)) + 1)
+    cache = MessageCache(int(3 * one / MESSAGE_SHARE) + 1)
     for n in (0, 1, 2, 0, 3):
         cache.get_message(raw(f"0{n}"))
     assert list(cache._live_messages) == [raw("00"), raw("02"), raw("03")]
@@ -112,6 +112,39 @@ def test_histories_that_part_late_are_all_read_right() -> None:
         request, _ = cache.get_request(asked)
         assert [json.loads(m.raw) for m in request.messages] == ends
     assert all(len(alike) <= ALIKE for alike in cache._prefixes.alike.values())
+
+
+def test_sixteen_agents_that_work_side_by_side_on_one_task_are_all_known() -> None:
+    cache = MessageCache(1 << 24)
+    base: list[dict[str, Any]] = json.loads(body(60))["messages"]
+    for length in range(3):
+        for n in range(16):
+            ends = [{"role": "user", "content": f"Agent {n}, {k}."} for k in range(length + 1)]
+            asked = json.dumps({"model": "m", "messages": [*base, *ends]}).encode()
+            request, _ = cache.get_request(asked)
+            assert not length or len(request.known_messages) == 60 + length
+    assert any(len(alike) == 16 for alike in cache._prefixes.alike.values())
+
+
+def test_the_beginnings_have_what_small_messages_leave_of_the_limit() -> None:
+    first = MessageCache(1 << 24)
+    first.get_request(body(30, "history 0"))
+    one = first.size
+    cache = MessageCache(4 * one)
+    for n in range(8):
+        cache.get_request(body(30, f"history {n}"))
+    assert cache.size == 4 * one
+    for n in range(200):
+        cache.get_request(body(2, f"small {n}"))
+    assert 0.75 * one < cache.size - cache._prefixes.size <= one
+    assert cache._prefixes.size == 3 * one
+
+
+def test_a_message_from_another_wire_format_is_kept_once() -> None:
+    cache = MessageCache(1 << 24)
+    wire = read_messages_request(body(40))
+    request, _ = cache.read_with_prefix(wire.chat_body, None, wire.canonical)
+    assert all(message.raw is raw for message, raw in zip(request.messages, wire.canonical, strict=True))
 
 
 def test_a_history_that_no_model_could_read_is_not_kept() -> None:

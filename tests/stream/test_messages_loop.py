@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from proxy.chat import chain
-from proxy.dialects.base import Binding, OutgoingMessage, find_broken
+from proxy.dialects.base import Binding, find_broken
 from proxy.dialects.completions.request import read_message, read_request, replace_text
 from proxy.dialects.messages.blocks import make_answer_blocks
 from proxy.dialects.messages.request import read_messages_request
 from proxy.dialects.messages.rules import find_added_violations, trace_answer, trace_prompt
+from proxy.dialects.written_history import OutgoingMessage
 from proxy.sessions.hidden_rounds import HiddenRound, splice_hidden_rounds
 from proxy.stream.messages_body import join_rounds, read_answer, read_round, remove_blocks
 from proxy.stream.messages_relay import MessagesRelay

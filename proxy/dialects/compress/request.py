@@ -21,8 +21,8 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS, SizeLimits
 from proxy.dialects import spans
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.completions.request import read_message, replace_text
+from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 
 UNKNOWN_TOOL = "unknown_tool"
@@ -45,6 +45,9 @@ class CompressRequest:
     """For each row True if it is read as context, and stays as received."""
     is_cut: bool = False
     """False: nothing is withheld from a gateway."""
+    memo: None = None
+    canonical: tuple[bytes, ...] = ()
+    """None and (): nothing is kept from one request to the next."""
 
     def read_rows(self) -> list[bytes]:
         """The rows as received."""

@@ -21,7 +21,6 @@ from proxy.chat import chain, json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.chat.message import Call, ContentShape, Message
 from proxy.dialects import spans
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.completions.request import make_message
 from proxy.dialects.gemini.contents import (
     WireCall,
@@ -33,6 +32,7 @@ from proxy.dialects.gemini.contents import (
     read_field,
 )
 from proxy.dialects.gemini.write import SYSTEM, Unit, write_body
+from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 
 PATH: Final = re.compile(
@@ -139,6 +139,9 @@ class GeminiRequest:
     units: tuple[Unit, ...]
     is_cut: bool = False
     """A first call in the newest turn lacks its signature, which may have stood on a call of the proxy's tools."""
+    memo: None = None
+    canonical: tuple[bytes, ...] = ()
+    """None and (): nothing is kept from one request to the next."""
 
     @property
     def members(self) -> dict[str, spans.Span]:

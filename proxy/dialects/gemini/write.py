@@ -16,7 +16,6 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.completions.request import read_changed_arguments, read_message
 from proxy.dialects.gemini.contents import (
     convert_part,
@@ -28,6 +27,7 @@ from proxy.dialects.gemini.contents import (
     read_result_text,
 )
 from proxy.dialects.part_edits import check_same_place, edit_parts, read_part_text, read_parts
+from proxy.dialects.written_history import OutgoingMessage
 
 SYSTEM: Final = -1
 """Place of the canonical message that was read from `systemInstruction`."""

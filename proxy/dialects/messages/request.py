@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -15,11 +15,12 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.completions.request import TopLevelFields
+from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
 from proxy.dialects.messages.breakpoints import has_mark
 from proxy.dialects.messages.write import SYSTEM_PLACE, write_body
+from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 
 MessageConverter = Callable[[bytes], WireMessage]
@@ -54,15 +55,24 @@ class MessagesRequest:
     the same way there."""
     value_count: int = 0
     """Upper bound of the number of JSON values up to `prefix_end`; 0: not counted."""
+    memo: HistoryMemo = field(default_factory=HistoryMemo, compare=False, repr=False)
+    """See `proxy.dialects.base.WireRequest.memo`."""
 
     @property
     def prefix_end(self) -> int:
         """The end of the last message that is expected to stay."""
         return self.places[self.stable - 1][1] if self.stable else 0
 
+    @property
+    def canonical(self) -> list[bytes]:
+        """The messages of `chat_body`."""
+        return [unit.chat for _, unit in self.units]
+
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages. Raises ValueError for a change that may not be made (`write`)."""
-        return write_body(self.body, self.members, self.places, self.units, messages, tools)
+        return write_body(
+            self.body, self.members, self.places, self.units, messages, tools, memo=self.memo, stable=self.stable
+        )
 
 
 def read_messages_request(
@@ -91,12 +101,14 @@ def read_messages_request(
     if values.get("compaction") is not None:
         raise NotManaged("compaction", "the request asks for a compaction")
     units: list[tuple[int, MessageUnit]] = []
+    memo = HistoryMemo()
     system = values.raw("system")
     if system not in (None, b"null", b"[]", b'""'):
         units.append((SYSTEM_PLACE, _convert_system(system or b"")))
     first = 0
     if found is not None and before is not None:
         first = before.stable
+        memo = before.memo.copy(first)
         units += [one for one in before.units if SYSTEM_PLACE < one[0] < first]
     empty_answers: list[int] = []
     for place, (start, end) in enumerate(places[first:], first):
@@ -120,6 +132,7 @@ def read_messages_request(
         any(place + 1 < len(places) for place in empty_answers),
         stable,
         max(1, count - marks_behind) if count and stable else 0,
+        memo,
     )
 
 

@@ -21,10 +21,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.dialects import spans
 from proxy.dialects.base import Binding, BindingTrace, ChainHash, select_added
+from proxy.dialects.known_prefix import (
+    CHANGING_TAIL,
+    JUDGED,
+    TRACED,
+    BodyHistory,
+    HistoryMemo,
+    PrefixMemo,
+    keep_objects,
+    read_history,
+)
 from proxy.dialects.messages.blocks import make_answer_blocks, read_token
 
 _MAX_MARKS = 4
@@ -35,27 +46,93 @@ _SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 Blocks = Sequence[dict[str, Any]]
 
 
-def find_violations(body: bytes) -> list[str]:
-    """The rules that this body breaks, one line a breach. Raises ValueError or RecursionError if it is not JSON."""
-    value = spans.read_any(body)
-    if not isinstance(value, dict):
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The judgement of the tools and the system prompt, which few requests change."""
+
+    raw: tuple[bytes, bytes]
+    """The bytes of both."""
+    names: frozenset[str] = frozenset()
+    """Names of the tools."""
+    marks: tuple[tuple[str, Any], ...] = ()
+    """The cache marks in them: the place, and the lifetime."""
+    violations: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Judged:
+    """The part of a judgement that messages leave for those behind them."""
+
+    beside: tuple[dict[str, Any], ...] = ()
+    """The last message of the known beginning, and the one in front of it. The last one is judged again: the message
+    behind it counts."""
+    ids: set[str] = field(default_factory=set)
+    """Ids of the calls."""
+    code: set[Any] = field(default_factory=set)
+    """Ids of the calls of the provider's own tools."""
+    marks: list[tuple[str, Any]] = field(default_factory=list)
+    """The cache marks: the place, and the lifetime."""
+    head: _Head = _Head((b"", b""))
+
+    def copy(self) -> _Judged:
+        """The same, to which more can be added."""
+        return replace(self, ids=set(self.ids), code=set(self.code), marks=list(self.marks))
+
+
+@dataclass(slots=True)
+class _Messages:
+    """The messages to judge, with those right in front of them."""
+
+    values: Sequence[dict[str, Any]]
+    contents: Sequence[Blocks]
+    skipped: int
+    """Number of messages of the body in front of `values`."""
+    judged: _Judged
+
+    def name(self, n: int) -> str:
+        return f"messages.{n + self.skipped}"
+
+
+def find_violations(body: bytes, memo: PrefixMemo | None = None) -> list[str]:
+    """The rules that this body breaks, one line a breach. Raises ValueError or RecursionError if it is not JSON.
+
+    memo: the messages behind the known beginning are judged alone. A beginning is noted if all of the body is right.
+    """
+    try:
+        history = read_history(body, "messages", memo.find_prefix(JUDGED, body) if memo is not None else None)
+    except ValueError:
+        if isinstance(spans.read_any(body), dict):
+            raise
         return ["M3 the body is no object"]
-    found = [] if isinstance(value.get("max_tokens"), int) else ["M2 max_tokens: a number is required"]
-    messages = value.get("messages")
-    messages = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
-    contents = [_read_blocks(one.get("content")) for one in messages]
-    for judge in (_judge_roles, _judge_empty, _judge_calls, _judge_callers, _judge_ids, _judge_thinking):
-        found += judge(messages, contents)
-    found += _judge_open_loop(value.get("thinking"), messages, contents)
-    return [*found, *_judge_marks(value, contents), *_judge_tools(value)]
+    known: _Judged = history.state.copy() if history.state is not None else _Judged()
+    known.head = _judge_head(history, known.head)
+    values = [*known.beside, *keep_objects(history.new)]
+    contents = [_read_blocks(one.get("content")) for one in values]
+    messages = _Messages(values, contents, history.first - len(known.beside), known)
+    begin = 1 if known.beside else 0
+    found = [] if isinstance(history.read_value("max_tokens"), int) else ["M2 max_tokens: a number is required"]
+    last = len(history.places) - CHANGING_TAIL  # the messages in front of it may be known to the next body
+    kept: _Judged | None = None
+    for n in range(begin, len(values)):
+        if n and n + messages.skipped == last - 1 and last > history.first:
+            kept = replace(known.copy(), beside=tuple(values[n - 1 : n + 1]))
+        found += _judge_message(messages, n)
+    found += _judge_ends(messages)
+    found += _judge_open_loop(history.read_value("thinking"), messages)
+    found += known.head.violations
+    found += _judge_marks(known, is_top_marked=history.read_value("cache_control") is not None)
+    found += _judge_choice(history.read_value("tool_choice"), known.head.names)
+    if memo is not None and kept is not None and not found and len(values) == len(known.beside) + len(history.new):
+        history.remember(memo, JUDGED, last, kept)
+    return found
 
 
-def find_added_violations(body: bytes, client_body: bytes) -> list[str]:
+def find_added_violations(body: bytes, client_body: bytes, memo: HistoryMemo | None = None) -> list[str]:
     """The breaches of rules that `body` breaks more often than the client's own body does.
 
     Rules are compared by their number, since places move. Raises ValueError or RecursionError as `find_violations`.
     """
-    found = find_violations(body)
+    found = find_violations(body, memo.sent if memo is not None else None)
     return select_added(found, find_violations(client_body)) if found else []
 
 
@@ -70,26 +147,33 @@ def _is_answer(message: dict[str, Any]) -> bool:
     return message.get("role") == "assistant"
 
 
-def _judge_roles(messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
-    roles = [message.get("role") for message in messages]
-    if not roles:
-        yield "M4 messages: at least one message is required"
+def _judge_message(messages: _Messages, n: int) -> Iterator[str]:
+    for judge in (_judge_role, _judge_empty, _judge_calls, _judge_callers, _judge_ids, _judge_thinking, _add_marks):
+        yield from judge(messages, n)
+
+
+def _judge_role(messages: _Messages, n: int) -> Iterator[str]:
+    values, name = messages.values, messages.name(n)
+    role = values[n].get("role")
+    if not n + messages.skipped and role == "assistant":
+        yield f"M4 {name}: the first message must be the user's"
+    if role not in ("user", "assistant", "system"):
+        yield f"M4 {name}: unknown role {role!r}"
+    if role != "system":
         return
-    if roles[0] == "assistant":
-        yield "M4 messages.0: the first message must be the user's"
-    for n, role in enumerate(roles):
-        if role not in ("user", "assistant", "system"):
-            yield f"M4 messages.{n}: unknown role {role!r}"
-        if role != "system":
-            continue
-        before, after = roles[n - 1] if n else None, roles[n + 1] if n + 1 < len(roles) else None
-        ends_in_server_call = before == "assistant" and bool(contents[n - 1]) and _is_of_server(contents[n - 1][-1])
-        if before != "user" and not ends_in_server_call:
-            yield f"M6 messages.{n}: a system message must follow a user message"
-        if after not in (None, "assistant"):
-            yield f"M6 messages.{n}: a system message must be last or come before an answer"
-    if roles[-1] == "assistant":
-        yield f"M5 messages.{len(roles) - 1}: the conversation must end with a user message"
+    before = values[n - 1].get("role") if n else None
+    blocks = messages.contents[n - 1] if n else ()
+    if before != "user" and not (before == "assistant" and blocks and _is_of_server(blocks[-1])):
+        yield f"M6 {name}: a system message must follow a user message"
+    if n + 1 < len(values) and not _is_answer(values[n + 1]):
+        yield f"M6 {name}: a system message must be last or come before an answer"
+
+
+def _judge_ends(messages: _Messages) -> Iterator[str]:
+    if not messages.values:
+        yield "M4 messages: at least one message is required"
+    elif _is_answer(messages.values[-1]):
+        yield f"M5 {messages.name(len(messages.values) - 1)}: the conversation must end with a user message"
 
 
 def _is_of_server(block: dict[str, Any]) -> bool:
@@ -97,13 +181,13 @@ def _is_of_server(block: dict[str, Any]) -> bool:
     return kind in _SERVER_CALLS or (kind.endswith("_tool_result"))
 
 
-def _judge_empty(messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
-    for n, (message, blocks) in enumerate(zip(messages, contents, strict=True)):
-        if not blocks and not (n == len(messages) - 1 and _is_answer(message)):
-            yield f"M7 messages.{n}: must have non-empty content"
-        for path, block in _walk(blocks, f"messages.{n}.content"):
-            if block.get("type") == "text" and not str(block.get("text") or "").strip():
-                yield f"M7 {path}: text must be non-empty"
+def _judge_empty(messages: _Messages, n: int) -> Iterator[str]:
+    blocks, name = messages.contents[n], messages.name(n)
+    if not blocks and not (n == len(messages.values) - 1 and _is_answer(messages.values[n])):
+        yield f"M7 {name}: must have non-empty content"
+    for path, block in _walk(blocks, f"{name}.content"):
+        if block.get("type") == "text" and not str(block.get("text") or "").strip():
+            yield f"M7 {path}: text must be non-empty"
 
 
 def _walk(blocks: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -115,101 +199,112 @@ def _walk(blocks: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from _walk(block.get("content"), f"{path}.{n}.content")
 
 
-def _judge_calls(messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
-    for n, (message, blocks) in enumerate(zip(messages, contents, strict=True)):
-        results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
-        before = contents[n - 1] if n and _is_answer(messages[n - 1]) else ()
-        called = {block.get("id") for block in before if block.get("type") == "tool_use"}
-        for found in results:
-            if found not in called or message.get("role") != "user":
-                yield f"M9 messages.{n}: a result of {found} without its call in the previous message"
-        for found, count in Counter(results).items():
-            if count > 1:
-                yield f"M10 messages.{n}: {count} results of {found}"
-        kinds = [block.get("type") == "tool_result" for block in blocks]
-        if True in kinds and kinds != sorted(kinds, reverse=True):
-            yield f"M8 messages.{n}: a result stands behind another block"
-        if _is_answer(message):
-            after = contents[n + 1] if n + 1 < len(messages) else ()
-            answered = {block.get("tool_use_id") for block in after if block.get("type") == "tool_result"}
-            calls = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
-            if missing := [str(one) for one in calls if one not in answered]:
-                yield f"M8 messages.{n}: calls without results in the next message: {', '.join(missing)}"
-        yield from _judge_server_results(blocks, n)
-
-
-def _judge_server_results(blocks: Blocks, n: int) -> Iterator[str]:
+def _judge_calls(messages: _Messages, n: int) -> Iterator[str]:
+    values, contents, name = messages.values, messages.contents, messages.name(n)
+    message, blocks = values[n], contents[n]
+    results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    before = contents[n - 1] if n and _is_answer(values[n - 1]) else ()
+    called = {block.get("id") for block in before if block.get("type") == "tool_use"}
+    for found in results:
+        if found not in called or message.get("role") != "user":
+            yield f"M9 {name}: a result of {found} without its call in the previous message"
+    for found, count in Counter(results).items():
+        if count > 1:
+            yield f"M10 {name}: {count} results of {found}"
+    kinds = [block.get("type") == "tool_result" for block in blocks]
+    if True in kinds and kinds != sorted(kinds, reverse=True):
+        yield f"M8 {name}: a result stands behind another block"
+    if _is_answer(message):
+        after = contents[n + 1] if n + 1 < len(values) else ()
+        answered = {block.get("tool_use_id") for block in after if block.get("type") == "tool_result"}
+        calls = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
+        if missing := [str(one) for one in calls if one not in answered]:
+            yield f"M8 {name}: calls without results in the next message: {', '.join(missing)}"
     made = {block.get("id") for block in blocks if block.get("type") in _SERVER_CALLS}
     for block in blocks:
         kind = str(block.get("type"))
         if kind.endswith("_tool_result") and block.get("tool_use_id") not in made:
-            yield f"M9 messages.{n}: a {kind} without its call"
+            yield f"M9 {name}: a {kind} without its call"
 
 
-def _judge_callers(messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
+def _judge_callers(messages: _Messages, n: int) -> Iterator[str]:
     """A call that the provider's code execution made names the block of that code, which has to be there."""
-    made: set[Any] = set()
-    for n, (_, blocks) in enumerate(zip(messages, contents, strict=True)):
-        for block in blocks:
-            caller = block.get("caller")
-            named = caller.get("tool_id") if isinstance(caller, dict) else None
-            if block.get("type") in _SERVER_CALLS:
-                made.add(block.get("id"))
-            elif isinstance(named, str) and named not in made:
-                yield f"M9 messages.{n}: the code that called {block.get('id')} is not there"
+    made = messages.judged.code
+    for block in messages.contents[n]:
+        caller = block.get("caller")
+        named = caller.get("tool_id") if isinstance(caller, dict) else None
+        if block.get("type") in _SERVER_CALLS:
+            made.add(block.get("id"))
+        elif isinstance(named, str) and named not in made:
+            yield f"M9 {messages.name(n)}: the code that called {block.get('id')} is not there"
 
 
-def _judge_ids(messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
-    seen: set[str] = set()
-    for n, (message, blocks) in enumerate(zip(messages, contents, strict=True)):
-        for block in blocks:
-            if block.get("type") != "tool_use":
-                continue
-            if not _is_answer(message):
-                yield f"M10 messages.{n}: a call outside of an answer"
-            call_id = str(block.get("id"))
-            if call_id in seen:
-                yield f"M10 messages.{n}: the id {call_id} is not unique"
-            if not _ID.match(call_id):
-                yield f"M10 messages.{n}: the id {call_id!r} is not well formed"
-            if not isinstance(block.get("input"), dict):
-                yield f"M10 messages.{n}: the input of {call_id} is no object"
-            seen.add(call_id)
+def _judge_ids(messages: _Messages, n: int) -> Iterator[str]:
+    seen, name = messages.judged.ids, messages.name(n)
+    for block in messages.contents[n]:
+        if block.get("type") != "tool_use":
+            continue
+        if not _is_answer(messages.values[n]):
+            yield f"M10 {name}: a call outside of an answer"
+        call_id = str(block.get("id"))
+        if call_id in seen:
+            yield f"M10 {name}: the id {call_id} is not unique"
+        if not _ID.match(call_id):
+            yield f"M10 {name}: the id {call_id!r} is not well formed"
+        if not isinstance(block.get("input"), dict):
+            yield f"M10 {name}: the input of {call_id} is no object"
+        seen.add(call_id)
 
 
-def _judge_thinking(messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
-    for n, (message, blocks) in enumerate(zip(messages, contents, strict=True)):
-        for k, block in enumerate(blocks):
-            if block.get("type") in _THINKING and not read_token(block):
-                yield f"M11 messages.{n}.content.{k}: thinking without its signature"
-            if block.get("type") in _THINKING and not _is_answer(message):
-                yield f"M11 messages.{n}.content.{k}: thinking outside of an answer"
-        if _is_answer(message) and blocks and blocks[-1].get("type") in _THINKING:
-            yield f"M12 messages.{n}: the final block of an answer cannot be thinking"
+def _judge_thinking(messages: _Messages, n: int) -> Iterator[str]:
+    blocks, name = messages.contents[n], messages.name(n)
+    is_answer = _is_answer(messages.values[n])
+    for k, block in enumerate(blocks):
+        if block.get("type") in _THINKING and not read_token(block):
+            yield f"M11 {name}.content.{k}: thinking without its signature"
+        if block.get("type") in _THINKING and not is_answer:
+            yield f"M11 {name}.content.{k}: thinking outside of an answer"
+    if is_answer and blocks and blocks[-1].get("type") in _THINKING:
+        yield f"M12 {name}: the final block of an answer cannot be thinking"
 
 
-def _judge_open_loop(thinking: Any, messages: Sequence[dict[str, Any]], contents: Sequence[Blocks]) -> Iterator[str]:
-    last = len(messages) - 1
-    while last > 0 and messages[last].get("role") == "system":  # it may stand behind the results of an open loop
+def _judge_open_loop(thinking: Any, messages: _Messages) -> Iterator[str]:
+    values, contents = messages.values, messages.contents
+    last = len(values) - 1
+    while last > 0 and values[last].get("role") == "system":  # it may stand behind the results of an open loop
         last -= 1
     if not isinstance(thinking, dict) or thinking.get("type") != "enabled" or last < 1:
         return
     is_open = any(block.get("type") == "tool_result" for block in contents[last])
     before = contents[last - 1]
-    if is_open and _is_answer(messages[last - 1]) and before and before[0].get("type") not in _THINKING:
-        yield f"M13 messages.{last - 1}.content.0: expected thinking"
+    if is_open and _is_answer(values[last - 1]) and before and before[0].get("type") not in _THINKING:
+        yield f"M13 {messages.name(last - 1)}.content.0: expected thinking"
 
 
-def _judge_marks(value: dict[str, Any], contents: Sequence[Blocks]) -> Iterator[str]:
+def _add_marks(messages: _Messages, n: int) -> Iterator[str]:
+    """Add the cache marks of a message, and yield the breaches of those that stand where no mark may stand."""
+    marks, violations = _list_marks(list(messages.contents[n]), f"{messages.name(n)}.content")
+    messages.judged.marks += marks
+    yield from violations
+
+
+def _list_marks(blocks: Any, path: str) -> tuple[list[tuple[str, Any]], list[str]]:
+    """(the cache marks in these blocks with their lifetimes, the breaches of marks at a wrong place)."""
     marks: list[tuple[str, Any]] = []
-    for path, block in _list_marked(value, contents):
+    violations: list[str] = []
+    for place, block in _walk(blocks, path):
         mark = block.get("cache_control")
         if mark is None:
             continue
         if block.get("type") in _THINKING or (block.get("type") == "text" and not block.get("text")):
-            yield f"M14 {path}: a cache mark on thinking or on an empty text"
-        marks.append((path, mark.get("ttl") if isinstance(mark, dict) else None))
-    count = len(marks) + (value.get("cache_control") is not None)
+            violations.append(f"M14 {place}: a cache mark on thinking or on an empty text")
+        marks.append((place, mark.get("ttl") if isinstance(mark, dict) else None))
+    return marks, violations
+
+
+def _judge_marks(judged: _Judged, *, is_top_marked: bool) -> Iterator[str]:
+    marks = [*judged.head.marks, *judged.marks]
+    count = len(marks) + is_top_marked
     if count > _MAX_MARKS:
         yield f"M14 {count} cache marks, at most {_MAX_MARKS} are allowed"
     is_short = False
@@ -219,21 +314,23 @@ def _judge_marks(value: dict[str, Any], contents: Sequence[Blocks]) -> Iterator[
         is_short = is_short or ttl != "1h"
 
 
-def _list_marked(value: dict[str, Any], contents: Sequence[Blocks]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _judge_head(history: BodyHistory[Any], known: _Head) -> _Head:
+    """The judgement of the tools and the system prompt; `known` if they have the same bytes."""
+    raw = history.cut_value("tools"), history.cut_value("system")
+    if raw == known.raw:
+        return known
+    tools = history.read_value("tools")
+    names = [one["name"] for one in keep_objects(tools) if isinstance(one.get("name"), str)]
+    found = [f"M15 tools: {count} tools are named {name}" for name, count in Counter(names).items() if count > 1]
+    marks: list[tuple[str, Any]] = []
     for name in ("tools", "system"):
-        yield from _walk(value.get(name), name)
-    for n, blocks in enumerate(contents):
-        yield from _walk(list(blocks), f"messages.{n}.content")
+        more, violations = _list_marks(tools if name == "tools" else history.read_value(name), name)
+        marks += more
+        found += violations
+    return _Head(raw, frozenset(names), tuple(marks), tuple(found))
 
 
-def _judge_tools(value: dict[str, Any]) -> Iterator[str]:
-    tools = value.get("tools")
-    tools = [one for one in tools if isinstance(one, dict)] if isinstance(tools, list) else []
-    names = [one["name"] for one in tools if isinstance(one.get("name"), str)]
-    for name, count in Counter(names).items():
-        if count > 1:
-            yield f"M15 tools: {count} tools are named {name}"
-    choice = value.get("tool_choice")
+def _judge_choice(choice: Any, names: Collection[str]) -> Iterator[str]:
     if isinstance(choice, dict) and choice.get("type") == "tool" and choice.get("name") not in names:
         yield f"M15 tool_choice: no tool is named {choice.get('name')}"
 
@@ -249,25 +346,31 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     return trace.bindings
 
 
-def trace_prompt(body: bytes) -> BindingTrace:
-    """The bindings in a body. Raises ValueError or RecursionError if a text is not JSON."""
-    value = spans.read_any(body)
-    value = value if isinstance(value, dict) else {}
-    outside = ChainHash()
-    outside.add([_normalize(block) for block in _read_blocks(value.get("system"))])
-    tools = value.get("tools")
-    # A deferred tool is not part of the prompt until something refers to it.
-    outside.add(
-        [_normalize(tool) for tool in tools or () if isinstance(tool, dict) and tool.get("defer_loading") is not True]
-        if isinstance(tools, list)
-        else []
-    )
-    trace = BindingTrace(outside)
-    messages = value.get("messages")
-    for message in messages if isinstance(messages, list) else ():
+def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
+    """The bindings in a body. memo: only the messages behind the known beginning are read. Raises ValueError or
+    RecursionError if a text is not JSON."""
+    history = read_history(body, "messages", memo.find_prefix(TRACED, body) if memo is not None else None)
+    head = history.cut_value("system"), history.cut_value("tools")
+    if history.state is not None and history.state[0] != head:
+        history = read_history(body, "messages", None)
+    trace = history.state[1].fork() if history.state is not None else BindingTrace(_hash_head(history))
+    last = len(history.places) - CHANGING_TAIL
+    for n, message in enumerate(history.new, history.first):
+        if n == last > history.first and memo is not None:
+            history.remember(memo, TRACED, last, (head, trace.fork()))
         if isinstance(message, dict):
             _add_message(trace, message)
     return trace
+
+
+def _hash_head(history: BodyHistory[Any]) -> ChainHash:
+    """The hash of the system prompt and the tools."""
+    outside = ChainHash()
+    outside.add([_normalize(block) for block in _read_blocks(history.read_value("system"))])
+    # A deferred tool is not part of the prompt until something refers to it.
+    tools = keep_objects(history.read_value("tools"))
+    outside.add([_normalize(tool) for tool in tools if tool.get("defer_loading") is not True])
+    return outside
 
 
 def _add_message(trace: BindingTrace, message: dict[str, Any]) -> None:

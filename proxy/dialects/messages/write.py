@@ -18,14 +18,15 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.completions.request import read_changed_arguments
+from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import (
     MessageUnit,
     make_answer_blocks,
     make_result_block,
 )
 from proxy.dialects.part_edits import check_same_place, clear_text, edit_parts, make_text_part, read_parts
+from proxy.dialects.written_history import OutgoingMessage, WrittenHistory, view_array, write_array
 
 SYSTEM_PLACE = -1
 """Place of the canonical message that was read from `system`."""
@@ -42,6 +43,8 @@ class _Draft:
 
     place: int | None
     role: str
+    first: int
+    """Index of the first outgoing message in it."""
     kept: dict[int, bytes] = field(default_factory=dict)
     """By index of the canonical message: its new bytes."""
     results: list[tuple[int, bytes]] = field(default_factory=list)
@@ -65,10 +68,15 @@ def write_body(
     units: Units,
     outgoing: Sequence[OutgoingMessage],
     tools: bytes = b"",
+    *,
+    memo: HistoryMemo | None = None,
+    stable: int = 0,
 ) -> bytes:
     """The body with these messages. members, places: spans of the top-level values and of the wire messages.
 
-    Raises ValueError for a change that may not be made: of `system`, of an answer, of anything but text.
+    memo: the beginning of the history as it was written before is not written again; what is written now is noted in
+    it. stable: the number of wire messages that the next body of the history begins with. Raises ValueError for a
+    change that may not be made: of `system`, of an answer, of anything but text.
     """
     replacements: list[spans.Replacement] = []
     if tools:
@@ -76,34 +84,45 @@ def write_body(
     same = len(outgoing) == len(units) and all(
         source == n and raw == units[n][1].chat for n, (source, raw) in enumerate(outgoing)
     )
-    if not same:
-        drafts, system = _draft_messages(units, outgoing)
-        replacements += _write_system(body, members, units, system)
-        counts = Counter(place for place, _ in units)
-        items = [
-            (draft.place, _read_whole(body, places, counts, draft) or _write_draft(body, places, units, draft))
-            for draft in drafts
-        ]
-        items = [one for one in items if one[1]]
-        if not items:
-            raise ValueError("no message is left")
-        start, end = members["messages"]
-        replacements.append((start, end, spans.rewrite_array(body, (start, end), places, items)))
-    return spans.apply_replacements(body, replacements) if replacements else body
+    if same:
+        return spans.apply_replacements(body, replacements) if replacements else body
+    known = memo.written.find_beginning(outgoing) if memo is not None and memo.written is not None else None
+    drafts, system = _draft_messages(units, outgoing, known)
+    replacements += _write_system(body, members, units, system)
+    counts = Counter(place for place, _ in units[known.newest_source + 1 if known is not None else 0 :])
+    made = [
+        (draft.first, draft.place, _read_whole(body, places, counts, draft) or _write_draft(body, places, units, draft))
+        for draft in drafts
+    ]
+    span = members["messages"]
+    array, elements = write_array(body, span, places, [one for one in made if one[2]], known)
+    replacements.append((*span, array))
+    written = spans.apply_replacements(body, replacements)
+    if memo is not None:
+        memo.written = WrittenHistory(view_array(written, span, replacements, elements), outgoing, elements, stable)
+    return written
 
 
 # The outgoing messages, sorted into wire messages.
 
 
-def _draft_messages(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[list[_Draft], list[OutgoingMessage]]:
-    """(the wire messages to send, the changes of `system`)."""
+def _draft_messages(
+    units: Units, outgoing: Sequence[OutgoingMessage], known: WrittenHistory | None
+) -> tuple[list[_Draft], list[OutgoingMessage]]:
+    """(the wire messages to send behind those that are written already, the changes of `system`)."""
     drafts: list[_Draft] = []
     system: list[OutgoingMessage] = []
-    newest = -1
-    for at, (source, raw) in enumerate(outgoing):
+    newest, indices = -1, [*range(len(outgoing))]
+    begin = len(known.outgoing) if known is not None else 0
+    if known is not None:
+        indices = [*range(known.elements[0].first), *range(begin, len(outgoing))]
+    for at in indices:
+        source, raw = outgoing[at]
+        if at == begin and known is not None:
+            newest = known.newest_source
         if source is None:
             role = _read_role(raw)
-            if role in ("system", "developer") and not drafts:
+            if role in ("system", "developer") and not drafts and (known is None or at < begin):
                 system.append((None, raw))
             else:
                 _draft_own(drafts, units, outgoing, at, role)
@@ -119,7 +138,7 @@ def _draft_messages(units: Units, outgoing: Sequence[OutgoingMessage]) -> tuple[
             system.append((source, raw))
             continue
         if not drafts or drafts[-1].place != place:
-            drafts.append(_Draft(place, _read_role(unit.chat)))
+            drafts.append(_Draft(place, _read_role(unit.chat), at))
         draft = drafts[-1]
         draft.role = "user" if draft.role == "tool" else draft.role
         draft.kept[source] = raw
@@ -142,21 +161,21 @@ def _draft_own(drafts: list[_Draft], units: Units, outgoing: Sequence[OutgoingMe
     raw = outgoing[at][1]
     current = drafts[-1] if drafts else None
     if role == "assistant":
-        drafts.append(_Draft(None, role, content=make_answer_blocks(raw)))
+        drafts.append(_Draft(None, role, at, content=make_answer_blocks(raw)))
     elif role == "tool":
         if current is None or current.role != "user":
-            current = _Draft(_find_results_place(units, outgoing, at), "user")
+            current = _Draft(_find_results_place(units, outgoing, at), "user", at)
             drafts.append(current)
         current.results.append((current.last_result, make_result_block(raw)))
     elif role == "user":
         if current is None or current.role not in ("user", "system"):
-            current = _Draft(None, "user")
+            current = _Draft(None, "user", at)
             drafts.append(current)
         current.texts += [(current.last_block, block) for block in read_parts(raw)]
     elif role in ("system", "developer"):
         mark = json_spans.read_value(raw, "clear_at")
         more = b"" if mark is None else b',"clear_at":' + mark
-        drafts.append(_Draft(None, "system", content=b"[" + b",".join(read_parts(raw)) + b"]", more=more))
+        drafts.append(_Draft(None, "system", at, content=b"[" + b",".join(read_parts(raw)) + b"]", more=more))
     else:
         raise ValueError(f"a message of the role {role!r}")
 

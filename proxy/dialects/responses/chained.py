@@ -13,9 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from proxy.chat import json_spans
-from proxy.chat.json_spans import MAX_TOP_LEVEL_KEYS
+from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
 from proxy.dialects.responses import items as wire
+from proxy.dialects.responses.request import ResponsesRequest
 from proxy.errors import NotManaged
 
 ENCRYPTED: Final = "reasoning.encrypted_content"
@@ -51,20 +52,22 @@ class ChainFacts:
         return self.previous or self.conversation
 
 
-def read_chain_facts(body: bytes) -> ChainFacts | None:
-    """The facts in a request's body; None if it cannot be read."""
+def read_chain_facts(body: bytes, before: ResponsesRequest | None = None) -> ChainFacts | None:
+    """The facts in a request's body; None if it cannot be read. before: an earlier request whose bytes up to its
+    `prefix_end` this body begins with; only the rest is read."""
     try:
-        found = json_spans.find_members(body, MAX_TOP_LEVEL_KEYS)
-    except NotManaged:  # too many keys
-        found = None
-    if found is None:
+        longer = None
+        if before is not None and before.elements:
+            longer = spans.find_longer_history(body, "input", before.members, before.elements, None)
+        found = longer[0] if longer is not None else spans.find_body_members(body, SizeLimits())
+    except NotManaged:  # too many keys, or an object that cannot be read
         return None
     names = ("previous_response_id", "conversation", "store", "background", "include")
     try:
         value = {
-            one.key: spans.read_any(body[one.start : one.end])
-            for one in found
-            if one.key in names and one.end - one.start <= MAX_FACT_BYTES
+            name: spans.read_any(body[start:end])
+            for name, (start, end) in found.items()
+            if name in names and end - start <= MAX_FACT_BYTES
         }
     except (ValueError, RecursionError):
         return None
@@ -76,8 +79,7 @@ def read_chain_facts(body: bytes) -> ChainFacts | None:
         previous if isinstance(previous, str) else "",
         conversation if isinstance(conversation, str) else "",
         value.get("store") is not False,
-        value.get("background") is not True
-        and all(body[one.start : one.end] == b"null" for one in found if one.key == "prompt"),
+        value.get("background") is not True and ("prompt" not in found or body[slice(*found["prompt"])] == b"null"),
         isinstance(include, list) and ENCRYPTED in include,
     )
 

@@ -7,7 +7,7 @@ tools) are in no text, so no stage edits them. They go out as the client's own b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -16,10 +16,12 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
-from proxy.dialects.base import BOUND_SEPARATOR, OutgoingMessage
+from proxy.dialects.base import BOUND_SEPARATOR
 from proxy.dialects.completions.request import read_changed_arguments
+from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.responses import items as wire
 from proxy.dialects.spans import Replacement, Span
+from proxy.dialects.written_history import OutgoingMessage, WrittenElement, WrittenHistory, view_array, write_array
 from proxy.errors import NotManaged
 
 SESSION_HEADERS: Final = ("thread-id", "session-id", "session_id", "x-session-id", "x-session-affinity")
@@ -68,12 +70,19 @@ class ResponsesRequest:
     """True if reasoning leads to nothing: the call behind it was withheld from the client."""
     value_count: int = 0
     """An upper bound of the number of JSON values in the body; 0 if it was not counted."""
+    memo: HistoryMemo = field(default_factory=HistoryMemo, compare=False, repr=False)
+    """See `base.WireRequest.memo`."""
 
     @property
     def prefix_end(self) -> int:
         """The end of the last item: the next body of the same history is expected to have the same bytes up to there.
         0 if `input` is one text."""
         return self.elements[-1][1] if self.elements else 0
+
+    @property
+    def canonical(self) -> list[bytes]:
+        """The messages of `chat_body`."""
+        return [one.canonical for one in self.messages]
 
     @property
     def has_instructions(self) -> bool:
@@ -86,10 +95,16 @@ class ResponsesRequest:
         a compaction item. A system message may only get a text at its end."""
         changes = _Changes(self)
         changes.take(messages)
-        replacements = changes.build()
+        replacements, elements = changes.build()
         if tools:
             replacements.append(_add_tools(self, tools))
-        return spans.apply_replacements(self.body, replacements) if replacements else self.body
+        if not replacements:
+            return self.body
+        written = spans.apply_replacements(self.body, replacements)
+        if elements and self.elements:
+            array = view_array(written, self.members["input"], replacements, elements)
+            self.memo.written = WrittenHistory(array, messages, elements, len(self.elements))
+        return written
 
 
 def read_wire_request(
@@ -122,7 +137,7 @@ def read_wire_request(
     has_input = start < end and not (end - start <= len(b"null") and body[start:end] in (b"null", b"[]"))
     if not has_input and held is None:
         raise NotManaged("shape", "no input") if plain.get("prompt") is None else NotManaged("chain", "a stored prompt")
-    items = _Items(body)
+    items, memo = _Items(body), HistoryMemo()
     if isinstance(plain.get("instructions"), str):
         items.add(ItemMessage(_message("system", plain["instructions"]), _INSTRUCTIONS, 0))
     for raw in held or ():
@@ -136,13 +151,15 @@ def read_wire_request(
     elif found is not None and before is not None and before.has_instructions == bool(items.read):
         elements = found[1]
         items.go_on(before, elements)
+        if items.barrier == before.first_editable:  # or changes in front of it are no longer allowed
+            memo = before.memo.copy(len(before.elements))
     else:
         problem = "input is neither a text nor a list, or an empty list"
         elements = spans.find_history(body, members["input"], limits, problem)
         items.read_elements(elements, is_chain=held is not None)
     chat = _make_chat_body(plain, [one.canonical for one in items.read])
     read, bound = tuple(items.read), tuple(items.bound)
-    return ResponsesRequest(body, chat, bound, items.barrier, read, members, elements, items.is_cut, count)
+    return ResponsesRequest(body, chat, bound, items.barrier, read, members, elements, items.is_cut, count, memo)
 
 
 def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:
@@ -267,34 +284,56 @@ class _Changes:
     def __init__(self, request: ResponsesRequest) -> None:
         self._request = request
         self._new: list[tuple[int | None, bytes]] = []
+        self._firsts: list[int] = []
+        """For each element of `_new` the index of its outgoing message."""
+        self._known: WrittenHistory | None = None
         self._replacements: list[Replacement] = []
         self._last_user: int | None = None  # place in `_new` of a client's user message that is the last element
         self._is_same = True
 
     def take(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Sort all messages. Raises ValueError for a change that is not allowed."""
+        """Sort the messages, without those that are written already. Raises ValueError for a change that is not
+        allowed."""
+        written = self._request.memo.written
+        known = written.find_beginning(messages) if written is not None else None
+        if known is None or _has_own_result(messages[len(known.outgoing) :]):
+            self._take_all(messages, range(len(messages)), -1)
+        else:
+            self._known, self._is_same = known, False
+            head = known.elements[0].first
+            newest = self._take_all(messages, range(head), -1, is_cut=True)
+            begin = len(known.outgoing)
+            self._take_all(messages, range(begin, len(messages)), max(newest, known.newest_source))
+
+    def _take_all(
+        self, messages: Sequence[OutgoingMessage], indices: range, before: int, *, is_cut: bool = False
+    ) -> int:
+        """Sort the messages at these indices. before: the index of the client's message in front of them. is_cut: more
+        follow. Return the index of the last of the client's messages."""
         request = self._request
-        before = -1
-        for source, raw in messages:
+        for n in indices:
+            source, raw = messages[n]
             if source is None:
                 self._insert(raw)
-                continue
-            if not before < source < len(request.messages):
+            elif not before < source < len(request.messages):
                 raise ValueError("messages in another order, or of another request")
-            self._remove(range(before + 1, source))
-            before = source
-            self._copy(request.messages[source], raw, is_fixed=source < request.first_editable)
-        self._remove(range(before + 1, len(request.messages)))
+            else:
+                self._remove(range(before + 1, source))
+                before = source
+                self._copy(request.messages[source], raw, is_fixed=source < request.first_editable)
+            self._firsts += [n] * (len(self._new) - len(self._firsts))
+        if not is_cut:
+            self._remove(range(before + 1, len(request.messages)))
+        return before
 
-    def build(self) -> list[Replacement]:
-        """The replacements in the body."""
+    def build(self) -> tuple[list[Replacement], list[WrittenElement]]:
+        """(the replacements in the body, the elements of `input` where they are written)."""
         if self._is_same:
-            return self._replacements
+            return self._replacements, []
         request, span = self._request, self._request.members["input"]
-        if not self._new:
-            raise ValueError("no item is left")
-        array = spans.rewrite_array(request.body, span, request.elements, self._new)
-        return [*(one for one in self._replacements if one[:2] != span), (*span, array)]
+        items = [(first, index, raw) for first, (index, raw) in zip(self._firsts, self._new, strict=True)]
+        array, elements = write_array(request.body, span, request.elements, items, self._known)
+        return [*(one for one in self._replacements if one[:2] != span), (*span, array)], elements
 
     def _remove(self, gone: range) -> None:
         for n in gone:
@@ -366,6 +405,11 @@ class _Changes:
         types = wire.find_call_types(item for _, item in self._new) if role == "tool" else {}
         self._new += [(None, item) for item in wire.make_items(raw, types)]
         self._last_user = None
+
+
+def _has_own_result(messages: Sequence[OutgoingMessage]) -> bool:
+    """True if one of the messages is a result of a tool of the proxy: its item depends on that of the call."""
+    return any(source is None and _ROLE.decode(raw).role == "tool" for source, raw in messages)
 
 
 def read_text(message: bytes) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,17 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import Binding, BindingTrace, ChainHash
+from proxy.dialects.known_prefix import (
+    CHANGING_TAIL,
+    JUDGED,
+    PARTNERS,
+    TRACED,
+    BodyHistory,
+    HistoryMemo,
+    PrefixMemo,
+    keep_objects,
+    read_history,
+)
 from proxy.dialects.responses import items as wire
 
 MAX_CALL_ID: Final = 64
@@ -55,28 +67,74 @@ _NOT_COMPARED_IN_PARTS = frozenset({"annotations", "logprobs", wire.CACHE_MARK})
 Item = dict[str, Any]
 
 
-def find_violations(body: bytes, partners: Mapping[str, str] | None = None) -> list[str]:
+@dataclass(slots=True)
+class _Checked:
+    """The part of a check that items leave for those behind them."""
+
+    beside: tuple[Item, ...] = ()
+    """The last item of the known beginning. It is checked again: the item behind it counts."""
+    is_stored: bool = True
+    ids: set[str] = field(default_factory=set)
+    marks: int = 0
+    """Number of cache marks."""
+    asked: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """By call: the index of its newest item, and its type."""
+    answered: set[str] = field(default_factory=set)
+    hosted: dict[str, int] = field(default_factory=dict)
+    """By call of a hosted program without a result: the index of its item."""
+    reasoning: str = ""
+    """The reasoning that the next item is made after."""
+    earlier: set[str] = field(default_factory=set)
+    """All reasoning so far."""
+
+    def copy(self) -> _Checked:
+        """The same, to which more can be added."""
+        return replace(
+            self, ids=set(self.ids), asked=dict(self.asked), answered=set(self.answered), hosted=dict(self.hosted),
+            earlier=set(self.earlier),
+        )  # fmt: skip
+
+
+def find_violations(
+    body: bytes, partners: Mapping[str, str] | None = None, memo: PrefixMemo | None = None
+) -> list[str]:
     """The rules that a body breaks, one line each: rule, position, and the reason. Rules that need the provider's store
     are not judged.
 
     partners: the reasoning that each item was made after (`find_partners` of the client's body); without it R7 is not
-    judged. Raises ValueError for a body that is no JSON object.
+    judged. memo: the items behind the known beginning are checked alone. A beginning is noted if all of the body is
+    right. Raises ValueError for a body that is no JSON object.
     """
-    request = msgspec.json.decode(body, type=dict[str, Any])
-    given = request.get("input")
-    items = [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
-    found = _check_top(request)
-    found += _check_shapes(items, is_stored=request.get("store") is not False)
-    found += _check_pairs(items)
-    found += _check_reasoning(items, partners or {})
+    history: BodyHistory[_Checked] = read_history(body, "input", memo.find_prefix(JUDGED, body) if memo else None)
+    is_stored = history.read_value("store") is not False
+    if history.state is not None and history.state.is_stored != is_stored:
+        history = read_history(body, "input", None)
+    known = history.state.copy() if history.state is not None else _Checked(is_stored=is_stored)
+    items = [*known.beside, *keep_objects(history.new)]
+    skipped = history.first - len(known.beside)
+    found = _check_top(history)
+    last = len(history.places) - CHANGING_TAIL  # the items in front of it may be known to the next body
+    kept: _Checked | None = None
+    for n, item in enumerate(items):
+        if n + skipped == last - 1 and last > history.first:
+            kept = replace(known.copy(), beside=(item,))
+        found += _check_item(item, n + skipped, known, is_last=n + 1 == len(items))
+        found += _check_pair(item, n + skipped, known)
+        found += _check_reasoning(items, n, n + skipped, known, partners or {})
+    # A line for each, so that a body with fewer than the client's own has no new one.
+    found += [f"R16 input: more than {MAX_MARKS} cache marks"] * (known.marks - MAX_MARKS)
+    found += _list_open_calls(known)
+    if memo is not None and kept is not None and not found and len(items) == len(known.beside) + len(history.new):
+        history.remember(memo, JUDGED, last, kept)
     return found
 
 
-def find_added_violations(body: bytes, original: bytes) -> list[str]:
-    """The violations of an outgoing body that the client's own body does not have. Raises ValueError as
-    `find_violations`."""
-    partners = find_partners(original) if b'"reasoning"' in original else {}
-    found = find_violations(body, partners)
+def find_added_violations(body: bytes, original: bytes, memo: HistoryMemo | None = None) -> list[str]:
+    """The violations of an outgoing body that the client's own body does not have. memo: see `find_violations`. Raises
+    ValueError as `find_violations`."""
+    own, sent = (memo.own, memo.sent) if memo is not None else (None, None)
+    partners = find_partners(original, own) if b'"reasoning"' in original else {}
+    found = find_violations(body, partners, sent)
     if not found:  # as nearly always: the client's body need not be read for that
         return []
     before = Counter(_split_place(line) for line in find_violations(original))
@@ -95,52 +153,47 @@ def _split_place(line: str) -> tuple[str, str]:
     return place.split(" ")[0], reason
 
 
-def _check_top(request: Mapping[str, Any]) -> list[str]:
+def _check_top(history: BodyHistory[Any]) -> list[str]:
     found = []
-    if not isinstance(request.get("model"), str):
+    if not isinstance(history.read_value("model"), str):
         found.append("R1 model: missing")
-    if not any(request.get(name) is not None for name in ("input", "previous_response_id", "prompt", "conversation")):
+    names = ("input", "previous_response_id", "prompt", "conversation")
+    if all(history.cut_value(name) in (b"", b"null") for name in names):
         found.append("R1 input: missing")
-    if request.get("stream_options") is not None and request.get("stream") is not True:
+    if history.cut_value("stream_options") not in (b"", b"null") and history.read_value("stream") is not True:
         found.append("R2 stream_options: without stream")
-    tools = request.get("tools")
-    names = {tool.get("name") for tool in tools if isinstance(tool, dict)} if isinstance(tools, list) else set()
-    choice = request.get("tool_choice")
-    if isinstance(choice, dict) and choice.get("type") in ("function", "custom") and choice.get("name") not in names:
-        found.append(f"R2 tool_choice: names no tool {choice.get('name')}")
-    if request.get("previous_response_id") is not None and request.get("conversation") is not None:
+    choice = history.read_value("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
+        tools = keep_objects(history.read_value("tools"))
+        if all(tool.get("name") != choice.get("name") for tool in tools):
+            found.append(f"R2 tool_choice: names no tool {choice.get('name')}")
+    if all(history.cut_value(name) not in (b"", b"null") for name in ("previous_response_id", "conversation")):
         found.append("R10 previous_response_id: together with conversation")
     return found
 
 
-def _check_shapes(items: Sequence[Item], *, is_stored: bool) -> list[str]:
-    """Check each item alone, and ids and cache marks over all of them."""
-    found: list[str] = []
-    ids: set[str] = set()
-    marks = 0
-    for n, item in enumerate(items):
-        kind, place = wire.find_type(item), f"input.{n}"
-        missing = [name for name in REQUIRED_MEMBERS.get(kind, ()) if name not in item]
-        found += [f"R3 {place}: {kind} without {name}" for name in missing]
-        own = item.get("id")
-        if isinstance(own, str) and own:
-            if own in ids and kind not in ("item_reference", "local_shell_call_output"):
-                found.append(f"R11 {place}: duplicate item {own}")
-            ids.add(own)
-            wanted = "msg" if kind == "message" and item.get("role") == "assistant" else ID_PREFIXES.get(kind)
-            if wanted is not None and not own.startswith(wanted):
-                found.append(f"R12 {place}: the id {own} does not begin with {wanted}")
-            if kind == "reasoning" and not is_stored and wire.find_token(item) is None:
-                found.append(f"R8 {place}: {own} is not stored and not encrypted")
-        call_id = item.get("call_id")
-        if isinstance(call_id, str) and len(call_id) > MAX_CALL_ID:
-            found.append(f"R13 {place}: a call_id of {len(call_id)} characters")
-        marks += _count_marks(item)
-        found += _check_parts(item, kind, place)
-        if kind == "compaction_trigger" and n + 1 < len(items):
-            found.append(f"R15 {place}: compaction_trigger is not the last item")
-    # A line for each, so that a body with fewer than the client's own has no new one.
-    return found + [f"R16 input: more than {MAX_MARKS} cache marks"] * (marks - MAX_MARKS)
+def _check_item(item: Item, index: int, known: _Checked, *, is_last: bool) -> list[str]:
+    """Check an item alone, and its id among all ids so far."""
+    kind, place = wire.find_type(item), f"input.{index}"
+    found = [f"R3 {place}: {kind} without {name}" for name in REQUIRED_MEMBERS.get(kind, ()) if name not in item]
+    own = item.get("id")
+    if isinstance(own, str) and own:
+        if own in known.ids and kind not in ("item_reference", "local_shell_call_output"):
+            found.append(f"R11 {place}: duplicate item {own}")
+        known.ids.add(own)
+        wanted = "msg" if kind == "message" and item.get("role") == "assistant" else ID_PREFIXES.get(kind)
+        if wanted is not None and not own.startswith(wanted):
+            found.append(f"R12 {place}: the id {own} does not begin with {wanted}")
+        if kind == "reasoning" and not known.is_stored and wire.find_token(item) is None:
+            found.append(f"R8 {place}: {own} is not stored and not encrypted")
+    call_id = item.get("call_id")
+    if isinstance(call_id, str) and len(call_id) > MAX_CALL_ID:
+        found.append(f"R13 {place}: a call_id of {len(call_id)} characters")
+    known.marks += _count_marks(item)
+    found += _check_parts(item, kind, place)
+    if kind == "compaction_trigger" and not is_last:
+        found.append(f"R15 {place}: compaction_trigger is not the last item")
+    return found
 
 
 def _list_parts(item: Mapping[str, Any], name: str) -> list[Item]:
@@ -165,50 +218,60 @@ def _check_parts(item: Mapping[str, Any], kind: str, place: str) -> list[str]:
     return found
 
 
-def _check_pairs(items: Sequence[Item]) -> list[str]:
-    """Check that each result has its call in front of it, each call has its result, and no call has two."""
-    found: list[str] = []
-    asked: dict[str, tuple[int, str]] = {}
-    answered: set[str] = set()
-    hosted: dict[str, int] = {}
-    for n, item in enumerate(items):
-        kind = wire.find_type(item)
-        call_id, answers = wire.find_call(item), wire.find_answered_call(item)
-        if call_id is not None:
-            asked[call_id] = n, kind
-            answered.discard(call_id)  # ids are used again in some recorded runs
-        elif answers is not None:
-            wanted = wire.RESULTS[kind]
-            if asked.get(answers, (0, ""))[1] != wanted:
-                found.append(f"R5 input.{n}: no {wanted} for {kind} {answers}")
-            elif answers in answered:
-                found.append(f"R5 input.{n}: a second {kind} {answers}")
-            answered.add(answers)
-        elif kind in wire.OPAQUE_PAIRS.values():
-            hosted[str(item.get("call_id"))] = n
-        elif kind in wire.OPAQUE_PAIRS and hosted.pop(str(item.get("call_id")), None) is None:
-            found.append(f"R5 input.{n}: no {wire.OPAQUE_PAIRS[kind]} for {kind} {item.get('call_id')}")
-    open_calls = [(n, f"{kind} {call}") for call, (n, kind) in asked.items() if call not in answered]
-    open_calls += [(n, f"program {call}") for call, n in hosted.items()]
-    return found + [f"R4 input.{n}: no output for {name}" for n, name in open_calls]
+def _check_pair(item: Item, index: int, known: _Checked) -> list[str]:
+    """Check that a result has its call in front of it, and that the call has no other result."""
+    kind = wire.find_type(item)
+    call_id, answers = wire.find_call(item), wire.find_answered_call(item)
+    if call_id is not None:
+        known.asked[call_id] = index, kind
+        known.answered.discard(call_id)  # ids are used again in some recorded runs
+    elif answers is not None:
+        wanted, was_answered = wire.RESULTS[kind], answers in known.answered
+        known.answered.add(answers)
+        if known.asked.get(answers, (0, ""))[1] != wanted:
+            return [f"R5 input.{index}: no {wanted} for {kind} {answers}"]
+        if was_answered:
+            return [f"R5 input.{index}: a second {kind} {answers}"]
+    elif kind in wire.OPAQUE_PAIRS.values():
+        known.hosted[str(item.get("call_id"))] = index
+    elif kind in wire.OPAQUE_PAIRS and known.hosted.pop(str(item.get("call_id")), None) is None:
+        return [f"R5 input.{index}: no {wire.OPAQUE_PAIRS[kind]} for {kind} {item.get('call_id')}"]
+    return []
 
 
-def _check_reasoning(items: Sequence[Item], partners: Mapping[str, str]) -> list[str]:
-    found = []
-    here, earlier = _find_partners(items), set[str]()
-    for n, item in enumerate(items):
-        kind, own = wire.find_type(item), item.get("id")
-        if kind == "reasoning":
-            earlier.add(_name_reasoning(item))
-            if _is_orphan(items, n):
-                found.append(f"R6 input.{n}: {_name_reasoning(item)} without the item that followed it")
-        elif isinstance(own, str) and own in partners and here.get(own) != partners[own]:
-            # The client has the rounds of an answer as one. Where a hidden round was put back, an item of the next
-            # round is no longer right behind the reasoning of the one before, and was not made after it.
-            if partners[own] in earlier:
-                continue
-            found.append(f"R7 input.{n}: {own} without its reasoning {partners[own]}")
-    return found
+def _list_open_calls(known: _Checked) -> list[str]:
+    """The calls without a result."""
+    calls = [(n, f"{kind} {call}") for call, (n, kind) in known.asked.items() if call not in known.answered]
+    calls += [(n, f"program {call}") for call, n in known.hosted.items()]
+    return [f"R4 input.{n}: no output for {name}" for n, name in calls]
+
+
+def _check_reasoning(
+    items: Sequence[Item], n: int, index: int, known: _Checked, partners: Mapping[str, str]
+) -> list[str]:
+    """Check that reasoning leads to an item, and that an item stands behind its reasoning. n, index: of the item, among
+    `items` and in the body."""
+    item, own = items[n], items[n].get("id")
+    known.reasoning = _find_reasoning(item, known.reasoning)
+    if wire.find_type(item) == "reasoning":
+        known.earlier.add(known.reasoning)
+        if _is_orphan(items, n):
+            return [f"R6 input.{index}: {known.reasoning} without the item that followed it"]
+    elif isinstance(own, str):
+        wanted = partners.get(own, known.reasoning)
+        # The client has the rounds of an answer as one. Where a hidden round was put back, an item of the next round is
+        # no longer right behind the reasoning of the one before, and was not made after it.
+        if wanted != known.reasoning and wanted not in known.earlier:
+            return [f"R7 input.{index}: {own} without its reasoning {wanted}"]
+    return []
+
+
+def _find_reasoning(item: Item, before: str) -> str:
+    """The reasoning that this item is made after, or that it is; "" for an item that is not the model's. before: that
+    of the item in front of it."""
+    if wire.find_role(item) != "model":
+        return ""
+    return _name_reasoning(item) if wire.find_type(item) == "reasoning" else before
 
 
 def _is_orphan(items: Sequence[Item], n: int) -> bool:
@@ -224,24 +287,20 @@ def _name_reasoning(item: Mapping[str, Any]) -> str:
     return own if isinstance(own, str) and own else (wire.find_token(item) or "reasoning")
 
 
-def find_partners(body: bytes) -> dict[str, str]:
-    """For each item with an id that the model made after reasoning, that reasoning: its id, or else its token."""
-    request = msgspec.json.decode(body, type=dict[str, Any])
-    given = request.get("input")
-    return _find_partners([item for item in given if isinstance(item, dict)] if isinstance(given, list) else [])
-
-
-def _find_partners(items: Sequence[Item]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    reasoning = ""
-    for item in items:
-        if wire.find_role(item) != "model":
-            reasoning = ""
-        elif wire.find_type(item) == "reasoning":
-            reasoning = _name_reasoning(item)
-        elif reasoning and isinstance(item.get("id"), str):
-            found[item["id"]] = reasoning
-    return found
+def find_partners(body: bytes, memo: PrefixMemo | None = None) -> dict[str, str]:
+    """For each item with an id that the model made after reasoning, that reasoning: its id, or else its token. memo:
+    only the items behind the known beginning are read."""
+    history = read_history(body, "input", memo.find_prefix(PARTNERS, body) if memo is not None else None)
+    reasoning, known = history.state if history.state is not None else ("", {})
+    partners = dict(known)
+    for n, item in enumerate(history.new, history.first + 1):
+        if isinstance(item, dict):
+            reasoning = _find_reasoning(item, reasoning)
+            if reasoning and wire.find_type(item) != "reasoning" and isinstance(item.get("id"), str):
+                partners[item["id"]] = reasoning
+        if memo is not None and n == len(history.places) - CHANGING_TAIL:
+            history.remember(memo, PARTNERS, n, (reasoning, dict(partners)))
+    return partners
 
 
 def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
@@ -252,23 +311,35 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     return trace.bindings
 
 
-def trace_prompt(body: bytes) -> BindingTrace:
-    """The bindings in a body.
+def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
+    """The bindings in a body. memo: only the items behind the known beginning are read.
 
     The prompt is the tools, the text format, the effort and every earlier item; `instructions` and earlier reasoning
     are no part of it. Ids, states and annotations are left out, because no edit changes them and clients do. Raises
     ValueError for a body that is no JSON object.
     """
-    request = msgspec.json.decode(body, type=dict[str, Any])
-    given = request.get("input")
+    history = read_history(body, "input", memo.find_prefix(TRACED, body) if memo is not None else None)
+    head = history.cut_value("tools"), history.cut_value("text"), history.cut_value("reasoning")
+    if history.state is not None and history.state[0] != head:
+        history = read_history(body, "input", None)
+    trace = history.state[1].fork() if history.state is not None else BindingTrace(_hash_head(history))
+    last = max(0, len(history.places) - CHANGING_TAIL - history.first)
+    _add_items(trace, history.new[:last])
+    if memo is not None and last:
+        history.remember(memo, TRACED, history.first + last, (head, trace.fork()))
+    given = None if history.places else history.read_value("input")
+    _add_items(trace, [{"role": "user", "content": given}] if isinstance(given, str) else history.new[last:])
+    return trace
+
+
+def _hash_head(history: BodyHistory[Any]) -> ChainHash:
+    """The hash of what counts outside of the items."""
     head = ChainHash()
-    text, reasoning = request.get("text"), request.get("reasoning")
-    head.add(request.get("tools") or [])
+    text, reasoning = history.read_value("text"), history.read_value("reasoning")
+    head.add(history.read_value("tools") or [])
     head.add(text.get("format") if isinstance(text, dict) else None)
     head.add(reasoning.get("effort") if isinstance(reasoning, dict) else None)
-    trace = BindingTrace(head)
-    _add_items(trace, [{"role": "user", "content": given}] if isinstance(given, str) else given or [])
-    return trace
+    return head
 
 
 def _add_items(trace: BindingTrace, items: Iterable[Any]) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from proxy.chat.json_spans import SizeLimits
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.completions.request import replace_text
 from proxy.dialects.compress.request import CompressRequest, read_compress_request
+from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.completions.request import read_message, replace_arguments, replace_text
 from proxy.dialects.gemini.request import GeminiRequest, read_gemini_request
 from proxy.dialects.gemini.rules import find_added_violations, find_violations
 from proxy.dialects.gemini.write import write_body
+from proxy.dialects.written_history import OutgoingMessage
 from tests.dialects.gemini.drawn import bodies
 
 Json = dict[str, Any]

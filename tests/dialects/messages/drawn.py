@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.messages.request import read_messages_request
+from proxy.dialects.written_history import OutgoingMessage
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).map(lambda text: "t" + text)
 MARK = {"type": "ephemeral"}

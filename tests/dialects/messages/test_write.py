@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.base import OutgoingMessage
 from proxy.dialects.completions.request import append_text, extend_text, read_message, replace_arguments, replace_text
 from proxy.dialects.messages.request import MessagesRequest, read_messages_request
 from proxy.dialects.messages.rules import find_added_violations, find_violations
+from proxy.dialects.written_history import OutgoingMessage
 from tests.dialects.messages.drawn import bodies
 
 THINKING = {"type": "thinking", "thinking": "", "signature": "sig"}
@@ -317,7 +317,7 @@ def test_changes_that_may_not_be_made_are_refused() -> None:
         with pytest.raises(ValueError, match=why):
             request.write([(k, new if k == n else raw) for k, raw in plan])
     for order in ([plan[1], plan[0]], [plan[0], plan[0]], []):
-        with pytest.raises(ValueError, match=r"out of order|no message is left"):
+        with pytest.raises(ValueError, match=r"out of order|nothing of the history is left"):
             request.write(order)
 
 

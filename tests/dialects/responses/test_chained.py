@@ -54,6 +54,18 @@ def test_what_a_request_says_of_stored_responses_is_read(body: bytes, facts: Cha
     assert chained.read_chain_facts(body) == facts
 
 
+def test_the_facts_of_a_longer_body_are_the_same_with_the_request_before() -> None:
+    items = [{"role": "user", "content": f"question {n}"} for n in range(9)]
+    before = read_wire_request(dump(items[:8], store=False, include=[chained.ENCRYPTED]))
+    for rest in ({}, {"store": False}, {"store": True, "prompt": {"id": "p"}}, {"previous_response_id": "resp_1"}):
+        body = dump(items, **rest)
+        assert chained.read_chain_facts(body, before) == chained.read_chain_facts(body)
+    head = b'{"store":false,"input":[{"role":"user","content":"a"}'
+    first = read_wire_request(head + b"]}")
+    assert chained.read_chain_facts(head + b'],"background":true}', first) == ChainFacts(is_stored=False, is_whole=False)
+    assert chained.read_chain_facts(head + b'],"store":true}', first) is None, "a key that is there twice"
+
+
 def test_a_history_is_written_as_the_items_that_it_came_as() -> None:
     request = read_wire_request(dump(HISTORY))
     restored = chained.restore_items([one.canonical for one in request.messages])

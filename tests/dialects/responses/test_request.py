@@ -331,7 +331,7 @@ def test_what_may_not_be_changed_is_refused() -> None:
         ([kept[0], kept[2], kept[1]], "order"),
         (kept[1:], "instructions"),
         ([(99, b"{}")], "order"),
-        (kept[:1], "no item"),
+        (kept[:1], "nothing of the history"),
     ):
         with pytest.raises(ValueError, match=why):
             request.write(wrong)
