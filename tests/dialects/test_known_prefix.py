@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Message
 from proxy.dialects.base import BindingTrace
+from proxy.dialects.completions import rules as completions_rules
 from proxy.dialects.completions.request import read_message, read_request, replace_text
 from proxy.dialects.known_prefix import (
     CHANGING_TAIL,
@@ -180,6 +181,28 @@ def compare(form: Format, body: bytes, plan: Sequence[OutgoingMessage], known: A
     if isinstance(written, bytes):
         judged = outcome(lambda: sorted(form.judge(written, body, HistoryMemo())))
         assert outcome(lambda: sorted(form.judge(written, body, known.memo))) == judged
+
+
+@given(st.data(), st.integers(0, 1 << 30))
+@settings(max_examples=60)
+def test_the_bindings_of_chat_completions_do_not_depend_on_what_is_known(data: Any, seed: int) -> None:
+    dice, memo = random.Random(seed), PrefixMemo()
+    tools: list[Json] = []
+    messages: list[Json] = [{"role": "system", "content": "You."}]
+    for n in range(data.draw(st.integers(4, 14))):
+        thought = {"type": "thinking", "thinking": "x", "signature": f"s{n}="}
+        messages += [{"role": "user", "content": f"q{n}"}, {"role": "assistant", "content": "a"}]
+        messages[-1] |= {"thinking_blocks": [thought]} if dice.random() < 0.6 else {}
+        if dice.random() < 0.1:
+            messages.append({"role": "developer", "content": f"d{n}"})
+        if dice.random() < 0.05:
+            del messages[dice.randrange(len(messages))]
+        tools = [{"name": f"f{n}"}] if dice.random() < 0.1 else tools
+        note = [{"role": "system", "content": "Only now."}] if dice.random() < 0.2 else []
+        body = json.dumps({"model": "m", "messages": [*messages, *note], "tools": tools}).encode()
+        traced = completions_rules.trace_prompt(body)
+        assert completions_rules.trace_prompt(body, memo).bindings == traced.bindings
+    assert JUDGED not in memo.known
 
 
 def compare_traces(form: Format, body: bytes, memo: PrefixMemo) -> None:

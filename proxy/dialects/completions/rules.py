@@ -7,7 +7,7 @@ the part of the prompt outside of the messages, and the texts of a message count
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import UNSIGNED, Binding, BindingTrace, ChainHash
+from proxy.dialects.known_prefix import CHANGING_TAIL, TRACED, BodyHistory, PrefixMemo, keep_objects, read_history
 
 MEMBERS: Final = ("thinking_blocks", "reasoning_details")
 """Members of an answer that hold its bound reasoning."""
@@ -69,20 +70,39 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
     return trace.bindings
 
 
-def trace_prompt(body: bytes) -> BindingTrace:
-    """The bindings in a body. Raises ValueError or RecursionError if a text is not JSON."""
-    value = spans.read_any(body)
-    value = value if isinstance(value, dict) else {}
-    messages = value.get("messages")
-    messages = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
-    outside = ChainHash()
-    outside.add([_normalize_content(one.get("content")) for one in messages if _is_system(one)])
-    outside.add(value.get("tools") or [])
-    trace = BindingTrace(outside)
-    for message in messages:
-        if not _is_system(message):
-            _add_message(trace, message)
+def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
+    """The bindings in a body. memo: only the messages behind the known beginning are read. Raises ValueError or
+    RecursionError if a text is not JSON."""
+    history = read_history(body, "messages", memo.find_prefix(TRACED, body) if memo is not None else None)
+    tools = history.cut_value("tools")
+    if history.state is not None and (history.state[0] != tools or _has_system(history.new)):
+        history = read_history(body, "messages", None)
+    trace = history.state[1].fork() if history.state is not None else BindingTrace(_hash_head(history))
+    last = max(0, len(history.places) - CHANGING_TAIL - history.first)
+    _add_messages(trace, history.new[:last])
+    if memo is not None and last and not _has_system(history.new[last:]):  # the head has those behind it too
+        history.remember(memo, TRACED, history.first + last, (tools, trace.fork()))
+    _add_messages(trace, history.new[last:])
     return trace
+
+
+def _hash_head(history: BodyHistory[Any]) -> ChainHash:
+    """The hash of what counts outside of the messages: all system messages, and the tools."""
+    outside = ChainHash()
+    messages = keep_objects(history.new)
+    outside.add([_normalize_content(one.get("content")) for one in messages if _is_system(one)])
+    outside.add(history.read_value("tools") or [])
+    return outside
+
+
+def _has_system(messages: Sequence[Any]) -> bool:
+    return any(isinstance(one, dict) and _is_system(one) for one in messages)
+
+
+def _add_messages(trace: BindingTrace, messages: Sequence[Any]) -> None:
+    for message in messages:
+        if isinstance(message, dict) and not _is_system(message):
+            _add_message(trace, message)
 
 
 def _add_message(trace: BindingTrace, message: Mapping[str, Any]) -> None:

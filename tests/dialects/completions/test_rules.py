@@ -154,7 +154,8 @@ def test_a_request_for_reasoning_is_known_by_its_members(more: Json, found: bool
 def test_what_is_no_message_has_no_tokens() -> None:
     assert read_tokens({"thinking_blocks": "x", "reasoning_details": [None, {"signature": 1}, {"data": ""}]}) == []
     assert trace_prompt(b'{"messages":[1,{"role":"user","content":[1]}],"tools":null}').bindings == {}
-    assert trace_prompt(b"[]").bindings == {}
+    with pytest.raises(ValueError, match="told apart"):
+        trace_prompt(b"[]")
 
 
 SIGNED = {"google": {"thought_signature": "SIG"}}

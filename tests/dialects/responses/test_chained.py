@@ -62,7 +62,9 @@ def test_the_facts_of_a_longer_body_are_the_same_with_the_request_before() -> No
         assert chained.read_chain_facts(body, before) == chained.read_chain_facts(body)
     head = b'{"store":false,"input":[{"role":"user","content":"a"}'
     first = read_wire_request(head + b"]}")
-    assert chained.read_chain_facts(head + b'],"background":true}', first) == ChainFacts(is_stored=False, is_whole=False)
+    assert chained.read_chain_facts(head + b'],"background":true}', first) == ChainFacts(
+        is_stored=False, is_whole=False
+    )
     assert chained.read_chain_facts(head + b'],"store":true}', first) is None, "a key that is there twice"
 
 
