@@ -38,7 +38,7 @@ _IMPORT = re.compile(
     r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+"
     r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
 )
-_IMPORT_WORDS = ("import", "use ", "#include", "package ", "require ", '"')
+_IMPORT_WORDS = identifiers.pair_with_letters(("import", "use ", "#include", "package ", "require ", '"'))
 _CONSTANT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*(?:[A-Za-z#]+\s+){0,4}[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[\w\s:\[\]<>]{0,30}?"
     r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
@@ -154,14 +154,17 @@ def find_imports(message: Message) -> tuple[int, ...]:
     """The numbers of the lines at the front of a file that import something."""
     text = message.text
     lines = text.splitlines()[:_HEAD]
-    if len(text) > _LONG * _HEAD or any(word in text for word in _IMPORT_WORDS):
+    if len(text) > _LONG * _HEAD or _has_import_word(text):
         lines = [line[:_LONG] for line in lines]
-        front = "\n".join(lines)
-        if any(word in front for word in _IMPORT_WORDS):
+        if _has_import_word("\n".join(lines)):
             return tuple(n for n, line in enumerate(lines) if _IMPORT.match(line))
     # Without these words, only the bracket that ends a list of imports can be found.
     ends = [n for n, line in enumerate(lines) if line[:_LONG].rstrip()[-1:] == ")"] if ")" in text else ()
     return tuple(n for n in ends if _IMPORT.match(lines[n][:_LONG]))
+
+
+def _has_import_word(text: str) -> bool:
+    return any(letter in text and word in text for word, letter in _IMPORT_WORDS)
 
 
 def find_constants(message: Message) -> tuple[int, ...]:
