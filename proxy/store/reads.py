@@ -106,13 +106,17 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
             if session is not None:
                 rows = await self._fetch(sql.FIND_IN_SESSION[size], (tenant, session, *chunk))
             else:
-                rows = await self._fetch(sql.FIND[size], (tenant, *chunk, 2 * size))
+                rows = await self._fetch_answers(sql.FIND[size], (tenant, *chunk, 2 * size))
                 if len(rows) == 2 * size:
                     rows = await self._find_newest(tenant, chunk)
             hits.extend(map(_decode_hit, rows))
             if len(hits) >= sql.MAX_HITS:
                 break  # the remaining keys are all less deep
         return _select_deepest_hits(hits)
+
+    async def _fetch_answers(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """`_fetch` for a statement that reads answers of the proxy by their keys, which are among `args`."""
+        return await self._fetch(text, args)
 
     async def _find_newest(self, tenant: str, chunk: list[bytes]) -> list[tuple[Any, ...]]:
         """Find hits key by key, if so many sessions share keys that one statement would have to cut at random."""

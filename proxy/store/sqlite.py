@@ -21,7 +21,7 @@ import aiosqlite
 
 from proxy.errors import StoreRefused, StoreUnavailable, describe_cause
 from proxy.store import sqlite_files, wal_reset
-from proxy.store.base import GapRow, Row
+from proxy.store.base import GapRow, MessageRow, Row
 from proxy.store.gap_file import GapFile
 from proxy.store.migrate import DamagedDatabase, migrate
 from proxy.store.reads import StoreReads
@@ -96,6 +96,47 @@ class NegativeCache:
         return sessions is not None and (tenant, session) not in sessions
 
 
+MAX_RECENT_ANSWERS = 1000
+"""Answers remembered by key; if more were put, each of them counts as one that is not in the tables."""
+
+
+class RecentAnswers:
+    """Keys of the answers that may not be in the tables yet: those put since all rows were last written there.
+
+    A conversation without a name is looked up by the keys of its answers. Most such conversations are new. The rows of
+    the journal need not be applied to find that none of their answers is known: that would be a transaction.
+    """
+
+    def __init__(self) -> None:
+        self.puts = 0
+        """The number of puts with answers so far."""
+        self._keys: dict[bytes, int] = {}
+        """The number of the last put of each key."""
+        self._missed = 0
+        """The number of the last put whose answers had no room, 0 for none."""
+
+    def add(self, rows: Sequence[Any]) -> None:
+        """Add the answers among rows that are put."""
+        found = [row.key for row in rows if type(row) is MessageRow and row.answer]
+        if not found:
+            return
+        self.puts += 1
+        if len(self._keys) + len(found) > MAX_RECENT_ANSWERS:
+            self._missed = self.puts
+        else:
+            self._keys.update(dict.fromkeys(found, self.puts))
+
+    def has_none(self, args: Sequence[Any]) -> bool:
+        """True if certainly none of these arguments of a statement is the key of such an answer."""
+        return not self._missed and self._keys.keys().isdisjoint(args)
+
+    def forget(self, puts: int) -> None:
+        """Forget the answers of the first so many puts: they are in the tables."""
+        self._keys = {key: number for key, number in self._keys.items() if number > puts}
+        if self._missed <= puts:
+            self._missed = 0
+
+
 class SqliteStore(QueuedStore, StoreReads):
     """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one created, instead of refused."""
 
@@ -119,6 +160,7 @@ class SqliteStore(QueuedStore, StoreReads):
         self._read_s = read_s
         self._readers = [_Reader(self.path, read_s) for _ in range(readers)]
         self._negative_cache = NegativeCache()
+        self._recent_answers = RecentAnswers()
         self._closed = False
 
     def _find_read_trouble(self) -> str:
@@ -143,7 +185,9 @@ class SqliteStore(QueuedStore, StoreReads):
             for reader in self._readers:
                 await reader.open()
             await self._negative_cache.load_sessions(self._fetch)
-            self._negative_cache.add_sessions(self._writer.list_unapplied_rows())  # of a disk that is full now
+            unapplied = self._writer.list_unapplied_rows()  # of a disk that is full now
+            self._negative_cache.add_sessions(unapplied)
+            self._recent_answers.add(unapplied)
         except BaseException as error:
             await self.close()
             if isinstance(error, (sqlite3.Error, OSError)):
@@ -195,10 +239,12 @@ class SqliteStore(QueuedStore, StoreReads):
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         self._negative_cache.add_sessions(rows)
+        self._recent_answers.add(rows)
         return super().put(rows)
 
     def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         self._negative_cache.add_sessions(rows)
+        self._recent_answers.add(rows)
         return super().put_deferred(rows)
 
     async def read_hidden_rounds(
@@ -229,6 +275,17 @@ class SqliteStore(QueuedStore, StoreReads):
         place = (args[0], args[1]) if concerns_one_session(text) else None
         if self._writer.has_unapplied(place):
             await self._apply_journal(place)
+        return await self._fetch_tables(text, args)
+
+    async def _fetch_answers(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The same. The journal is applied only where it may have a row that the statement concerns."""
+        if self._recent_answers.has_none(args):
+            rows = await self._fetch_tables(text, args)
+            if not rows:
+                return rows
+        return await self._fetch(text, args)
+
+    async def _fetch_tables(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         reader: _Reader = min(self._readers, key=attrgetter("busy"))
         return await reader.fetch(for_sqlite(text), args)
 
@@ -236,9 +293,11 @@ class SqliteStore(QueuedStore, StoreReads):
         """Wait until the rows of the journal are in the tables. Raises StoreUnavailable if those of the session cannot
         be written there now; other reads, such as lists, go on without them."""
         if not self._writer.trouble:
+            puts = self._recent_answers.puts
             barrier = self._writer.queue.put_barrier()
             await asyncio.wait((barrier,), timeout=self._read_s)
             if barrier.done() and not barrier.exception():
+                self._recent_answers.forget(puts)
                 return
         if place is not None and self._writer.has_unapplied(place):
             raise StoreUnavailable("rows of this session cannot be written to the tables now.")

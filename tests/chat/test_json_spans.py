@@ -223,6 +223,15 @@ def test_values_are_counted_as_a_decoder_finds_them_whatever_texts_hold(seed: in
     assert count_values(body, ENOUGH) == values(found) <= count_marks(body)
 
 
+@pytest.mark.parametrize("size", [0, 4000, 4095, 4096, 5000, 100_000])
+@pytest.mark.parametrize("every", [1, 2, 30, 127, 128, 129, 5000])
+def test_marks_are_counted_alike_whether_they_are_many_or_few(size: int, every: int) -> None:
+    chance = random.Random(size + every)
+    piece = bytes(chance.choice(b",{[") if n % every == 0 else chance.choice(b'ab]}"') for n in range(size))
+    assert count_marks(piece) == sum(piece.count(mark) for mark in (b",", b"{", b"["))
+    assert count_marks(b"," * size) == size
+
+
 @pytest.mark.parametrize("shift", range(8))
 @pytest.mark.parametrize("text", ["\\", '"', '\\"', 'a\\\\"b'])
 def test_an_escape_may_stand_where_one_piece_ends(shift: int, text: str) -> None:

@@ -28,7 +28,7 @@ from proxy.store.derived import (
 from proxy.store.removal import RemovalStepRow
 from proxy.store.response_names import ResponseNameRow
 from proxy.store.session_notes import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
-from proxy.store.sqlite import SqliteStore, concerns_one_session
+from proxy.store.sqlite import MAX_RECENT_ANSWERS, RecentAnswers, SqliteStore, concerns_one_session
 from tests.snapshot import snapshot
 from tests.store.conftest import Make, digest
 from tests.stores import sqlite_store
@@ -150,6 +150,54 @@ async def test_a_read_of_another_session_does_not_wait_for_the_journal(tmp_path:
     assert [item.session for item in await store.list_sessions("t1")] == ["s1"]
     assert in_tables(tmp_path / "db", "forms") == 1
     await store.close()
+
+
+async def test_a_look_up_of_answers_leaves_the_journal_where_it_has_none_of_them(tmp_path: Path, make: Make) -> None:
+    store = await opened(tmp_path / "db")
+    line = make.line(4)
+    await store.put([*make.begin(), *line])
+    assert await store.find_chain_hits("t1", [digest("other")], None) == []
+    assert await store.find_chain_hits("t1", [line[0].key], None) == [], "no answer"
+    assert in_tables(tmp_path / "db", "messages") == 0
+    assert [hit.key for hit in await store.find_chain_hits("t1", [line[1].key, line[3].key], None)] == [
+        line[3].key,
+        line[1].key,
+    ]
+    assert in_tables(tmp_path / "db", "messages") == 4
+    await store.put([make.form(b"later")])
+    assert await store.find_chain_hits("t1", [digest("other")], None) == []
+    assert in_tables(tmp_path / "db", "forms") == 0
+    assert len(await store.find_chain_hits("t1", [line[3].key], None)) == 1
+    assert in_tables(tmp_path / "db", "forms") == 1, "the row of its branch may be newer"
+    await store.close()
+
+
+async def test_answers_that_are_not_written_yet_are_found(tmp_path: Path, make: Make) -> None:
+    store = await opened(tmp_path / "db")
+    line = make.line(4)
+    await store.put([*make.begin(), *line[:2]])
+    held = store.put_deferred(line[2:])
+    assert not held.done()
+    hits = await asyncio.gather(*(store.find_chain_hits("t1", [line[n].key], None) for n in (1, 3, 3)))
+    assert [[hit.key for hit in found] for found in hits] == [[line[1].key], [line[3].key], [line[3].key]]
+    await store.close()
+
+
+def test_more_answers_than_are_remembered_count_as_not_written(make: Make) -> None:
+    answers = [make.message(digest(f"a{n}"), answer=True) for n in range(MAX_RECENT_ANSWERS)]
+    recent = RecentAnswers()
+    recent.add(answers)
+    assert recent.has_none(["t1", digest("other"), 2])
+    assert not recent.has_none(["t1", answers[7].key, 2])
+    recent.add([make.message(digest("more"), answer=True)])
+    assert not recent.has_none([digest("other")]), "it may be the one that had no room"
+    recent.forget(1)
+    assert not recent.has_none([digest("other")])
+    recent.forget(2)
+    assert recent.has_none([digest("more"), answers[7].key])
+    recent.add(answers[:1])
+    recent.forget(2)
+    assert not recent.has_none([answers[0].key]), "it was put again since"
 
 
 @pytest.mark.parametrize(

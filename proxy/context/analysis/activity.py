@@ -245,7 +245,7 @@ class ActivityRecord:
         found = _parse_open_items(arguments)
         self.open_items = self.open_items if found is None else found
 
-    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Lines) -> bool:
+    def _add_file(self, words: frozenset[str], path: str, end: ToolOutcome, lines: Lines) -> bool:
         """Record the file in its list. True if the call touched the file."""
         for kinds, files in ((_CREATES, self.files_created), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
@@ -313,7 +313,9 @@ def build_activity_record(
     return found
 
 
-def _describe_call(call: Call, command: ShellCommand, arguments: Mapping[str, Any]) -> tuple[set[str], str | None, str]:
+def _describe_call(
+    call: Call, command: ShellCommand, arguments: Mapping[str, Any]
+) -> tuple[frozenset[str], str | None, str]:
     """Return (the words of the call's action, the file, the key of the call)."""
     words = identifiers.split_tool_name(call.name)
     if command.kind != "call":
@@ -325,7 +327,7 @@ def _describe_call(call: Call, command: ShellCommand, arguments: Mapping[str, An
     return words, path, f"{call.name} {' '.join(sorted(words))} {path or call.arguments}"
 
 
-def _is_item_list(words: set[str]) -> bool:
+def _is_item_list(words: frozenset[str]) -> bool:
     return "todo" in words or "plan" in words
 
 

@@ -62,7 +62,7 @@ def read_patch_changes(arguments: str) -> list[FileChange]:
     return found
 
 
-def read_tool_changes(words: set[str], arguments: Mapping[str, Any]) -> list[FileChange]:
+def read_tool_changes(words: frozenset[str], arguments: Mapping[str, Any]) -> list[FileChange]:
     """Return the files that a tool removes, moves or restores, by the words of its name."""
     if "undo" in words:
         return [FileChange("undone", path) for path in _list_arguments(arguments, _SOURCES)[:1]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice
 from typing import NamedTuple
 
 SHORT_LINE_CHARS = 400
@@ -101,10 +100,9 @@ def _remove_colours(line: str) -> str:
 
 def has_content(line: str) -> bool:
     """True if a line (bare) has content: it is no tag, bracket, ruler, label or exit code of a wrapper."""
-    return (
-        _TELLS.search(line) is not None
-        and _LABEL.fullmatch(line) is None
-        and not (len(line) < 80 and _CODE.fullmatch(line))
+    return _TELLS.search(line) is not None and (
+        line[0].isdigit()  # neither a label nor an exit code begins with one, and numbered lines are many
+        or (_LABEL.fullmatch(line) is None and not (len(line) < 80 and _CODE.fullmatch(line)))
     )
 
 
@@ -124,7 +122,9 @@ def find_exit_codes(rows: Sequence[str], *, is_shown: bool = False) -> list[tupl
     found: list[tuple[int, int]] = []
     for n in _find_edges(rows):
         line = rows[n].strip()
-        match = _CODE.fullmatch(_remove_colours(line)) if len(line) < SHORT_LINE_CHARS else None
+        if line[:1].isdigit() or len(line) >= SHORT_LINE_CHARS:
+            continue
+        match = _CODE.fullmatch(_remove_colours(line))
         if match is not None and not (is_shown and _FIELD.fullmatch(line) and not _stands_in_wrapper(rows, n)):
             found.append((next(int(group) for group in match.groups() if group is not None), n))
     return found
@@ -149,20 +149,23 @@ def _find_edges(rows: Sequence[str]) -> list[int]:
     """Return the lines at both ends, without blank lines and labels. A label with a state counts."""
     down = _find_filled(rows, range(len(rows)))
     up = _find_filled(rows, range(len(rows) - 1, -1, -1))
-    return list(dict.fromkeys((*down, *reversed(up))))
+    up.reverse()
+    return down + up if not (down and up) or down[-1] < up[0] else list(dict.fromkeys(down + up))
 
 
 def _find_filled(rows: Sequence[str], order: range) -> list[int]:
-    filled = islice((n for n in order if rows[n].strip()), _EDGE_LABELS)
     found: list[int] = []
-    count = 0
-    for n in filled:
+    count = seen = 0
+    for n in order:
         line = rows[n].strip()[:MAX_LINE_CHARS]
-        is_label = _LABEL.fullmatch(line) is not None and _CODE.fullmatch(line) is None
+        if not line:
+            continue
+        seen += 1
+        is_label = not line[0].isdigit() and _LABEL.fullmatch(line) is not None and _CODE.fullmatch(line) is None
         if not is_label or "status>" in line:
             found.append(n)
         count += not is_label
-        if count == _EDGE:
+        if count == _EDGE or seen == _EDGE_LABELS:
             break
     return found
 

@@ -38,7 +38,7 @@ _IMPORT = re.compile(
     r"\s*+(?:\d++(?:\u2192|\t|:|\|)\s?)?+\s*+"
     r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
 )
-_IMPORT_WORDS = ("import", "use ", "#include", "package ", "require ", '"')
+_IMPORT_WORDS = identifiers.pair_with_letters(("import", "use ", "#include", "package ", "require ", '"'))
 _CONSTANT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*(?:[A-Za-z#]+\s+){0,4}[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[\w\s:\[\]<>]{0,30}?"
     r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
@@ -95,12 +95,14 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     if ended.first_line is not None:
         stays.add(ended.first_line)
     shown = [lines[n][:_SHOWN] for n in stays]
-    have = set(identifiers.find_names("\n".join(shown)))
+    have = {hash(name): name for name in identifiers.find_names("\n".join(shown))}
     checkpoint()
     known = identifiers.read_names(message)
-    names = known.joined.split()
-    left_out = [name for name in names if len(name) > _NAME and name not in have] if known.longest > _NAME else []
-    loose = len(known.joined) + bool(names) - sum(len(name) + 1 for name in (*have.intersection(names), *left_out))
+    left_out = [have[h] for h in set(have).intersection(known.hashes)]
+    if known.longest > _NAME:
+        names = zip(known.joined.split(), known.hashes, strict=True)
+        left_out += [name for name, h in names if len(name) > _NAME and h not in have]
+    loose = len(known.joined) + bool(known.joined) - sum(map(len, left_out)) - len(left_out)
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
     room = 0.25 * len(message.text)
@@ -150,12 +152,19 @@ def _find_outcome_lines(ended: ToolOutcome, command: ShellCommand, *, is_view: b
 
 def find_imports(message: Message) -> tuple[int, ...]:
     """The numbers of the lines at the front of a file that import something."""
-    lines = [line[:_LONG] for line in message.text.splitlines()[:_HEAD]]
-    front = "\n".join(lines)
-    if any(word in front for word in _IMPORT_WORDS):
-        return tuple(n for n, line in enumerate(lines) if _IMPORT.match(line))
+    text = message.text
+    lines = text.splitlines()[:_HEAD]
+    if len(text) > _LONG * _HEAD or _has_import_word(text):
+        lines = [line[:_LONG] for line in lines]
+        if _has_import_word("\n".join(lines)):
+            return tuple(n for n, line in enumerate(lines) if _IMPORT.match(line))
     # Without these words, only the bracket that ends a list of imports can be found.
-    return tuple(n for n, line in enumerate(lines) if line.rstrip()[-1:] == ")" and _IMPORT.match(line))
+    ends = [n for n, line in enumerate(lines) if line[:_LONG].rstrip()[-1:] == ")"] if ")" in text else ()
+    return tuple(n for n in ends if _IMPORT.match(lines[n][:_LONG]))
+
+
+def _has_import_word(text: str) -> bool:
+    return any(letter in text and word in text for word, letter in _IMPORT_WORDS)
 
 
 def find_constants(message: Message) -> tuple[int, ...]:
@@ -281,39 +290,43 @@ class StubWriter:
         shown = [lines[n] for n in kept]
         have = set(identifiers.find_names("\n".join([line[:_SHOWN] for line in shown])))
         is_whole = all(len(line) <= _SHOWN for line in shown)
+        known = identifiers.read_names(message)
+        missing = self._prompt_index.select_missing_names
         if is_whole:
-            names = identifiers.list_names(message)
+            found = missing(known.joined.split(), known.hashes)
         else:  # names in the cut part of a kept line count only if a removed line has them
-            names = identifiers.find_distinct_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))
+            removed = "\n".join([line for n, line in enumerate(lines) if n not in kept])
+            found = missing(identifiers.find_distinct_names(removed))
         checkpoint()
         # Names that stand in another message, and blobs, stay out.
-        missing = self._prompt_index.select_missing_names
-        lost = before = [name for name in missing(names) if name not in have]
+        lost = before = [name for name in found if name not in have]
         parts = split_places(lost, lines)
         if parts is not before:
             have.update(split_places(list(have), lines))
             lost = [name for name in missing(parts) if name not in have]
-        lost = [name for name in lost if len(name) <= _NAME]
+        if not is_whole or known.longest > _NAME:
+            lost = [name for name in lost if len(name) <= _NAME]
         if any(name[0] == "0" for name in filter(str.isdigit, lost)):
             listed = line_numbers.read_padded_numbers(message)
             lost = [name for name in lost if name not in listed]
         checkpoint()
         lost, folded = fold_places(lost)
-        ranks = dict.fromkeys(lost, 1) | {name: rank_name(name) for name in filterfalse(str.isidentifier, lost)}
-        if _NUMBER_RANK in ranks.values():
-            ranks.update(dict.fromkeys(find_listing_sizes(lines).intersection(ranks), _LOWEST_RANK))
+        others = {name: rank_name(name) for name in filterfalse(str.isidentifier, lost)}
+        if _NUMBER_RANK in others.values():
+            others.update(dict.fromkeys(find_listing_sizes(lines).intersection(lost), _LOWEST_RANK))
         checkpoint()
         loose: list[str] = []
         # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
         # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
-        has_lowest = _LOWEST_RANK in ranks.values()
-        for name in sorted(lost, key=lambda name: ranks[name] == _LOWEST_RANK) if has_lowest else lost:
+        has_lowest = _LOWEST_RANK in others.values()
+        for name in sorted(lost, key=lambda name: others.get(name) == _LOWEST_RANK) if has_lowest else lost:
             size = len(folded.get(name, name))
             if size > room:
                 break
             loose.append(name)
             room -= size + 1
-        loose.sort(key=ranks.__getitem__)
+        if others:
+            loose.sort(key=lambda name: others.get(name, 1))
         is_plain = is_whole and parts is before and not folded
         return [folded.get(name, name) for name in loose], len(lost) - len(loose), have if is_plain else None
 
