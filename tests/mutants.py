@@ -175,7 +175,7 @@ MUTANTS = (
     Mutant(
         "an answer waits for the store",
         "proxy/exchange/record_outcome.py",
-        "await asyncio.wait((written,), timeout=services.settings.limits.commit_wait_ms / 1000)",
+        "await wake.args[0]",
         "await asyncio.sleep(0)",
         ("tests/exchange/test_record_outcome.py::test_an_answer_ends_when_the_store_has_it",),
     ),

@@ -4,10 +4,18 @@ import re
 from pathlib import Path
 
 import pytest
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.metrics import CONTENT_TYPE, MAX_LABEL_VALUES, MAX_USAGE_SERIES, OTHER_LABEL, PROCESS_METRICS, Metrics
+from proxy.metrics import (
+    CONTENT_TYPE,
+    MAX_LABEL_VALUES,
+    MAX_USAGE_SERIES,
+    OTHER_LABEL,
+    PROCESS_METRICS,
+    TOKEN_BUCKETS,
+    Metrics,
+)
 
 
 def test_every_name_begins_with_the_namespace_and_is_described_once() -> None:
@@ -46,6 +54,18 @@ def test_what_is_counted_is_in_the_text() -> None:
     assert "context_proxy_live_branches 3.0" in text
     assert list(text_string_to_metric_families(text))
     assert CONTENT_TYPE.startswith("text/plain")
+
+
+@pytest.mark.parametrize("amount", [-1, 0, 99, 100, 100.5, 500, 1_000_000, 1_000_001, float("inf")])
+def test_an_amount_is_counted_in_the_buckets_of_the_client_library(amount: float) -> None:
+    metrics, plain = Metrics(), Histogram("tokens_before", "x", namespace="context_proxy", buckets=TOKEN_BUCKETS)
+    metrics.tokens_before.observe(amount)
+    plain.observe(amount)
+    REGISTRY.unregister(plain)
+    [ours], [theirs] = metrics.tokens_before.collect(), plain.collect()
+    assert [(s.name, s.labels, s.value) for s in ours.samples if "created" not in s.name] == [
+        (s.name, s.labels, s.value) for s in theirs.samples if "created" not in s.name
+    ]
 
 
 def test_two_proxies_in_one_process_do_not_share_counts() -> None:

@@ -285,7 +285,7 @@ def drop_refused(services: Services, incoming: Incoming, body: bytes) -> bytes:
     return chained.drop_encrypted(body)
 
 
-class ChainWriter:
+class ChainWriter(ResponseWriter):
     """The way back to the client of a request that the proxy has completed: the answer repeats the client's values."""
 
     def __init__(self, out: ResponseWriter, chain: Chain) -> None:
@@ -347,8 +347,7 @@ class ChainWriter:
             self._body = []
             return
         kept = [(name, value) for name, value in headers if name.lower() != b"content-length"]
-        await self._out.start(status, [*kept, (b"content-length", b"%d" % len(body))])
-        await self._out.end(body)
+        await self._out.respond(status, [*kept, (b"content-length", b"%d" % len(body))], body)
 
     async def abort(self) -> None:
         """Close the connection, so that the answer does not look complete."""

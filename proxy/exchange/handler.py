@@ -475,8 +475,7 @@ async def _relay_body(
         headers.append((b"content-length", b"%d" % len(visible)))
     if not await record_outcome.store_and_wait(services, turn, rows):
         headers.append((b"x-context-persist", b"deferred"))
-    await out.start(reply.status, headers)
-    await out.end(visible)
+    await out.respond(reply.status, headers, visible)
 
 
 def _read_answer(turn: Turn, body: bytes, visible: bytes) -> AssembledAnswer:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from proxy.chat import chain
@@ -301,10 +302,23 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
 async def wait_until_stored(services: Services, written: asyncio.Future[None]) -> bool:
     """True if the write is on disk before `commit_wait_ms` is over, or by now if the event loop itself was late."""
     if not written.done():
-        await asyncio.wait((written,), timeout=services.settings.limits.commit_wait_ms / 1000)
+        loop = asyncio.get_running_loop()
+        wake = partial(_wake_waiter, loop.create_future())
+        written.add_done_callback(wake)
+        timer = loop.call_later(services.settings.limits.commit_wait_ms / 1000, wake)
+        try:
+            await wake.args[0]
+        finally:
+            timer.cancel()
+            written.remove_done_callback(wake)
     if not written.done():
         await asyncio.sleep(0)
     return written.done() and written.exception() is None
+
+
+def _wake_waiter(waiter: asyncio.Future[None], _: asyncio.Future[None] | None = None) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def store_and_wait(services: Services, turn: Turn, rows: Sequence[Row]) -> bool:

@@ -83,6 +83,11 @@ class ResponseWriter(Protocol):
         """Close the connection, so that the answer does not look complete."""
         ...
 
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole answer."""
+        await self.start(status, headers)
+        await self.end(body)
+
 
 @dataclass(frozen=True, slots=True)
 class IdleCompression:

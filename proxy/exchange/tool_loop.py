@@ -403,7 +403,7 @@ async def _read_rest(reply: Reply, relay: AnswerRelay) -> None:
                 relay.feed(data)
 
 
-class _KeepaliveWriter:
+class _KeepaliveWriter(ResponseWriter):
     """A client with one writer at a time, and the time of its last bytes."""
 
     def __init__(self, out: ResponseWriter, keepalive: bytes) -> None:

@@ -107,9 +107,15 @@ _MOST_INT: Final = (1 << 63) - 1
 _VALUES: Final = frozenset({bytes, float, bool, type(None)})
 _SURROGATES: Final = 1
 
-_WRITE = """
-INSERT INTO journal (slot, batch, part, data) VALUES (?, ?, ?, ?)
-ON CONFLICT (slot) DO UPDATE SET batch = excluded.batch, part = excluded.part, data = excluded.data"""
+
+@cache
+def _write_slots(count: int) -> str:
+    """The statement that writes so many slots, at most MAX_RECORD_SLOTS."""
+    places = ", ".join(["(?, ?, ?, ?)"] * count)
+    return f"""
+INSERT INTO journal (slot, batch, part, data) VALUES {places}
+ON CONFLICT (slot) DO UPDATE SET batch = excluded.batch, part = excluded.part, data = excluded.data"""  # noqa: S608
+
 
 _READ = """
 SELECT j.batch, j.slot, j.data FROM journal j
@@ -187,13 +193,12 @@ class Journal:
         self.items, self.places = items, _list_places(items)
 
     def write(self, connection: sqlite3.Connection, data: bytes) -> None:
-        """Write a record. The records count once `commit` is called."""
-        slots = range(0, len(data), SLOT_BYTES)
+        """Write a record, in one statement. The records count once `commit` is called."""
         batch, first = self._batch + 1, self._slot
-        connection.executemany(
-            _WRITE,
-            [(first + n, batch, n, data[at : at + SLOT_BYTES].ljust(SLOT_BYTES, b"\0")) for n, at in enumerate(slots)],
-        )
+        args: list[int | bytes] = []
+        for n, at in enumerate(range(0, len(data), SLOT_BYTES)):
+            args += (first + n, batch, n, data[at : at + SLOT_BYTES].ljust(SLOT_BYTES, b"\0"))
+        connection.execute(_write_slots(len(args) // 4), args)
 
     def commit(self, items: Sequence[Sequence[Row]], data: bytes) -> None:
         """Note that a written record is durable."""
@@ -214,7 +219,7 @@ class Journal:
     def void_records(self, connection: sqlite3.Connection, *, erasing: bool) -> None:
         """Void all records, as part of the transaction that applies them. erasing: content is removed too."""
         if self._slot > 1:
-            connection.execute(_WRITE, (0, self._batch, 0, b""))
+            connection.execute(_write_slots(1), (0, self._batch, 0, b""))
         stale = max(self._stale, self._slot - 1)
         if erasing and stale:
             connection.execute("UPDATE journal SET data = zeroblob(?) WHERE slot BETWEEN 1 AND ?", (SLOT_BYTES, stale))

@@ -151,7 +151,7 @@ class AssembledAnswer:
             self.id = chunk.id
         if self.model is None and chunk.model:
             self.model = chunk.model
-        if chunk.has_failed:
+        if (chunk.error is not UNSET or chunk.object == "error") and chunk.has_failed:  # mostly without a call
             self.error = read_error_text(chunk)
         if chunk.usage is not UNSET and chunk.usage:
             self.usage = read_usage(chunk.usage) or self.usage
@@ -194,8 +194,11 @@ class AssembledAnswer:
         if not delta or self.is_capped:
             return
         for name, value in delta.items():
-            if name == "content" and type(value) is str:
-                self._add_text(turn, value if shown is None else shown)
+            if name == "content" and type(value) is str:  # as `_add_text`, without a call for each chunk
+                text = value if shown is None else shown
+                turn.has_text = True
+                if self._room.reserve_chars(len(text)):
+                    turn.text.write(text)
             elif value is None:
                 continue
             elif name == "role":

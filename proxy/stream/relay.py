@@ -24,6 +24,8 @@ _PROBE = 64
 _JSON = (b"data: {", b"data:{")
 _CALLS = b'"tool_calls"'
 _END = b"data: [DONE]\n\n"
+DONE = b"[DONE]"
+"""The beginning of the data of the event that ends a stream."""
 
 
 class Relay:
@@ -136,6 +138,7 @@ class Relay:
         if self._is_unedited:
             return self._relay_unchanged(data, events)
         out: list[bytes] = []
+        rewrite = self._edits.rewrite_event
         changed = before > 0
         for position, event in enumerate(events):
             if event.data is None:
@@ -143,14 +146,14 @@ class Relay:
                     out.append(event.raw)
                 else:
                     changed = True
-            elif _is_done(event):
+            elif event.data.startswith(DONE):
                 self._edits.flush_texts(out)
                 self._edits.end_round(out, complete=True)
                 self._close(events[position:])
                 return b"".join(out)
             else:
                 self._cutting = False
-                changed = self._edits.rewrite_event(event, out) or changed
+                changed = rewrite(event, out) or changed
         if not changed and not self._parser.pending:
             return data
         return b"".join(out)
@@ -269,7 +272,7 @@ class Relay:
         for position, event in enumerate(events):
             if event.data is None:
                 continue
-            if _is_done(event):
+            if event.data.startswith(DONE):
                 ready = b"".join([one.raw for one in events[:position]])
                 self._close(events[position:])
                 if position == 0:
@@ -296,4 +299,4 @@ class Relay:
 
 
 def _is_done(event: SseEvent) -> bool:
-    return event.data is not None and event.data.startswith(b"[DONE]")
+    return event.data is not None and event.data.startswith(DONE)

@@ -18,6 +18,7 @@ _DONE = (b"data: [DONE]", b"data:[DONE]")
 # The end of a line and a blank line after it, in a stream with carriage returns.
 _BLANK = re.compile(rb"\n\n|\n\r\n?|\r\r\n?")
 _COLON, _LF, _CR = b":\n\r"
+# A byte is looked for as a number: for `b"\r" in data` Python raises and drops an error first.
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +56,7 @@ class SseParser:
     def feed(self, data: bytes) -> list[SseEvent]:
         """Return the events that these bytes complete."""
         events: list[SseEvent] = []
-        if not self._returns and b"\r" in data:
+        if not self._returns and _CR in data:
             self._returns = True
         if self._skipping:
             data = self._skip(data, events)
@@ -112,7 +113,11 @@ class SseParser:
     def _cut_events(self, text: bytes, scan: int, events: list[SseEvent]) -> int:
         """Append the complete events of `text` and return the position of the rest."""
         start = 0
-        while (end := self._find_event_end(text, scan)) is not None:
+        while True:
+            # Without carriage returns as `_find_event_end` does it, but without a call for each event.
+            end = (self._find_event_end(text, scan) or 0) if self._returns else text.find(b"\n\n", scan) + 2
+            if end < 2:
+                return start
             raw = text[start:end]
             if len(raw) > self._limit:
                 self.overflowed = True
@@ -120,7 +125,6 @@ class SseParser:
             else:
                 events.append(_read(raw))
             start = scan = end
-        return start
 
     def _shed(self, old: int, events: list[SseEvent]) -> None:
         """Release comments and blank lines at the beginning at once: a keep-alive that is late has no use.
@@ -156,7 +160,7 @@ class SseParser:
 
 def _read(raw: bytes) -> SseEvent:
     """Return the event in these bytes."""
-    if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and raw.endswith(b"\n\n") and b"\r" not in raw:
+    if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and raw.endswith(b"\n\n") and _CR not in raw:
         return SseEvent(raw, raw[6:-2] if raw[5] == 0x20 else raw[5:-2])
     text = raw.removeprefix(_BOM)
     if b"\r" in text:

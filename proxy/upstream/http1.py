@@ -16,6 +16,7 @@ told that an answer to HEAD has no body. It would save 3 us per head and a third
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import string
 from collections.abc import AsyncIterator
@@ -287,11 +288,12 @@ class ResponseStream(httpx2.AsyncByteStream):
 
     Closing never waits. A task may be cancelled a second time while it still closes after the first time, which cost
     httpx 0.28 its pool slots. Closing here has no `await` that such a second cancel could hit. Time limits also cancel
-    nothing while an answer is read: one timer ends the wait with an error.
+    nothing while an answer is read: the transport's timer ends the wait with an error.
 
     Bytes that arrived before a connection loss are still given out before the error is raised. A time limit ends the
     answer at once. idle: seconds of silence that are allowed. deadline: loop time at which the whole answer must have
-    come. Raises `httpx2.TransportError`.
+    come. Whoever makes it calls `check_time_limits` when the earlier of both has passed. Raises
+    `httpx2.TransportError`.
     """
 
     def __init__(
@@ -307,7 +309,6 @@ class ResponseStream(httpx2.AsyncByteStream):
         self._idle = idle
         self._deadline = deadline
         self._release = release
-        self._timer = self._loop.call_at(min(deadline, self._loop.time() + idle), self._check_time_limits)
         self._waiting_since = 0.0
         """Loop time at which the current wait began. A client that reads slowly is not silence of the upstream."""
         self._waiter: asyncio.Future[None] | None = None
@@ -326,6 +327,8 @@ class ResponseStream(httpx2.AsyncByteStream):
         self._sending = False
         """True while the request's body is not sent to its end."""
         self._error: httpx2.TransportError | None = None
+        self._has_failed = False
+        """True once the answer was ended here for an error."""
 
     # Called by the connection
 
@@ -402,21 +405,23 @@ class ResponseStream(httpx2.AsyncByteStream):
         self._stop_sending()
         self._wake_reader()
 
-    def _check_time_limits(self) -> None:
-        """End the answer if a time limit has passed, else set the timer again: it is not moved with every part."""
-        now = self._loop.time()
+    def check_time_limits(self, now: float) -> float:
+        """End the answer if a time limit has passed. Return the loop time of the next check: it is not moved with every
+        part. The result is infinite for an answer that has ended."""
+        if self._connection is None or self._has_failed:
+            return math.inf
         silent_until = (now if self._waiter is None else self._waiting_since) + self._idle
-        if now < min(self._deadline, silent_until):
-            self._timer = self._loop.call_at(min(self._deadline, silent_until), self._check_time_limits)
-            return
+        if now < (until := min(self._deadline, silent_until)):
+            return until
         self._parts.clear()
         late = now >= self._deadline
         reason = "the answer took longer than timeouts.total_s" if late else f"no byte for {self._idle:g} s"
         self._fail(httpx2.ReadTimeout(reason))
+        return math.inf
 
     def _fail(self, error: httpx2.TransportError) -> None:
         self._error = error
-        self._timer.cancel()
+        self._has_failed = True
         self._is_reusable = False
         self._protocol.abort()
         self._stop_sending()
@@ -559,7 +564,6 @@ class ResponseStream(httpx2.AsyncByteStream):
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        self._timer.cancel()
         received = self._body is not None and self._body.done
         if not received and self._error is None:
             self._error = httpx2.ReadError("it was closed here")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import re
 import ssl
 import sys
@@ -231,6 +232,11 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         connection takes the turn of the next task there."""
         self._answers: set[ResponseStream] = set()
         """The answers that are not closed yet."""
+        self._timer: asyncio.TimerHandle | None = None
+        """The timer for the time limits of all these answers; None if there are none. It stays when an answer ends,
+        because to remove it costs a turn of the event loop."""
+        self._check_at = math.inf
+        """Loop time for which it is set."""
         self._connector: aiohttp.TCPConnector | None = None
         self._origin = f"{address.scheme.decode()}://{address.host_header.decode()}"
         """The origin to connect to: the upstream's, or that of an outbound proxy which reads requests."""
@@ -257,10 +263,12 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         times: dict[str, float] = request.extensions["timeout"]
-        deadline = asyncio.get_running_loop().time() + times["total"]
+        now = asyncio.get_running_loop().time
+        deadline = now() + times["total"]
         request_target = self._target_prefix + request.extensions["target"]
         head = write_request_head(request.method, request_target, [*request.headers.raw, *self._proxy_headers])
         connection = await self._acquire_connection(times)
+        self._set_timer(min(deadline, now() + times["read"]))
         answer = ResponseStream(connection, request.method, times["read"], deadline, self._take_back)
         self._answers.add(answer)
         try:
@@ -271,10 +279,26 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             raise
         return httpx2.Response(answer.status, headers=answer.headers, stream=answer)
 
+    def _set_timer(self, at: float) -> None:
+        """Let the time limits be checked at this loop time, or before."""
+        if at < self._check_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._check_at = at
+            self._timer = asyncio.get_running_loop().call_at(at, self._check_time_limits)
+
+    def _check_time_limits(self) -> None:
+        self._timer, self._check_at = None, math.inf
+        now = asyncio.get_running_loop().time()
+        self._set_timer(min((answer.check_time_limits(now) for answer in list(self._answers)), default=math.inf))
+
     async def aclose(self) -> None:
         """Close every connection, including those in use."""
         for answer in list(self._answers):
             answer.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._check_at = None, math.inf
         if self._connector is not None:
             await self._connector.close()
 

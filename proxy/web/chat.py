@@ -9,9 +9,11 @@ from functools import partial
 
 from proxy.exchange.count_prompt import COMPACTION_PATHS, COUNT_PATHS, handle_compaction, handle_count
 from proxy.exchange.handler import handle_chat
-from proxy.exchange.services import Headers, Incoming, Services
+from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.web.asgi import (
     FACTS_KEY,
+    HOLD_HEAD_KEY,
+    HeldHead,
     Receive,
     Scope,
     Send,
@@ -25,13 +27,15 @@ from proxy.web.content_encoding import NotDecodedError, decode_body, read_coding
 from proxy.web.limits import BodyShare
 
 
-class AsgiResponse:
-    """The answer to one client, sent over ASGI."""
+class AsgiResponse(ResponseWriter):
+    """The answer to one client, sent over ASGI. hold_head: holds the head of a whole answer until its body is sent, if
+    the server can do that (`HOLD_HEAD_KEY`)."""
 
-    __slots__ = ("_send",)
+    __slots__ = ("_hold_head", "_send")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, hold_head: Callable[[], HeldHead] | None = None) -> None:
         self._send = send
+        self._hold_head = hold_head
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send status and headers."""
@@ -48,6 +52,16 @@ class AsgiResponse:
     async def abort(self) -> None:
         """Send nothing more: the server closes a connection whose answer was left unfinished."""
 
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole answer, its head and body in one write where the server allows it."""
+        held = self._hold_head() if self._hold_head is not None else None
+        try:
+            await self.start(status, headers)
+            await self.end(body)
+        finally:
+            if held is not None:
+                held.release()
+
 
 async def serve_chat(
     scope: Scope,
@@ -62,7 +76,7 @@ async def serve_chat(
     """Handle one chat request. path: the path for upstream, percent-encoded. session: the session that the path names.
     share: the part of the body budget that this request holds. dialect: the name of its wire format."""
     incoming = await read_incoming(scope, receive, services, path, session, share, dialect)
-    answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s))
+    answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s), scope.get(HOLD_HEAD_KEY))
     route = path.partition("?")[0]
     if route.endswith(COMPACTION_PATHS):
         handle = handle_compaction

@@ -27,7 +27,7 @@ import select
 import socket
 import struct
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from uvicorn.server import ServerState
 from proxy.errors import ProxyError, Unavailable
 from proxy.metrics import Metrics
 from proxy.settings.load import Settings
-from proxy.web.asgi import DISCONNECT_KEY, Disconnect, has_body
+from proxy.web.asgi import DISCONNECT_KEY, HOLD_HEAD_KEY, Disconnect, HeldHead, has_body
 from proxy.web.error_responses import LINGER_S, render_error, send_error
 from proxy.web.limits import MAX_PIPELINED_BYTES, PROBE_PATHS, ConnectionLimit, HalfOpenConnections, find_client_address
 
@@ -287,6 +287,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        cycle.scope[HOLD_HEAD_KEY] = partial(HeldHead, cycle)  # type: ignore[typeddict-unknown-key]  # as above
         if self._pipelined_bytes:
             self._pipelined_bytes -= len(cycle.body)
             self.connection_limit.pipelined -= len(cycle.body)

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.errors import ClientGone
 from proxy.exchange.handler import handle_chat
-from proxy.exchange.services import Headers, Incoming
+from proxy.exchange.services import Headers, Incoming, ResponseWriter
 from tests.faults.killing import model
 from tests.faulty import faulty
 from tests.running import CHAT, Running, running
@@ -20,7 +20,7 @@ MOST = 200
 """Awaits of a turn at which is cancelled; a turn that has more fails the test."""
 
 
-class Sink:
+class Sink(ResponseWriter):
     """What a client would hear."""
 
     def __init__(self) -> None:

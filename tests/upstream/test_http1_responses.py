@@ -9,7 +9,7 @@ import uvloop
 
 from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstream.client import UpstreamClient
-from proxy.upstream.http1 import HEAD_LIMIT, HIGH_WATER, JOINED_BODY_BYTES
+from proxy.upstream.http1 import HEAD_LIMIT, HIGH_WATER, JOINED_BODY_BYTES, ResponseStream
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
 from tests.upstream.conftest import (
     EVENTS,
@@ -154,18 +154,19 @@ async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() ->
         reply = await send(client)
         async for _ in reply.iter_bytes():
             break
-        assert ringing()
+        assert watched(client)
         await reply.close()
-        assert not ringing()
+        assert not watched(client)
         assert await upstream.none_open()
         with pytest.raises(UpstreamBroken):  # who reads on all the same does not wait for ever
             await reply.read_body(1000)
 
 
-def ringing() -> list[asyncio.TimerHandle]:
-    """The timers of answers."""
+def watched(client: UpstreamClient) -> list[ResponseStream]:
+    """The answers whose time limits the transport checks, with one timer for all."""
     timers: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-    return [timer for timer in timers if "ResponseStream._check_time_limits" in repr(timer) and not timer.cancelled()]
+    assert sum("_check_time_limits" in repr(timer) and not timer.cancelled() for timer in timers) <= 1
+    return list(transport_of(client)._answers)
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])
@@ -363,8 +364,31 @@ async def test_the_timer_of_an_answer_ends_with_it() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port, idle_s=0.15) as client:
         for _ in range(20):
             assert (await asked(client))[:2] == (200, b"{}")
-            assert not ringing(), "it does not go on ringing while nothing is under way"
+            assert not watched(client), "nothing is checked while nothing is under way"
         assert upstream.connections == 1
+
+
+async def test_one_timer_keeps_the_limit_of_each_answer() -> None:
+    async def say(request: Request, there: Connection) -> None:
+        if request.body == b"whole":
+            await answer_json(request, there)
+        else:
+            await there.left()
+
+    async with faulty(say) as upstream, client_of(upstream.port, idle_s=0.4) as client:
+        loop, begun, ended = asyncio.get_running_loop(), [0.0] * 3, [0.0] * 3
+
+        async def stay_silent(n: int) -> None:
+            await asyncio.sleep(0.15 * n)
+            begun[n] = loop.time()
+            with pytest.raises(UpstreamTimeout):
+                await send(client, b"silent")
+            ended[n] = loop.time()
+
+        await (await send(client, b"whole")).read_body(100)  # the timer is set for it first
+        await asyncio.gather(*map(stay_silent, range(3)))
+        assert all(0.39 <= end - begin < 0.55 for begin, end in zip(begun, ended, strict=True))
+        assert not watched(client)
 
 
 async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten() -> None:

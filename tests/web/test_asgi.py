@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from proxy.errors import ClientGone, TooLarge, UpstreamBroken
 from proxy.metrics import Metrics
 from proxy.web.asgi import (
     DISCONNECT_KEY,
+    MAX_JOINED_BYTES,
     MAX_PATH_CHARS,
     MAX_WAITING_BYTES,
     Disconnect,
+    HeldHead,
     Message,
     Receive,
     Scope,
@@ -337,6 +340,69 @@ async def test_a_client_that_takes_its_time_is_waited_for() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert heard == ["cancelled"]
+
+
+class Transport:
+    """A transport that notes each write."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ([b"head", b"body"], [b"headbody"]),
+        ([b"head", b"body", b"more"], [b"headbody", b"more"]),
+        ([b"head", b""], [b"head"]),
+        ([b"head"], [b"head"]),
+        ([b"head", b"x" * (MAX_JOINED_BYTES + 1)], [b"head", b"x" * (MAX_JOINED_BYTES + 1)]),
+        ([], []),
+    ],
+)
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_held_head_is_written_with_the_body_or_at_the_end(
+    said: list[bytes], written: list[bytes], closes: bool
+) -> None:
+    transport = Transport()
+    cycle = SimpleNamespace(transport=transport)
+    held = HeldHead(cycle)
+    for data in said:
+        cycle.transport.write(data)
+    assert cycle.transport.is_closing() is False
+    if closes:
+        cycle.transport.close()
+    held.release()
+    assert transport.written == written
+    assert cycle.transport is transport
+    assert transport.closed is closes
+
+
+async def test_a_whole_answer_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[bytes] = []
+    write = HeldHead.write
+
+    def note(held: HeldHead, data: bytes) -> None:
+        heads.append(data)
+        write(held, data)
+
+    monkeypatch.setattr(HeldHead, "write", note)
+    async with faulty(Scripted("answered")) as upstream, running(upstream.port) as proxy:
+        answer = await Agent(proxy).say("well")
+    assert answer.status == 200
+    assert len(heads) == 2
+    assert heads[0].startswith(b"HTTP/1.1 200")
+    assert heads[1] == answer.body
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
