@@ -34,13 +34,6 @@ Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 MAX_NAME_BYTES = 256
 """Limit in bytes on a session's name as the client gives it; a longer name is hashed."""
 
-MAX_TENANTS = 1000
-"""Tenants that are remembered."""
-_tenants: dict[tuple[bytes, str], str] = {}
-"""Tenants by a hash of their credential, and the salt: OpenSSL's HMAC takes a hundredth of a small request's time."""
-_REMEMBERING_KEY = secrets.token_bytes(32)
-"""Key of that hash, so that nobody can find out a credential from the memory of an ended process."""
-
 
 @dataclass(frozen=True, slots=True)
 class Located:
@@ -64,15 +57,9 @@ class Located:
 def derive_tenant(headers: Mapping[str, str], salt: str) -> str:
     """Return one tenant for each credential, as an HMAC of it: the credential itself is never kept."""
     names = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
-    credential = next(filter(None, map(headers.get, names)), "").encode("utf-8", "surrogateescape")
-    place = hashlib.blake2b(credential, key=_REMEMBERING_KEY, digest_size=32).digest(), salt
-    found = _tenants.get(place)
-    if found is None:
-        if len(_tenants) >= MAX_TENANTS:
-            _tenants.clear()
-        made = hmac.digest(b"context-proxy:" + salt.encode(), credential, "sha256")
-        found = _tenants[place] = made.hex()[:32]
-    return found
+    credential = next(filter(None, map(headers.get, names)), "")
+    made = hmac.digest(b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), "sha256")
+    return made.hex()[:32]
 
 
 def find_session_name(
