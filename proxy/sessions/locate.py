@@ -23,8 +23,9 @@ from typing import Literal, NamedTuple
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
-from proxy.sessions.branch import Branch, LiveSession, Node, StoredDecisions
+from proxy.sessions.branch import Branch, LiveSession, StoredDecisions
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.packing import Node
 from proxy.settings.load import IdentitySettings
 from proxy.store.base import ID_DIGITS, ID_TIME_BITS, Row, Store
 from proxy.store.branch_positions import BranchKind, BranchKindRow, WorkingBranchRow

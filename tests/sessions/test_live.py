@@ -10,8 +10,9 @@ import pytest
 
 from proxy.context.plan import Edit
 from proxy.errors import StoreUnavailable
-from proxy.sessions.branch import NODE_BYTES, Branch, LiveSession, Node, adopt_stored_edits
+from proxy.sessions.branch import NODE_BYTES, Branch, LiveSession, adopt_stored_edits
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.packing import Node
 from proxy.store.base import BranchRow, BranchTipRow, EditRow, Row, SessionRow, StateRow
 from proxy.store.branch_positions import BranchPosition
 from proxy.store.in_memory import InMemoryStore
