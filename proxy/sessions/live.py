@@ -56,7 +56,8 @@ class LiveSessions:
         self._unpacked: OrderedDict[LiveSession, int] = OrderedDict()
         """Long sessions that are not packed, with their sizes in bytes; the last used at the end."""
         self._unpacked_size = 0
-        self._by_node: dict[tuple[str, bytes], list[str]] = {}
+        self._by_node: dict[str, dict[bytes, str | list[str]]] = {}
+        """By tenant and chain key. A list, where sessions have a node in common, is rare."""
         self._by_first_tip: dict[tuple[str, bytes], list[Branch]] = {}
         self._count = 0
 
@@ -120,11 +121,17 @@ class LiveSessions:
             return
         live_session.nodes[key] = node
         if node.reached and self._is_live(live_session):
-            self._by_node.setdefault((live_session.tenant, key), []).append(live_session.session)
+            index = self._by_node.setdefault(live_session.tenant, {})
+            found = index.get(key)
+            if found is None:
+                index[key] = live_session.session
+            else:
+                index[key] = [*([found] if isinstance(found, str) else found), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
         """The sessions that hold this node behind an answer of the proxy, newest last."""
-        return self._by_node.get((tenant, key), [])
+        found = self._by_node.get(tenant, {}).get(key, [])
+        return [found] if isinstance(found, str) else found
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
         """The branches whose first request ended with this node, newest last."""
@@ -168,12 +175,23 @@ class LiveSessions:
         self._unpacked_size -= self._unpacked.pop(live_session, 0)
         for key, node in live_session.nodes.items():
             if node.reached:
-                self._drop_entry(self._by_node, (live_session.tenant, key), live_session.session)
+                self._remove_from_index(live_session, key)
         for branch in live_session.branches.values():
             if branch.first_tip_key is not None:
                 self._drop_entry(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
         # branches refer to the session: without this only a full collection would free them
         live_session.branches.clear()
+
+    def _remove_from_index(self, live_session: LiveSession, key: bytes) -> None:
+        index = self._by_node.get(live_session.tenant, {})
+        found = index.get(key)
+        if isinstance(found, list) and live_session.session in found:
+            left = [session for session in found if session != live_session.session]
+            index[key] = left if len(left) > 1 else left[0]
+        elif found == live_session.session:
+            del index[key]
+            if not index:
+                del self._by_node[live_session.tenant]
 
     @staticmethod
     def _drop_entry(index: dict[tuple[str, bytes], list[T]], at: tuple[str, bytes], what: T) -> None:
