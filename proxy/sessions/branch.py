@@ -42,6 +42,8 @@ BINDING_BYTES = 500
 """Bytes of memory of a binding: its row with five hashes, and its place in the dictionary."""
 EDIT_BYTES = 400
 """Bytes of memory of an edit without its text. The reason and the mark are included."""
+INDEX_BYTES = 110
+"""Bytes of memory of a message behind an answer of the proxy in the index of live sessions, which is not packed."""
 PACKED_BYTES = 3_500
 """Bytes of memory of a packed branch and its session in addition to the packed bytes."""
 
@@ -92,14 +94,19 @@ class LiveSession:
     next."""
     counted_size: int = 0
     """Its `size` when the live branches were last counted."""
+    _indexed_count: int = field(default=0, init=False, repr=False)
+    """Nodes behind an answer of the proxy, counted when they are packed."""
     packed: bytes | None = field(default=None, init=False, repr=False)
-    """`nodes` and `hidden_rounds` while they are packed; they are no attributes then. Rounds with messages are not
-    packed."""
+    """`nodes`, `forms` and `hidden_rounds` while they are packed; they are no attributes then. Rounds with messages are
+    not packed."""
 
     @property
     def size(self) -> int:
         """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
-        nodes = NODE_BYTES * len(self.nodes) if self.packed is None else len(self.packed)
+        if self.packed is None:
+            nodes = NODE_BYTES * len(self.nodes)
+        else:
+            nodes = len(self.packed) + INDEX_BYTES * self._indexed_count
         own = nodes + BINDING_BYTES * len(self.bindings) + self.hidden_bytes
         return own + sum(branch.size for branch in self.branches.values())
 
@@ -110,8 +117,9 @@ class LiveSession:
             branch.pack()
         if self.packed is None:
             has_rounds = any(self.hidden_rounds.values())
-            self.packed = packing.pack_nodes(self.nodes, () if has_rounds else self.hidden_rounds)
-            del self.nodes
+            self._indexed_count = sum(node.reached for node in self.nodes.values())
+            self.packed = packing.pack_nodes(self.nodes, self.forms, () if has_rounds else self.hidden_rounds)
+            del self.nodes, self.forms
             if not has_rounds:
                 del self.hidden_rounds
 
@@ -124,7 +132,7 @@ class LiveSession:
     def _unpack_nodes(self) -> None:
         with _unpacking:
             if self.packed is not None:
-                self.nodes, tips = packing.unpack_nodes(self.packed)
+                self.nodes, self.forms, tips = packing.unpack_nodes(self.packed)
                 if not _has_value(self, "hidden_rounds"):
                     self.hidden_rounds = dict.fromkeys(tips, ())
                 self.packed = None
@@ -133,7 +141,7 @@ class LiveSession:
 
         def __getattr__(self, name: str) -> Any:
             """Unpack. Python calls this for an attribute that is not there."""
-            if name not in ("nodes", "hidden_rounds"):
+            if name not in ("nodes", "forms", "hidden_rounds"):
                 raise AttributeError(name)
             self._unpack_nodes()
             return object.__getattribute__(self, name)
@@ -159,6 +167,17 @@ class LiveSession:
         return True
 
 
+class _PackedBranch(NamedTuple):
+    """The memory of a branch while it is packed."""
+
+    parts: bytes
+    """What `packing.pack_state` makes of it."""
+    small_state: BranchState
+    """The state without these parts."""
+    moved_at: float | None
+
+
+_PACKED_NAMES = ("state", "edit_versions", "positions")
 _NO_TEXTS: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = {}, {}, 0
 
 
@@ -239,9 +258,8 @@ class Branch:
     """The beginning of its last request: a digest of the system messages, a hash of the tools, and when it came."""
     _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=_NO_TEXTS, repr=False)
     """Edits and answers, and the bytes that they take."""
-    _packed: tuple[bytes, BranchState] | None = field(default=None, init=False, repr=False)
-    """While they are packed: the large parts of `state` and `edit_versions`, and the rest of `state`. Neither is an
-    attribute then."""
+    _packed: _PackedBranch | None = field(default=None, init=False, repr=False)
+    """`state`, `edit_versions` and `positions` while they are packed; they are no attributes then."""
 
     @property
     def id(self) -> BranchId:
@@ -252,13 +270,13 @@ class Branch:
     def size(self) -> int:
         """Bytes of memory that its state takes, estimated."""
         edits, answers, known = self._texts
-        state = self.state if self._packed is None else self._packed[1]
+        state = self.state if self._packed is None else self._packed.small_state
         if state.edits is not edits or state.helper_answers is not answers:
             edits, answers = state.edits, state.helper_answers
             known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
             self._texts = edits, answers, known
         if self._packed is not None:
-            known += len(self._packed[0]) + PACKED_BYTES
+            known += len(self._packed.parts) + PACKED_BYTES
         texts = [text for _, text in state.states]
         if self.simulated_state is not None:
             texts += [edit.text or "" for edit in self.simulated_state.edits.values()]
@@ -271,40 +289,48 @@ class Branch:
             texts += [self.loaded_notes.scratchpad, *(memo.content for memo in self.loaded_notes.memos)]
         return known + sum(map(getsizeof, texts))
 
-    def pack(self) -> None:
-        """Pack the edits, and what is known of the last prompt, as `LiveSession.pack` does. A branch with other edits
-        beside these stays as it is, which is rare."""
+    @property
+    def moved_at(self) -> float | None:
+        """The time of its last move that this process has seen, in seconds; None for a branch that was just begun."""
         if self._packed is not None:
-            if not (_has_value(self, "state") or _has_value(self, "edit_versions")):
+            return self._packed.moved_at
+        return self.positions[-1][2] if self.positions else None
+
+    def pack(self) -> None:
+        """Pack the edits, the moves, and what is known of the last prompt, as `LiveSession.pack` does. A branch with
+        other edits beside these stays as it is, which is rare."""
+        if self._packed is not None:
+            if not any(_has_value(self, name) for name in _PACKED_NAMES):
                 return
             self.unpack()
         if self.simulated_state is not None or self.state.lasting_edits is not None:
             return
         try:
-            packed = packing.pack_state(self.state, self.edit_versions)
+            parts = packing.pack_state(self.state, self.edit_versions, self.positions)
         except UnicodeEncodeError:  # the text of an edit has a lone surrogate, which JSON can carry
             return
-        self._packed = packed, replace(self.state, edits={}, sent_marks=(), sent_sizes=())
+        small_state = replace(self.state, edits={}, sent_marks=(), sent_sizes=())
+        self._packed = _PackedBranch(parts, small_state, self.moved_at)
         self._texts = _NO_TEXTS
-        del self.state, self.edit_versions
+        del self.state, self.edit_versions, self.positions
 
     def unpack(self) -> None:
         """Unpack what is packed."""
         with _unpacking:
             if self._packed is not None:
-                state, versions = packing.unpack_state(*self._packed)
-                # A request that has gone on meanwhile may have set them: then its values count.
-                if not _has_value(self, "state"):
-                    self.state = state
-                if not _has_value(self, "edit_versions"):
-                    self.edit_versions = versions
+                state, versions, positions = packing.unpack_state(self._packed.parts, self._packed.small_state)
+                values = state, versions, deque(positions, MAX_POSITIONS)
+                for name, value in zip(_PACKED_NAMES, values, strict=True):
+                    # A request that has gone on meanwhile may have set it: then its value counts.
+                    if not _has_value(self, name):
+                        setattr(self, name, value)
                 self._packed = None
 
     if not TYPE_CHECKING:  # as in LiveSession
 
         def __getattr__(self, name: str) -> Any:
             """Unpack. Python calls this for an attribute that is not there."""
-            if name not in ("state", "edit_versions"):
+            if name not in _PACKED_NAMES:
                 raise AttributeError(name)
             self.unpack()
             return object.__getattribute__(self, name)
@@ -508,6 +534,10 @@ class StoredDecisions:
         )
 
 
+NO_DECISIONS = StoredDecisions()
+"""The decisions of a session of which nothing was decided, as of most."""
+
+
 def parse_settings(text: str) -> SessionSettings:
     """Return a session's settings; the defaults where they cannot be read."""
     try:
@@ -520,7 +550,8 @@ async def read_decisions(store: Store, tenant: str, session: str) -> StoredDecis
     """Read a session's decisions from the store. StoreUnavailable passes through."""
     found = await store.read_decisions(tenant, session, WHOLE_SESSION)
     notes = tuple(OperatorNote(note.note, note.text) for note in found.notes if note.kind == "note")
-    return apply_rows(StoredDecisions(parse_settings(found.settings), notes=notes), [row for row, _ in found.edits])
+    read = apply_rows(StoredDecisions(parse_settings(found.settings), notes=notes), [row for row, _ in found.edits])
+    return NO_DECISIONS if read.is_empty else read
 
 
 def apply_rows(decisions: StoredDecisions, rows: list[EditRow]) -> StoredDecisions:

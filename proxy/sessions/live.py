@@ -22,7 +22,7 @@ from proxy.sessions.packing import Node
 from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import BranchRecord, Store
 
-UNPACKED_SHARE = 1 / 8
+UNPACKED_SHARE = 1 / 16
 """Share of the limit for the sessions that were used last. The memory of the others is packed. With the default limits
 it holds more conversations than `message_cache` does, so that nothing is unpacked for those."""
 MIN_PACKED_BYTES = 8 * 1024
@@ -158,10 +158,8 @@ class LiveSessions:
     def forget_idle(self, before: float) -> None:
         """Forget every session that was last used before this time: its stored rows may be removed."""
         for live_session in list(self._sessions.values()):
-            moves = [
-                branch.positions[-1][2] if branch.positions else before for branch in live_session.branches.values()
-            ]
-            if moves and max(moves) < before:
+            moves = [branch.moved_at for branch in live_session.branches.values()]
+            if moves and max(before if at is None else at for at in moves) < before:
                 self.forget_session(live_session)
 
     def _is_live(self, live_session: LiveSession) -> bool:

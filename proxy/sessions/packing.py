@@ -20,6 +20,10 @@ LEVEL = 1
 """The level of compression: 6 takes three times as long for 3 % less."""
 
 
+Position = tuple[bytes, bytes | None, float]
+"""A move of a branch: (end of a request, answer, time in seconds)."""
+
+
 class Node(Struct, gc=False, array_like=True):
     """A chain key that is stored.
 
@@ -44,6 +48,7 @@ class _PackedNodes(Struct, array_like=True):
     """The parts of a session that are packed."""
 
     nodes: dict[bytes, Node]
+    forms: set[bytes]
     tips: list[bytes]
     """Chain keys of the ends of requests behind whose answers there are no hidden rounds."""
 
@@ -55,6 +60,7 @@ class _PackedState(Struct, array_like=True):
     marks: tuple[bytes, ...]
     sizes: tuple[int, ...]
     versions: dict[bytes, int]
+    positions: list[Position]
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -62,30 +68,32 @@ _NODES = msgspec.msgpack.Decoder(_PackedNodes)
 _STATE = msgspec.msgpack.Decoder(_PackedState)
 
 
-def pack_nodes(nodes: dict[bytes, Node], tips: Iterable[bytes]) -> bytes:
-    """Pack a session's nodes by chain key, and the ends of requests without hidden rounds."""
-    return zlib.compress(_ENCODER.encode(_PackedNodes(nodes, list(tips))), LEVEL)
+def pack_nodes(nodes: dict[bytes, Node], forms: set[bytes], tips: Iterable[bytes]) -> bytes:
+    """Pack a session's nodes by chain key, its stored forms, and the ends of requests without hidden rounds."""
+    return zlib.compress(_ENCODER.encode(_PackedNodes(nodes, forms, list(tips))), LEVEL)
 
 
-def unpack_nodes(packed: bytes) -> tuple[dict[bytes, Node], list[bytes]]:
+def unpack_nodes(packed: bytes) -> tuple[dict[bytes, Node], set[bytes], list[bytes]]:
     """Return what `pack_nodes` was given."""
     found = _NODES.decode(zlib.decompress(packed))
     names: dict[str, str] = {}
     for node in found.nodes.values():  # all nodes share the few names, as before
         node.branch = names.setdefault(node.branch, node.branch)
         node.strategy = names.setdefault(node.strategy, node.strategy)
-    return found.nodes, found.tips
+    return found.nodes, found.forms, found.tips
 
 
-def pack_state(state: BranchState, versions: dict[bytes, int]) -> bytes:
-    """Pack the edits of a branch, their versions, and the marks and sizes of its last prompt. Raises
+def pack_state(state: BranchState, versions: dict[bytes, int], positions: Iterable[Position]) -> bytes:
+    """Pack the edits of a branch, their versions, the marks and sizes of its last prompt, and its moves. Raises
     UnicodeEncodeError for a text with a lone surrogate."""
     edits = [(e.key, e.action, e.text, e.stage, e.reason, e.before, e.after) for e in state.edits.values()]
-    return zlib.compress(_ENCODER.encode(_PackedState(edits, state.sent_marks, state.sent_sizes, versions)), LEVEL)
+    parts = _PackedState(edits, state.sent_marks, state.sent_sizes, versions, list(positions))
+    return zlib.compress(_ENCODER.encode(parts), LEVEL)
 
 
-def unpack_state(packed: bytes, rest: BranchState) -> tuple[BranchState, dict[bytes, int]]:
+def unpack_state(packed: bytes, rest: BranchState) -> tuple[BranchState, dict[bytes, int], list[Position]]:
     """Return what `pack_state` was given. rest: the other parts of the state."""
     found = _STATE.decode(zlib.decompress(packed))
     edits = {row[0]: Edit(*row) for row in found.edits}
-    return replace(rest, edits=edits, sent_marks=found.marks, sent_sizes=found.sizes), found.versions
+    state = replace(rest, edits=edits, sent_marks=found.marks, sent_sizes=found.sizes)
+    return state, found.versions, found.positions

@@ -48,6 +48,9 @@ def remember(live_session: LiveSession, messages: int = 100) -> Branch:
     )
     made = Branch("me", live_session.session, "t", "main", b"", live_session, state)
     made.edit_versions = dict.fromkeys(edits, 2)
+    live_session.forms.update((key(5), key(6)))
+    for n in range(80):
+        made.record_position(key(n), key(n + 1) if n % 2 else None, 5.0 + n)
     return made
 
 
@@ -64,7 +67,7 @@ def is_packed(live_session: LiveSession) -> bool:
 
 def find_all(one: LiveSession) -> Any:
     """The values of a session and its branches; looking at them unpacks them."""
-    found = [getattr(one, each.name) for each in fields(one) if each.name not in ("branches", "packed")]
+    found = [getattr(one, each.name) for each in fields(one) if each.name not in ("branches", "_indexed_count")]
     for branch in one.branches.values():
         found += [getattr(branch, each.name) for each in fields(branch) if each.name not in ("live_session", "_texts")]
     return found
@@ -76,12 +79,15 @@ def test_what_is_packed_is_small_and_comes_back_as_it_was_in_the_same_order() ->
         one.branches["t"] = remember(one)
     size = live_session.size
     live_session.pack()
-    assert live_session.size < size / 3
+    assert live_session.size < size / 2
     assert is_packed(live_session), "to be measured it is not unpacked"
     assert find_all(live_session) == find_all(same)
     branch = live_session.branches["t"]
     assert list(branch.state.edits) == list(same.branches["t"].state.edits)
     assert list(live_session.nodes) == list(same.nodes)
+    branch.record_position(b"tip", None, 99.0)
+    same.branches["t"].record_position(b"tip", None, 99.0)
+    assert branch.positions == same.branches["t"].positions, "as many as before are remembered"
     assert not is_packed(live_session)
     assert live_session.size == size
     assert len({id(node.strategy) for node in live_session.nodes.values()}) == 1, "the nodes share what was shared"
@@ -110,6 +116,18 @@ def test_what_a_request_has_set_meanwhile_counts() -> None:
     branch.state = before
     live_session.pack()
     assert (branch.edit_versions, branch.state) == ({key(3): 5}, before)
+
+
+def test_when_a_session_was_used_is_known_without_unpacking_it() -> None:
+    branches = LiveSessions(9, InMemoryStore())
+    old, new = begin(branches, "old"), begin(branches, "new")
+    new.branches["t"].record_position(b"tip", None, 500.0)
+    old.pack()
+    new.pack()
+    branches.forget_idle(100.0)
+    assert is_packed(new)
+    assert branches.find_session("me", "old") is None
+    assert branches.find_session("me", "new") is new
 
 
 def test_hidden_rounds_are_not_packed() -> None:
