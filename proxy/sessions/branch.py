@@ -171,7 +171,7 @@ class _PackedBranch(NamedTuple):
     """The memory of a branch while it is packed."""
 
     parts: bytes
-    """What `packing.pack_state` makes of it."""
+    """The bytes that `packing.pack_state` makes of it."""
     small_state: BranchState
     """The state without these parts."""
     moved_at: float | None

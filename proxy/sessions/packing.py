@@ -1,4 +1,4 @@
-"""Memory of idle branches in few bytes: what only their next request needs is encoded and compressed.
+"""Memory of idle branches in few bytes: the parts that only their next request needs are encoded and compressed.
 
 Most live sessions wait for a client that thinks, calls tools or never comes back. As objects, a conversation of 120
 messages with 40 edits takes 70 KB; packed it takes 11 KB. To pack it takes 0.2 ms, to unpack it 0.1 ms.
