@@ -18,6 +18,8 @@ MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX = b"\0\0\0\0from", b"\0\0\0\0told"
 """Ends of the keys of states that a branch begins with. They say who wrote the state in the branch before."""
 CACHE_MISS_LIMIT = 3
 """Exchanges in a row with fewer than half of the predicted cached tokens reported, after which new edits stop."""
+_NO_POSITIONS: frozenset[int] = frozenset()
+"""One object for all branches: Python makes a new one of 200 bytes at each call."""
 
 
 def count_losses(edits: Mapping[bytes, Edit]) -> int:
@@ -64,7 +66,7 @@ class BranchState:
     """Tokens of each message of the last prompt."""
     sent_at: float | None = None
     """Time of the last prompt, in seconds."""
-    breakpoints: frozenset[int] = frozenset()
+    breakpoints: frozenset[int] = _NO_POSITIONS
     """The positions in the last prompt at which a breakpoint of the proxy stood (`breakpoints`)."""
     boundary: bytes = b""
     """The chain key of the last message that the newest batch of edits has changed; b"" if none is known."""
@@ -152,7 +154,7 @@ class BranchState:
             sent_marks=plan.marks,
             sent_sizes=plan.sizes,
             sent_at=now,
-            breakpoints=plan.breakpoint_positions if has_breakpoints else frozenset(),
+            breakpoints=plan.breakpoint_positions if has_breakpoints else _NO_POSITIONS,
             boundary=plan.boundary or self.boundary,
             note_counts={**self.note_counts, **dict(i.note_count for _, i in plan.placed_inserts if i.note_count)}
             if plan.placed_inserts

@@ -21,9 +21,9 @@ from proxy.exchange import cost
 from proxy.exchange.turn import Turn
 from proxy.sessions import locate
 from proxy.sessions import tool_offer as offers
-from proxy.sessions.branch import Node
 from proxy.sessions.hidden_rounds import encode_round
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.packing import Node
 from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import BranchRow, EditRow, ExchangeRow, FormRow, MessageRow, Row, SessionRow, StateRow
 from proxy.store.session_notes import HiddenRoundRow, ToolOfferRow

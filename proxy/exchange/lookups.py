@@ -36,7 +36,14 @@ from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
-from proxy.sessions.branch import LiveSession, LoadedNotes, SessionSettings, StoredDecisions, read_decisions
+from proxy.sessions.branch import (
+    NO_DECISIONS,
+    LiveSession,
+    LoadedNotes,
+    SessionSettings,
+    StoredDecisions,
+    read_decisions,
+)
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.locate import ExpectedNotes
 from proxy.settings.load import Settings
@@ -322,9 +329,7 @@ async def refresh_decisions(services: Services, live_session: LiveSession, *, is
     if live_session.stored_decisions is None:
         known = live_session.explicit or live_session.stored
         live_session.stored_decisions = (
-            await read_decisions(services.store, live_session.tenant, live_session.session)
-            if known
-            else StoredDecisions()
+            await read_decisions(services.store, live_session.tenant, live_session.session) if known else NO_DECISIONS
         )
     elif services.store.shared and not is_new:
         try:

@@ -15,7 +15,8 @@ from proxy.dialects.completions.request import read_request, write_request
 from proxy.errors import NotFound
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.services import LARGE_BODY_BYTES, Services
-from proxy.sessions.branch import Branch, LiveSession, Node, StoredDecisions, read_decisions
+from proxy.sessions.branch import NO_DECISIONS, Branch, LiveSession, StoredDecisions, read_decisions
+from proxy.sessions.packing import Node
 from proxy.store.base import ExchangeRecord, SessionRecord
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ async def find_branch(services: Services, tenant: str, name: str, branch: str | 
         request = await parse_request(services, await run_off_loop(len(raws), partial(write_request, request, raws)))
         keys = (*keys, exchange.answer)
     copied = await _copy_branch(services, record, exchange.branch, keys)
-    decisions = copied.live_session.stored_decisions or StoredDecisions()
+    decisions = copied.live_session.stored_decisions or NO_DECISIONS
     policy = services.policies.get(exchange.policy)
     observation = policy.observation if policy is not None else None
     found = await run_off_loop(len(keys), partial(split_groups, request.messages, keys, observation))

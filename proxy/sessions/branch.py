@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import getsizeof
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +21,9 @@ from proxy.context.branch_state import BranchState, StateRequest, count_losses
 from proxy.context.operator_edits import NAME, OperatorDecisions, OperatorNote
 from proxy.context.plan import Edit, RetrievedText
 from proxy.notes.memo_matching import Memo
+from proxy.sessions import packing
 from proxy.sessions.hidden_rounds import HiddenRound
+from proxy.sessions.packing import Node
 from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import BranchRecord, BranchTipRow, EditRow, Store
 from proxy.store.bindings import BindingRow
@@ -39,26 +42,22 @@ BINDING_BYTES = 500
 """Bytes of memory of a binding: its row with five hashes, and its place in the dictionary."""
 EDIT_BYTES = 400
 """Bytes of memory of an edit without its text. The reason and the mark are included."""
+INDEX_BYTES = 110
+"""Bytes of memory of a message behind an answer of the proxy in the index of live sessions, which is not packed."""
+PACKED_BYTES = 3_500
+"""Bytes of memory of a packed branch and its session in addition to the packed bytes."""
+
+_unpacking = threading.Lock()
+"""Held while memory is unpacked: a worker thread and the event loop may need it at once."""
 
 
-class Node(msgspec.Struct, gc=False):
-    """A chain key that is stored.
-
-    There are as many nodes as messages in live sessions, so the garbage collector is spared them: none refers to
-    another."""
-
-    form: bytes
-    """The first form in which the message came."""
-    branch: str
-    """The branch in which the message was first stored."""
-    reached: bool
-    """True if an answer of the proxy stands at or before the message."""
-    strategy: str
-    """The wire format for which the form was made."""
-    seen_at: float = 0.0
-    """The time at which the message was first stored, in seconds."""
-    tokens: int = 0
-    """Tokens of that form under the session's `token_counter`, 0 if they are not known."""
+def _has_value(owner: object, name: str) -> bool:
+    """True if an attribute is not packed."""
+    try:
+        object.__getattribute__(owner, name)
+    except AttributeError:
+        return False
+    return True
 
 
 @dataclass(slots=True, eq=False)
@@ -95,12 +94,57 @@ class LiveSession:
     next."""
     counted_size: int = 0
     """Its `size` when the live branches were last counted."""
+    _indexed_count: int = field(default=0, init=False, repr=False)
+    """Nodes behind an answer of the proxy, counted when they are packed."""
+    packed: bytes | None = field(default=None, init=False, repr=False)
+    """`nodes`, `forms` and `hidden_rounds` while they are packed; they are no attributes then. Rounds with messages are
+    not packed."""
 
     @property
     def size(self) -> int:
         """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
-        own = NODE_BYTES * len(self.nodes) + BINDING_BYTES * len(self.bindings) + self.hidden_bytes
+        if self.packed is None:
+            nodes = NODE_BYTES * len(self.nodes)
+        else:
+            nodes = len(self.packed) + INDEX_BYTES * self._indexed_count
+        own = nodes + BINDING_BYTES * len(self.bindings) + self.hidden_bytes
         return own + sum(branch.size for branch in self.branches.values())
+
+    def pack(self) -> None:
+        """Pack what only the next request needs: a fifth of the memory. It unpacks itself when it is looked at, so
+        that a request that has the session may go on. Only the event loop's thread may pack."""
+        for branch in self.branches.values():
+            branch.pack()
+        if self.packed is None:
+            has_rounds = any(self.hidden_rounds.values())
+            self._indexed_count = sum(node.reached for node in self.nodes.values())
+            self.packed = packing.pack_nodes(self.nodes, self.forms, () if has_rounds else self.hidden_rounds)
+            del self.nodes, self.forms
+            if not has_rounds:
+                del self.hidden_rounds
+
+    def unpack(self) -> None:
+        """Unpack all that is packed."""
+        self._unpack_nodes()
+        for branch in self.branches.values():
+            branch.unpack()
+
+    def _unpack_nodes(self) -> None:
+        with _unpacking:
+            if self.packed is not None:
+                self.nodes, self.forms, tips = packing.unpack_nodes(self.packed)
+                if not _has_value(self, "hidden_rounds"):
+                    self.hidden_rounds = dict.fromkeys(tips, ())
+                self.packed = None
+
+    if not TYPE_CHECKING:  # for the type checker the class would have any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Unpack. Python calls this for an attribute that is not there."""
+            if name not in ("nodes", "forms", "hidden_rounds"):
+                raise AttributeError(name)
+            self._unpack_nodes()
+            return object.__getattribute__(self, name)
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
         """Remember the hidden rounds behind the answers to a request."""
@@ -121,6 +165,20 @@ class LiveSession:
             return False
         token_counter.remember_count(message, node.tokens)
         return True
+
+
+class _PackedBranch(NamedTuple):
+    """The memory of a branch while it is packed."""
+
+    parts: bytes
+    """The bytes that `packing.pack_state` makes of it."""
+    small_state: BranchState
+    """The state without these parts."""
+    moved_at: float | None
+
+
+_PACKED_NAMES = ("state", "edit_versions", "positions")
+_NO_TEXTS: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = {}, {}, 0
 
 
 class LoadedNotes(NamedTuple):
@@ -198,8 +256,10 @@ class Branch:
     """The tools of the proxy that it offers its model; None while that is undecided."""
     last_beginning: tuple[bytes, int, float] | None = None
     """The beginning of its last request: a digest of the system messages, a hash of the tools, and when it came."""
-    _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=({}, {}, 0), repr=False)
+    _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=_NO_TEXTS, repr=False)
     """Edits and answers, and the bytes that they take."""
+    _packed: _PackedBranch | None = field(default=None, init=False, repr=False)
+    """`state`, `edit_versions` and `positions` while they are packed; they are no attributes then."""
 
     @property
     def id(self) -> BranchId:
@@ -210,21 +270,70 @@ class Branch:
     def size(self) -> int:
         """Bytes of memory that its state takes, estimated."""
         edits, answers, known = self._texts
-        if self.state.edits is not edits or self.state.helper_answers is not answers:
-            edits, answers = self.state.edits, self.state.helper_answers
+        state = self.state if self._packed is None else self._packed.small_state
+        if state.edits is not edits or state.helper_answers is not answers:
+            edits, answers = state.edits, state.helper_answers
             known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
             self._texts = edits, answers, known
-        texts = [text for _, text in self.state.states]
+        if self._packed is not None:
+            known += len(self._packed.parts) + PACKED_BYTES
+        texts = [text for _, text in state.states]
         if self.simulated_state is not None:
             texts += [edit.text or "" for edit in self.simulated_state.edits.values()]
-        if self.state.lasting_edits:
-            texts += [edit.text or "" for edit in self.state.lasting_edits.values()]
-            known += EDIT_BYTES * len(self.state.lasting_edits)
+        if state.lasting_edits:
+            texts += [edit.text or "" for edit in state.lasting_edits.values()]
+            known += EDIT_BYTES * len(state.lasting_edits)
         if self.search_hits is not None:
             texts += [one.text for one in self.search_hits[1]]
         if self.loaded_notes is not None:
             texts += [self.loaded_notes.scratchpad, *(memo.content for memo in self.loaded_notes.memos)]
         return known + sum(map(getsizeof, texts))
+
+    @property
+    def moved_at(self) -> float | None:
+        """The time of its last move that this process has seen, in seconds; None for a branch that was just begun."""
+        if self._packed is not None:
+            return self._packed.moved_at
+        return self.positions[-1][2] if self.positions else None
+
+    def pack(self) -> None:
+        """Pack the edits, the moves, and what is known of the last prompt, as `LiveSession.pack` does. A branch with
+        other edits beside these stays as it is, which is rare."""
+        if self._packed is not None:
+            if not any(_has_value(self, name) for name in _PACKED_NAMES):
+                return
+            self.unpack()
+        if self.simulated_state is not None or self.state.lasting_edits is not None:
+            return
+        try:
+            parts = packing.pack_state(self.state, self.edit_versions, self.positions)
+        except UnicodeEncodeError:  # the text of an edit has a lone surrogate, which JSON can carry
+            return
+        small_state = replace(self.state, edits={}, sent_marks=(), sent_sizes=())
+        self._packed = _PackedBranch(parts, small_state, self.moved_at)
+        self._texts = _NO_TEXTS
+        del self.state, self.edit_versions, self.positions
+
+    def unpack(self) -> None:
+        """Unpack what is packed."""
+        with _unpacking:
+            if self._packed is not None:
+                state, versions, positions = packing.unpack_state(self._packed.parts, self._packed.small_state)
+                values = state, versions, deque(positions, MAX_POSITIONS)
+                for name, value in zip(_PACKED_NAMES, values, strict=True):
+                    # A request that has gone on meanwhile may have set it: then its value counts.
+                    if not _has_value(self, name):
+                        setattr(self, name, value)
+                self._packed = None
+
+    if not TYPE_CHECKING:  # as in LiveSession
+
+        def __getattr__(self, name: str) -> Any:
+            """Unpack. Python calls this for an attribute that is not there."""
+            if name not in _PACKED_NAMES:
+                raise AttributeError(name)
+            self.unpack()
+            return object.__getattribute__(self, name)
 
     def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""
@@ -425,6 +534,10 @@ class StoredDecisions:
         )
 
 
+NO_DECISIONS = StoredDecisions()
+"""The decisions of a session of which nothing was decided, as of most."""
+
+
 def parse_settings(text: str) -> SessionSettings:
     """Return a session's settings; the defaults where they cannot be read."""
     try:
@@ -437,7 +550,8 @@ async def read_decisions(store: Store, tenant: str, session: str) -> StoredDecis
     """Read a session's decisions from the store. StoreUnavailable passes through."""
     found = await store.read_decisions(tenant, session, WHOLE_SESSION)
     notes = tuple(OperatorNote(note.note, note.text) for note in found.notes if note.kind == "note")
-    return apply_rows(StoredDecisions(parse_settings(found.settings), notes=notes), [row for row, _ in found.edits])
+    read = apply_rows(StoredDecisions(parse_settings(found.settings), notes=notes), [row for row, _ in found.edits])
+    return NO_DECISIONS if read.is_empty else read
 
 
 def apply_rows(decisions: StoredDecisions, rows: list[EditRow]) -> StoredDecisions:

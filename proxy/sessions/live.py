@@ -1,8 +1,9 @@
 """The live branches: the state of conversations in this process, read back from the store if it was dropped.
 
 Memory is a cache, never the truth: everything here is written to the store before it matters, or can be derived again.
-The number of branches and their memory are bounded; the least recently used session leaves first. If other processes
-write to the same store, the memory of a branch counts as long as the store agrees.
+The number of branches and their memory are bounded; the least recently used session leaves first. Those that were not
+used lately are packed (`packing`). If other processes write to the same store, the memory of a branch counts as long as
+the store agrees.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ from typing import TypeVar
 from proxy.context.branch_state import BranchState
 from proxy.errors import StoreUnavailable
 from proxy.sessions import tool_offer as offers
-from proxy.sessions.branch import Branch, LiveSession, Node, restore_branch
+from proxy.sessions.branch import Branch, LiveSession, restore_branch
+from proxy.sessions.packing import Node
 from proxy.sessions.tool_offer import ToolOffer
 from proxy.store.base import BranchRecord, Store
+
+UNPACKED_SHARE = 1 / 16
+"""Share of the limit for the sessions that were used last. The memory of the others is packed. With the default limits
+it holds more conversations than `message_cache` does, so that nothing is unpacked for those."""
+MIN_PACKED_BYTES = 8 * 1024
+"""Bytes of memory from which a session is packed: a short one would hardly become smaller."""
 
 T = TypeVar("T")
 
@@ -45,7 +53,11 @@ class LiveSessions:
         self.lookup_s = lookup_s
         self.on_lookup_failed = on_lookup_failed
         self._sessions: OrderedDict[tuple[str, str], LiveSession] = OrderedDict()
-        self._by_node: dict[tuple[str, bytes], list[str]] = {}
+        self._unpacked: OrderedDict[LiveSession, int] = OrderedDict()
+        """Long sessions that are not packed, with their sizes in bytes; the last used at the end."""
+        self._unpacked_size = 0
+        self._by_node: dict[str, dict[bytes, str | list[str]]] = {}
+        """By tenant and chain key. A list, where sessions have a node in common, is rare."""
         self._by_first_tip: dict[tuple[str, bytes], list[Branch]] = {}
         self._count = 0
 
@@ -57,6 +69,9 @@ class LiveSessions:
         found = self._sessions.get((tenant, session))
         if found is not None:
             self._sessions.move_to_end((tenant, session))
+            if found.packed is not None:
+                found.unpack()
+                self.update_size(found)
         return found
 
     def open_session(self, tenant: str, session: str, explicit: bool) -> LiveSession:
@@ -75,16 +90,30 @@ class LiveSessions:
         return branch
 
     def update_size(self, live_session: LiveSession) -> None:
-        """Count the memory of a session again after it has grown; the least recently used sessions leave when it is too
-        much."""
+        """Count the memory of a session again after it was used. Sessions that were used before it are packed, and the
+        least recently used ones leave, when it is too much."""
         if not self._is_live(live_session):
             return
         size = live_session.size
         self.size += size - live_session.counted_size
         live_session.counted_size = size
+        self._unpacked_size -= self._unpacked.pop(live_session, 0)
+        if size >= MIN_PACKED_BYTES and live_session.packed is None:
+            self._unpacked[live_session] = size
+            self._unpacked_size += size
+        while self._unpacked_size > self.max_bytes * UNPACKED_SHARE and len(self._unpacked) > 1:
+            self._pack_oldest()
         while (self._count > self.max_branches or self.size > self.max_bytes) and len(self._sessions) > 1:
             _, old = self._sessions.popitem(last=False)
             self._remove_session(old)
+
+    def _pack_oldest(self) -> None:
+        """Pack the long session that was not used for longest."""
+        idle, size = self._unpacked.popitem(last=False)
+        self._unpacked_size -= size
+        idle.pack()
+        self.size += idle.size - idle.counted_size
+        idle.counted_size = idle.size
 
     def add_node(self, live_session: LiveSession, key: bytes, node: Node) -> None:
         """Add a node to a session; a node behind an answer of the proxy can be found without naming the session."""
@@ -92,11 +121,17 @@ class LiveSessions:
             return
         live_session.nodes[key] = node
         if node.reached and self._is_live(live_session):
-            self._by_node.setdefault((live_session.tenant, key), []).append(live_session.session)
+            index = self._by_node.setdefault(live_session.tenant, {})
+            found = index.get(key)
+            if found is None:
+                index[key] = live_session.session
+            else:
+                index[key] = [*([found] if isinstance(found, str) else found), live_session.session]
 
     def find_sessions_at(self, tenant: str, key: bytes) -> list[str]:
         """The sessions that hold this node behind an answer of the proxy, newest last."""
-        return self._by_node.get((tenant, key), [])
+        found = self._by_node.get(tenant, {}).get(key, [])
+        return [found] if isinstance(found, str) else found
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
         """The branches whose first request ended with this node, newest last."""
@@ -123,10 +158,8 @@ class LiveSessions:
     def forget_idle(self, before: float) -> None:
         """Forget every session that was last used before this time: its stored rows may be removed."""
         for live_session in list(self._sessions.values()):
-            moves = [
-                branch.positions[-1][2] if branch.positions else before for branch in live_session.branches.values()
-            ]
-            if moves and max(moves) < before:
+            moves = [branch.moved_at for branch in live_session.branches.values()]
+            if moves and max(before if at is None else at for at in moves) < before:
                 self.forget_session(live_session)
 
     def _is_live(self, live_session: LiveSession) -> bool:
@@ -137,14 +170,26 @@ class LiveSessions:
     def _remove_session(self, live_session: LiveSession) -> None:
         self._count -= len(live_session.branches)
         self.size -= live_session.counted_size
+        self._unpacked_size -= self._unpacked.pop(live_session, 0)
         for key, node in live_session.nodes.items():
             if node.reached:
-                self._drop_entry(self._by_node, (live_session.tenant, key), live_session.session)
+                self._remove_from_index(live_session, key)
         for branch in live_session.branches.values():
             if branch.first_tip_key is not None:
                 self._drop_entry(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
         # branches refer to the session: without this only a full collection would free them
         live_session.branches.clear()
+
+    def _remove_from_index(self, live_session: LiveSession, key: bytes) -> None:
+        index = self._by_node.get(live_session.tenant, {})
+        found = index.get(key)
+        if isinstance(found, list) and live_session.session in found:
+            left = [session for session in found if session != live_session.session]
+            index[key] = left if len(left) > 1 else left[0]
+        elif found == live_session.session:
+            del index[key]
+            if not index:
+                del self._by_node[live_session.tenant]
 
     @staticmethod
     def _drop_entry(index: dict[tuple[str, bytes], list[T]], at: tuple[str, bytes], what: T) -> None:

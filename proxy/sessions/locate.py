@@ -23,8 +23,9 @@ from typing import Literal, NamedTuple
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
-from proxy.sessions.branch import Branch, LiveSession, Node, StoredDecisions
+from proxy.sessions.branch import NO_DECISIONS, Branch, LiveSession
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.packing import Node
 from proxy.settings.load import IdentitySettings
 from proxy.store.base import ID_DIGITS, ID_TIME_BITS, Row, Store
 from proxy.store.branch_positions import BranchKind, BranchKindRow, WorkingBranchRow
@@ -160,7 +161,7 @@ async def locate_request(
         live_session = live_sessions.open_session(tenant, named_session or make_id(), named_session is not None)
         if named_session is None:
             # Nobody can have decided anything for a name that is not known yet.
-            live_session.stored_decisions = StoredDecisions()
+            live_session.stored_decisions = NO_DECISIONS
         new_branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
         return Located(new_branch, "main", -1, named_session is not None, system)
     if branch is None:

@@ -434,7 +434,7 @@ class SqliteWriter:
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._normal else 'FULL'}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
             connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute("PRAGMA cache_size = -8000")  # the pages of a journal's worth of rows
+            connection.execute("PRAGMA cache_size = -2000")  # KB: 8 MB saved no time and no write, at 100,000 rows
             full_text_search.register_functions(connection)
             connection.execute("PRAGMA secure_delete = ON")  # removed data is not left in the file
             connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now

@@ -5,8 +5,9 @@ from dataclasses import replace
 from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Edit, RetrievedText
 from proxy.notes.memo_matching import Memo
-from proxy.sessions.branch import EDIT_BYTES, NODE_BYTES, Branch, LiveSession, LoadedNotes, Node, adopt_stored_edits
+from proxy.sessions.branch import EDIT_BYTES, NODE_BYTES, Branch, LiveSession, LoadedNotes, adopt_stored_edits
 from proxy.sessions.hidden_rounds import HiddenRound
+from proxy.sessions.packing import Node
 from proxy.store.base import EditRow
 from proxy.store.branch_positions import BranchPosition
 from tests.conversations import message, user

@@ -10,8 +10,9 @@ import pytest
 
 from proxy.context.plan import Edit
 from proxy.errors import StoreUnavailable
-from proxy.sessions.branch import NODE_BYTES, Branch, LiveSession, Node, adopt_stored_edits
+from proxy.sessions.branch import NODE_BYTES, Branch, LiveSession, adopt_stored_edits
 from proxy.sessions.live import LiveSessions
+from proxy.sessions.packing import Node
 from proxy.store.base import BranchRow, BranchTipRow, EditRow, Row, SessionRow, StateRow
 from proxy.store.branch_positions import BranchPosition
 from proxy.store.in_memory import InMemoryStore
@@ -171,7 +172,8 @@ async def test_memory_stays_bounded_whatever_comes() -> None:
             await agent.say("And?")
         assert len(branches) == 5
         assert len(branches._sessions) == 5
-        assert {s for sessions in branches._by_node.values() for s in sessions} <= {s for _, s in branches._sessions}
+        indexed = {session for index in branches._by_node.values() for session in index.values()}
+        assert indexed <= {session for _, session in branches._sessions}
         assert await proxy.rows("SELECT count(*) FROM branches") == [(20,)]
 
 
@@ -202,6 +204,18 @@ def test_a_session_in_memory_is_moved_up_when_it_is_asked_for() -> None:
     assert branches.open_session("me", "a", False) is made[0]
     assert isinstance(made[0], LiveSession)
     assert [session for _, session in branches._sessions] == ["b", "a"]
+
+
+def test_sessions_with_a_node_in_common_are_all_found_there_until_they_leave() -> None:
+    branches = LiveSessions(9, InMemoryStore())
+    sessions = [begin(branches, name).live_session for name in "abc"]
+    for live_session in sessions:
+        branches.add_node(live_session, b"k", NODE)
+    for left in (["a", "b", "c"], ["b", "c"], ["c"], []):
+        assert branches.find_sessions_at("me", b"k") == left
+        if left:
+            branches.forget_session(sessions["abc".index(left[0])])
+    assert indexes(branches) == [{}, {}]
 
 
 def test_forgetting_a_tenant_takes_all_its_sessions_out_and_nobody_elses() -> None:

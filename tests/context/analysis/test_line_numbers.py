@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from sys import getsizeof
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.context.analysis.line_numbers import split_lines, thin_numbers
+from proxy.context.analysis.line_numbers import read_lines, split_lines, thin_numbers
+from tests.conversations import message
 
 ROWS = [f"    return value_{n}" for n in range(40)]
 
@@ -55,6 +58,24 @@ def test_lines_put_together_again_are_the_text(text: str) -> None:
     assert "\n".join(lines.whole) == text
     same = text.splitlines() == [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     assert lines.is_plain <= (same or not text or text.endswith("\r")), "others count the same lines"
+
+
+@given(
+    st.lists(st.one_of(st.text(), st.integers(1, 99).map(lambda n: f"{n:4}\t  row {n}")), max_size=30), st.booleans()
+)
+@pytest.mark.parametrize("mark", ["\t", "\u2192", ": ", "| "])
+def test_the_lines_of_a_message_are_those_of_its_text_each_time(mark: str, rows: list[str], numbered_too: bool) -> None:
+    text = "\n".join([*rows, *(numbered(mark).split("\n") if numbered_too else ())])
+    one = message({"role": "tool", "tool_call_id": "c", "content": text})
+    assert read_lines(one) == split_lines(text) == read_lines(one)
+
+
+def test_what_is_remembered_of_lines_takes_a_tenth_of_them() -> None:
+    rows = "\n".join(f"{n:6}\tdef handler_{n}(request): return process_{n}(request)" for n in range(1000, 1100))
+    one = message({"role": "tool", "tool_call_id": "c", "content": rows})
+    taken = sum(map(getsizeof, (*read_lines(one).whole, *read_lines(one).bare)))
+    facts = [value for value in one.derived_values.values() if hasattr(value, "cuts")]
+    assert sum(getsizeof(facts[0].cuts) + getsizeof(facts[0].numbers) for _ in facts) < taken / 10
 
 
 def test_what_other_readers_take_for_the_end_of_a_line_is_told() -> None:

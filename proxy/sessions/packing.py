@@ -1,0 +1,99 @@
+"""Memory of idle branches in few bytes: the parts that only their next request needs are encoded and compressed.
+
+Most live sessions wait for a client that thinks, calls tools or never comes back. As objects, a conversation of 120
+messages with 40 edits takes 70 KB; packed it takes 11 KB. To pack it takes 0.2 ms, to unpack it 0.1 ms.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+from msgspec import Struct
+
+from proxy.context.branch_state import BranchState
+from proxy.context.plan import Action, Edit
+
+LEVEL = 1
+"""The level of compression: 6 takes three times as long for 3 % less."""
+
+
+Position = tuple[bytes, bytes | None, float]
+"""A move of a branch: (end of a request, answer, time in seconds)."""
+
+
+class Node(Struct, gc=False, array_like=True):
+    """A chain key that is stored.
+
+    There are as many nodes as messages in live sessions, so the garbage collector is spared them: none refers to
+    another."""
+
+    form: bytes
+    """The first form in which the message came."""
+    branch: str
+    """The branch in which the message was first stored."""
+    reached: bool
+    """True if an answer of the proxy stands at or before the message."""
+    strategy: str
+    """The wire format for which the form was made."""
+    seen_at: float = 0.0
+    """The time at which the message was first stored, in seconds."""
+    tokens: int = 0
+    """Tokens of that form under the session's `token_counter`, 0 if they are not known."""
+
+
+class _PackedNodes(Struct, array_like=True):
+    """The parts of a session that are packed."""
+
+    nodes: dict[bytes, Node]
+    forms: set[bytes]
+    tips: list[bytes]
+    """Chain keys of the ends of requests behind whose answers there are no hidden rounds."""
+
+
+class _PackedState(Struct, array_like=True):
+    """The parts of a branch that are packed."""
+
+    edits: list[tuple[bytes, Action, str | None, str, str, int, int]]
+    marks: tuple[bytes, ...]
+    sizes: tuple[int, ...]
+    versions: dict[bytes, int]
+    positions: list[Position]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_NODES = msgspec.msgpack.Decoder(_PackedNodes)
+_STATE = msgspec.msgpack.Decoder(_PackedState)
+
+
+def pack_nodes(nodes: dict[bytes, Node], forms: set[bytes], tips: Iterable[bytes]) -> bytes:
+    """Pack a session's nodes by chain key, its stored forms, and the ends of requests without hidden rounds."""
+    return zlib.compress(_ENCODER.encode(_PackedNodes(nodes, forms, list(tips))), LEVEL)
+
+
+def unpack_nodes(packed: bytes) -> tuple[dict[bytes, Node], set[bytes], list[bytes]]:
+    """Return what `pack_nodes` was given."""
+    found = _NODES.decode(zlib.decompress(packed))
+    names: dict[str, str] = {}
+    for node in found.nodes.values():  # all nodes share the few names, as before
+        node.branch = names.setdefault(node.branch, node.branch)
+        node.strategy = names.setdefault(node.strategy, node.strategy)
+    return found.nodes, found.forms, found.tips
+
+
+def pack_state(state: BranchState, versions: dict[bytes, int], positions: Iterable[Position]) -> bytes:
+    """Pack the edits of a branch, their versions, the marks and sizes of its last prompt, and its moves. Raises
+    UnicodeEncodeError for a text with a lone surrogate."""
+    edits = [(e.key, e.action, e.text, e.stage, e.reason, e.before, e.after) for e in state.edits.values()]
+    parts = _PackedState(edits, state.sent_marks, state.sent_sizes, versions, list(positions))
+    return zlib.compress(_ENCODER.encode(parts), LEVEL)
+
+
+def unpack_state(packed: bytes, rest: BranchState) -> tuple[BranchState, dict[bytes, int], list[Position]]:
+    """Return what `pack_state` was given. rest: the other parts of the state."""
+    found = _STATE.decode(zlib.decompress(packed))
+    edits = {row[0]: Edit(*row) for row in found.edits}
+    state = replace(rest, edits=edits, sent_marks=found.marks, sent_sizes=found.sizes)
+    return state, found.versions, found.positions
