@@ -31,7 +31,8 @@ WIRE_OVERHEAD = 500
 """Bytes that a canonical message takes in a request of another wire format, in addition to its text."""
 
 MESSAGE_SHARE = 0.25
-"""Largest share of the limit for the messages of small bodies. The beginnings of large bodies have the rest."""
+"""Largest share of the limit for the messages of small bodies. The beginnings of large bodies have the rest, and the
+room of messages that were not used for longer."""
 LARGE_PREFIX_FACTOR = 1.25
 """Limit on the one beginning that is kept beside the others, as a multiple of `max_bytes`. By default that is a body of
 8 MB, two million tokens. A body of 16 MB took 129 MB of memory for as long as the process lived."""
@@ -60,6 +61,8 @@ class BodyPrefix(Generic[T]):
     """Bytes of memory that it takes with all that is remembered of it, estimated."""
     value: T
     """The result of reading it."""
+    used_at: int = 0
+    """The count of uses of the cache at which it was added."""
 
     def __len__(self) -> int:
         return len(self.text)
@@ -83,8 +86,8 @@ class BodyPrefixes:
                 return max(found, key=len)
         return None
 
-    def add(self, wire_format: str, new: BodyPrefix[Any], max_bytes: int) -> None:
-        """Remember a beginning, and `shrink`; a very short one is not worth it."""
+    def add(self, wire_format: str, new: BodyPrefix[Any]) -> None:
+        """Remember a beginning; a very short one is not worth it."""
         if len(new) < SAMPLE:
             return
         place = (wire_format, _cut_sample(new.text))
@@ -94,17 +97,18 @@ class BodyPrefixes:
         self.size += new.size
         if len(alike) > ALIKE:
             self.size -= alike.pop(0).size
-        self.shrink(max_bytes)
 
-    def shrink(self, max_bytes: int) -> None:
-        """Forget beginnings until they take no more. The newest one stays, also if it alone takes more."""
-        while self.size > max_bytes:
-            oldest_place, oldest = next(iter(self.alike.items()), (None, []))
-            if oldest_place is None or (len(self.alike) == 1 and len(oldest) == 1):
-                return
-            self.size -= oldest.pop(0).size
-            if not oldest:
-                del self.alike[oldest_place]
+    def find_oldest(self) -> BodyPrefix[Any] | None:
+        """The beginning to forget next; None if there is only the newest one."""
+        alike = next(iter(self.alike.values()), [])
+        return alike[0] if len(self.alike) > 1 or len(alike) > 1 else None
+
+    def drop_oldest(self) -> None:
+        """Forget the beginning of `find_oldest`."""
+        place, alike = next(iter(self.alike.items()))
+        self.size -= alike.pop(0).size
+        if not alike:
+            del self.alike[place]
 
     def drop(self, wire_format: str, old: BodyPrefix[Any]) -> None:
         """Forget a beginning, since a longer one of the same history takes its place."""
@@ -134,12 +138,14 @@ class MessageCache:
         self.max_bytes = max_bytes
         self.limits = limits
         self._live_messages: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
-        self._messages: OrderedDict[bytes, Message] = OrderedDict()
+        self._messages: OrderedDict[bytes, tuple[Message, int]] = OrderedDict()
+        """Messages of small bodies, each with the count of uses at its last use."""
         self._messages_size = 0
         self._max_messages = int(max_bytes * MESSAGE_SHARE)
         self._prefixes = BodyPrefixes()
         self._max_large_prefix = int(max_bytes * LARGE_PREFIX_FACTOR)
         self._large_prefix = BodyPrefixes()
+        self._uses = 0
         # Large bodies are read in worker threads. Looking needs no lock, changing does, or the sizes drift.
         self._lock = threading.Lock()
 
@@ -152,16 +158,31 @@ class MessageCache:
         """Return the message in these bytes. Raises NotManaged as `read_message` does."""
         found = self._find_or_read(raw)
         with self._lock:
-            if raw in self._messages:
-                self._messages.move_to_end(raw)
-                return found
-            self._messages[raw] = found
-            self._messages_size += _count_message_bytes(raw)
-            while self._messages_size > self._max_messages and len(self._messages) > 1:
-                old, _ = self._messages.popitem(last=False)
-                self._messages_size -= _count_message_bytes(old)
-            self._prefixes.shrink(self.max_bytes - self._messages_size)
+            self._uses += 1
+            if raw not in self._messages:
+                self._messages_size += _count_message_bytes(raw)
+            self._messages[raw] = found, self._uses
+            self._messages.move_to_end(raw)
+            self._shrink()
         return found
+
+    def _shrink(self) -> None:
+        """Forget what was not used for longest, until all of it is within the limits."""
+        while self._messages_size > self._max_messages and len(self._messages) > 1:
+            self._drop_oldest_message()
+        while self._messages_size + self._prefixes.size > self.max_bytes:
+            prefix = self._prefixes.find_oldest()
+            _, used_at = next(iter(self._messages.values()), (None, self._uses + 1))
+            if prefix is not None and prefix.used_at < used_at:
+                self._prefixes.drop_oldest()
+            elif used_at < self._uses:
+                self._drop_oldest_message()
+            else:
+                return  # what is left is the newest
+
+    def _drop_oldest_message(self) -> None:
+        old, _ = self._messages.popitem(last=False)
+        self._messages_size -= _count_message_bytes(old)
 
     def _find_or_read(self, raw: bytes) -> Message:
         """Return the same message, without a reference in this cache that keeps it."""
@@ -216,10 +237,15 @@ class MessageCache:
             if old is not None:
                 self._prefixes.drop(wire_format, old)
                 self._large_prefix.drop(wire_format, old)
+            self._uses += 1
+            new.used_at = self._uses
             if new.size <= self.max_bytes - self._max_messages:
-                self._prefixes.add(wire_format, new, self.max_bytes - self._messages_size)
+                self._prefixes.add(wire_format, new)
+                self._shrink()
             elif new.size <= self._max_large_prefix:
-                self._large_prefix.add(wire_format, new, 0)
+                self._large_prefix.add(wire_format, new)
+                while self._large_prefix.find_oldest() is not None:
+                    self._large_prefix.drop_oldest()
 
     def find_prefix(self, body: bytes, wire_format: str = CHAT) -> BodyPrefix[Any] | None:
         """The part of the body that was read before, as its beginning; None if there is none, or it is short."""

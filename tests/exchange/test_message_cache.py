@@ -138,6 +138,9 @@ def test_the_beginnings_have_what_small_messages_leave_of_the_limit() -> None:
         cache.get_request(body(2, f"small {n}"))
     assert 0.75 * one < cache.size - cache._prefixes.size <= one
     assert cache._prefixes.size == 3 * one
+    for n in range(4):
+        cache.get_request(body(30, f"history {n}"))
+    assert cache._prefixes.size == 4 * one, "small messages that nobody has asked for since make room"
 
 
 def test_a_message_from_another_wire_format_is_kept_once() -> None:

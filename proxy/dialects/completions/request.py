@@ -263,7 +263,7 @@ def write_request(request: Request, messages: Sequence[bytes] | None = None, *, 
     if messages is None and request.is_spliced:
         messages = [m.raw for m in request.messages]
     if messages is not None:
-        new.append((*spans["messages"], _join_array(messages)))
+        new.append((*spans["messages"], list_array_pieces(messages)))
     tools = spans.get("tools")
     if request.tools is not None and tools is not None and request.tools != body[tools[0] : tools[1]]:
         new.append((*tools, (request.tools,)))
@@ -272,7 +272,9 @@ def write_request(request: Request, messages: Sequence[bytes] | None = None, *, 
     return _splice(body, new) if new else body
 
 
-def _join_array(members: Sequence[bytes]) -> list[bytes]:
+def list_array_pieces(members: Sequence[bytes]) -> list[bytes]:
+    """The pieces of an array of these members, at least one. They are joined with what stands around it: a long history
+    is copied once."""
     pieces = [b","] * (2 * len(members))
     pieces[::2] = members
     pieces[-1:] = [b"]"]

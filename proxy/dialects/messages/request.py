@@ -15,7 +15,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
-from proxy.dialects.completions.request import TopLevelFields
+from proxy.dialects.completions.request import TopLevelFields, list_array_pieces
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
 from proxy.dialects.messages.breakpoints import has_mark
@@ -160,10 +160,8 @@ def _convert_system(system: bytes) -> MessageUnit:
 def _write_chat_body(values: TopLevelFields, messages: Sequence[bytes]) -> bytes:
     """The chat-completions body. The messages come before all values that change between requests."""
     model = values.get("model")
-    pieces = [
-        b'{"model":' + spans.encode_text(model if isinstance(model, str) else ""),
-        b'"messages":[' + b",".join(messages) + b"]",
-    ]
+    head = b'{"model":' + spans.encode_text(model if isinstance(model, str) else "") + b',"messages":'
+    pieces: list[bytes] = []
     if values.get("stream") is True:
         pieces.append(b'"stream":true,"stream_options":{"include_usage":true}')
     tools = values.raw("tools")
@@ -185,7 +183,7 @@ def _write_chat_body(values: TopLevelFields, messages: Sequence[bytes]) -> bytes
     if messages[-1].startswith(b'{"role":"assistant"'):
         more["continue_final_message"] = True
     pieces += [msgspec.json.encode(name) + b":" + msgspec.json.encode(value) for name, value in more.items()]
-    return b",".join(pieces) + b"}"
+    return b"".join((head, *list_array_pieces(messages), *(b"," + piece for piece in pieces), b"}"))
 
 
 def _convert_definitions(tools: bytes) -> list[bytes]:

@@ -17,7 +17,7 @@ from proxy.chat import json_spans
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects import spans
 from proxy.dialects.base import BOUND_SEPARATOR
-from proxy.dialects.completions.request import read_changed_arguments
+from proxy.dialects.completions.request import list_array_pieces, read_changed_arguments
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.responses import items as wire
 from proxy.dialects.spans import Replacement, Span
@@ -269,7 +269,7 @@ def _make_chat_body(plain: Mapping[str, Any], messages: Sequence[bytes]) -> byte
     if isinstance(reasoning, dict) and isinstance(reasoning.get("effort"), str):
         rest["reasoning_effort"] = reasoning["effort"]
     begin = msgspec.json.encode(head)[:-1] + (b"," if head else b"")
-    return b"".join([begin, b'"messages":[', b",".join(messages), b"],", msgspec.json.encode(rest)[1:]])
+    return b"".join((begin, b'"messages":', *list_array_pieces(messages), b",", msgspec.json.encode(rest)[1:]))
 
 
 def _make_response_format(format_: Mapping[str, Any]) -> dict[str, Any]:
