@@ -301,7 +301,11 @@ class Connection(HttpToolsProtocol):
         answer unfinished on purpose; uvicorn would take that for a mistake and log an error."""
 
         async def run_and_close(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-            await app(scope, receive, _delimit_by_close(cycle) if cycle.scope["http_version"] == "1.0" else send)
+            try:
+                await app(scope, receive, _delimit_by_close(cycle) if cycle.scope["http_version"] == "1.0" else send)
+            finally:
+                # It refers to the cycle, which refers to its scope: only a full collection would free them.
+                del cycle.scope[HOLD_HEAD_KEY]  # type: ignore[typeddict-item]
             if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
                 cycle.disconnected = True
                 if cycle.scope["http_version"] == "1.0" and not cycle.expected_content_length:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
+import weakref
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -403,6 +405,28 @@ async def test_a_whole_answer_is_one_write(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(heads) == 2
     assert heads[0].startswith(b"HTTP/1.1 200")
     assert heads[1] == answer.body
+
+
+async def test_an_answered_request_needs_no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    cycles: list[weakref.ref[Any]] = []
+    hold = HeldHead.__init__
+
+    def note(held: HeldHead, cycle: Any) -> None:
+        cycles.append(weakref.ref(cycle))
+        hold(held, cycle)
+
+    monkeypatch.setattr(HeldHead, "__init__", note)
+    async with faulty(Scripted("answered")) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy)
+        gc.disable()
+        try:
+            for _ in range(2):
+                await agent.say("well")
+            await asyncio.sleep(0.05)  # the connections are closed
+            left = [cycle() for cycle in cycles]
+        finally:
+            gc.enable()
+    assert left == [None, None]
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
