@@ -47,8 +47,8 @@ INDEX_BYTES = 110
 PACKED_BYTES = 3_500
 """Bytes of memory of a packed branch and its session in addition to the packed bytes."""
 
-_unpacking = threading.Lock()
-"""Held while memory is unpacked: a worker thread and the event loop may need it at once."""
+_packing = threading.RLock()
+"""Held while memory is packed or unpacked: a worker thread and the event loop may need it at once."""
 
 
 def _has_value(owner: object, name: str) -> bool:
@@ -115,13 +115,14 @@ class LiveSession:
         that a request that has the session may go on. Only the event loop's thread may pack."""
         for branch in self.branches.values():
             branch.pack()
-        if self.packed is None:
-            has_rounds = any(self.hidden_rounds.values())
-            self._indexed_count = sum(node.reached for node in self.nodes.values())
-            self.packed = packing.pack_nodes(self.nodes, self.forms, () if has_rounds else self.hidden_rounds)
-            del self.nodes, self.forms
-            if not has_rounds:
-                del self.hidden_rounds
+        with _packing:
+            if self.packed is None:
+                has_rounds = any(self.hidden_rounds.values())
+                self._indexed_count = sum(node.reached for node in self.nodes.values())
+                self.packed = packing.pack_nodes(self.nodes, self.forms, () if has_rounds else self.hidden_rounds)
+                del self.nodes, self.forms
+                if not has_rounds:
+                    del self.hidden_rounds
 
     def unpack(self) -> None:
         """Unpack all that is packed."""
@@ -130,7 +131,7 @@ class LiveSession:
             branch.unpack()
 
     def _unpack_nodes(self) -> None:
-        with _unpacking:
+        with _packing:
             if self.packed is not None:
                 self.nodes, self.forms, tips = packing.unpack_nodes(self.packed)
                 if not _has_value(self, "hidden_rounds"):
@@ -299,6 +300,10 @@ class Branch:
     def pack(self) -> None:
         """Pack the edits, the moves, and what is known of the last prompt, as `LiveSession.pack` does. A branch with
         other edits beside these stays as it is, which is rare."""
+        with _packing:
+            self._pack()
+
+    def _pack(self) -> None:
         if self._packed is not None:
             if not any(_has_value(self, name) for name in _PACKED_NAMES):
                 return
@@ -316,7 +321,7 @@ class Branch:
 
     def unpack(self) -> None:
         """Unpack what is packed."""
-        with _unpacking:
+        with _packing:
             if self._packed is not None:
                 state, versions, positions = packing.unpack_state(self._packed.parts, self._packed.small_state)
                 values = state, versions, deque(positions, MAX_POSITIONS)

@@ -118,6 +118,31 @@ def test_what_a_request_has_set_meanwhile_counts() -> None:
     assert (branch.edit_versions, branch.state) == ({key(3): 5}, before)
 
 
+@pytest.mark.parametrize("name", ["pack_nodes", "pack_state"])
+def test_nothing_is_lost_where_a_thread_looks_at_a_session_that_is_being_packed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_session = LiveSession("me", "s", False)
+    branch = live_session.branches["t"] = remember(live_session)
+    nodes, state = dict(live_session.nodes), branch.state
+    threads: list[Thread] = []
+    pack = getattr(packing, name)
+
+    def pack_late(*args: Any) -> bytes:
+        threads.append(Thread(target=live_session.unpack))
+        threads[-1].start()
+        threads[-1].join(0.05)
+        assert threads[-1].is_alive()  # it waits, so that it finds all of it packed, or nothing
+        made: bytes = pack(*args)
+        return made
+
+    monkeypatch.setattr(packing, name, pack_late)
+    live_session.pack()
+    for thread in threads:
+        thread.join()
+    assert (live_session.nodes, branch.state) == (nodes, state)
+
+
 def test_when_a_session_was_used_is_known_without_unpacking_it() -> None:
     branches = LiveSessions(9, InMemoryStore())
     old, new = begin(branches, "old"), begin(branches, "new")
