@@ -8,7 +8,7 @@ grows with its new messages only. Without a known beginning the whole body is re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
 from proxy.dialects import spans
@@ -53,9 +53,13 @@ class PrefixMemo:
         return PrefixMemo(dict(self.known))
 
     def find_prefix(self, name: str, body: bytes) -> KnownPrefix[Any] | None:
-        """The beginning under this name, if the body has it."""
+        """The beginning under this name, if the body has it. Then it is a view of this body: an earlier one need not
+        stay in memory for it."""
         known: KnownPrefix[Any] | None = self.known.get(name)
-        return known if known is not None and body.startswith(known.text) else None
+        if known is None or not body.startswith(known.text):
+            return None
+        self.known[name] = replace(known, text=memoryview(body)[: len(known.text)])
+        return known
 
 
 @dataclass(slots=True)

@@ -309,6 +309,44 @@ def test_the_last_known_message_is_judged_with_the_one_behind_it() -> None:
     assert messages_rules.find_violations(cut, memo) == messages_rules.find_violations(cut)
 
 
+def test_an_open_loop_is_found_where_a_body_ends_with_the_known_beginning() -> None:
+    messages: list[Json] = [{"role": "user", "content": "Do."}]
+    for n in range(3):
+        call = {"type": "tool_use", "id": f"c{n}", "name": "f", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": f"c{n}", "content": "out"}
+        messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    messages.insert(3, {"role": "system", "content": "Note."})
+    memo = PrefixMemo()
+    assert messages_rules.find_violations(json.dumps({"max_tokens": 9, "messages": messages}).encode(), memo) == []
+    known = messages[: len(memo.known[JUDGED].places)]
+    assert known[-1]["role"] == "system"
+    cut = json.dumps({"max_tokens": 9, "messages": known, "thinking": {"type": "enabled"}}).encode()
+    assert memo.find_prefix(JUDGED, cut) is not None
+    assert messages_rules.find_violations(cut, memo) == ["M13 messages.1.content.0: expected thinking"]
+
+
+def test_a_message_that_one_of_the_proxy_parts_is_not_written_twice() -> None:
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "out"}
+    messages: list[Json] = [
+        {"role": "user", "content": "Do."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, {"type": "text", "text": "Go on."}]},
+        {"role": "assistant", "content": "Done."},
+        {"role": "user", "content": "More."},
+    ]
+    before = None
+    for count in (3, 5):  # the second time, the first part is among the messages that are written already
+        body = json.dumps({"max_tokens": 9, "messages": messages[:count]}).encode()
+        request = read_messages_request(body, None, before)
+        plan: list[OutgoingMessage] = list(enumerate(request.canonical))
+        plan.insert(3, (None, SYSTEM))
+        made = json.loads(request.write(plan))["messages"]
+        assert [one["role"] for one in made[2:5]] == ["user", "system", "user"]
+        assert (made[2]["content"], made[4]["content"]) == ([result], [{"type": "text", "text": "Go on."}])
+        before = request
+
+
 def test_the_last_known_item_is_judged_with_the_one_behind_it() -> None:
     items = [histories.user()]
     for n in range(1, 5):
@@ -365,6 +403,17 @@ def test_a_beginning_that_a_body_does_not_have_is_not_used() -> None:
     for rest in (b"}", b', 4], "input": []}'):  # no list, and a key that is there twice
         with pytest.raises(ValueError, match=r"told apart"):
             read_history(body[:14] + rest, "input", memo.find_prefix("sum", body[:14] + rest))
+
+
+def test_a_beginning_keeps_no_earlier_body() -> None:
+    memo = PrefixMemo()
+    first, again = (json.dumps({"input": [1, 2, 3], "n": n}).encode() for n in range(2))
+    history: BodyHistory[int] = read_history(first, "input", None)
+    history.remember(memo, "sum", 2, 3)
+    assert memo.find_prefix("sum", again) is not None
+    assert memo.known["sum"].text.obj is again
+    longer: BodyHistory[int] = read_history(again, "input", memo.find_prefix("sum", again))
+    assert (longer.new, longer.first, longer.state) == ([3], 2, 3)
 
 
 def test_a_history_that_is_no_list_has_no_messages() -> None:

@@ -64,8 +64,8 @@ class _Judged:
     """The part of a judgement that messages leave for those behind them."""
 
     beside: tuple[dict[str, Any], ...] = ()
-    """The last message of the known beginning, and the one in front of it. The last one is judged again: the message
-    behind it counts."""
+    """The last message of the known beginning, and the two in front of it. The last one is judged again: the message
+    behind it counts. An open loop begins up to two messages in front of the last one."""
     ids: set[str] = field(default_factory=set)
     """Ids of the calls."""
     code: set[Any] = field(default_factory=set)
@@ -109,13 +109,13 @@ def find_violations(body: bytes, memo: PrefixMemo | None = None) -> list[str]:
     values = [*known.beside, *keep_objects(history.new)]
     contents = [_read_blocks(one.get("content")) for one in values]
     messages = _Messages(values, contents, history.first - len(known.beside), known)
-    begin = 1 if known.beside else 0
+    begin = max(0, len(known.beside) - 1)
     found = [] if isinstance(history.read_value("max_tokens"), int) else ["M2 max_tokens: a number is required"]
     last = len(history.places) - CHANGING_TAIL  # the messages in front of it may be known to the next body
     kept: _Judged | None = None
     for n in range(begin, len(values)):
         if n and n + messages.skipped == last - 1 and last > history.first:
-            kept = replace(known.copy(), beside=tuple(values[n - 1 : n + 1]))
+            kept = replace(known.copy(), beside=tuple(values[max(0, n - 2) : n + 1]))
         found += _judge_message(messages, n)
     found += _judge_ends(messages)
     found += _judge_open_loop(history.read_value("thinking"), messages)

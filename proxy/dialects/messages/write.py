@@ -89,7 +89,8 @@ def write_body(
     known = memo.written.find_beginning(outgoing) if memo is not None and memo.written is not None else None
     drafts, system = _draft_messages(units, outgoing, known)
     replacements += _write_system(body, members, units, system)
-    counts = Counter(place for place, _ in units[known.newest_source + 1 if known is not None else 0 :])
+    begin = _find_first_unit(units, known.newest_source) if known is not None else 0
+    counts = Counter(place for place, _ in units[begin:])
     made = [
         (draft.first, draft.place, _read_whole(body, places, counts, draft) or _write_draft(body, places, units, draft))
         for draft in drafts
@@ -223,6 +224,11 @@ def _write_draft(body: bytes, places: Sequence[spans.Span], units: Units, draft:
     else:
         new = _write_blocks(draft, own, content)
     return raw[: span[0]] + new + raw[span[1] :] if new else b""
+
+
+def _find_first_unit(units: Units, index: int) -> int:
+    """The index of the first canonical message of the same wire message. Places only grow."""
+    return bisect_left(units, units[index][0], key=itemgetter(0)) if index >= 0 else 0
 
 
 def _find_units(units: Units, place: int) -> list[tuple[int, tuple[int, MessageUnit]]]:
