@@ -74,8 +74,10 @@ class BodyPrefixes:
     def __init__(self) -> None:
         self.size = 0
         """Bytes of memory, estimated."""
-        self.alike: OrderedDict[tuple[str, bytes], list[BodyPrefix[Any]]] = OrderedDict()
+        self.alike: dict[tuple[str, bytes], list[BodyPrefix[Any]]] = {}
         """By wire format and sample, the beginnings with that sample."""
+        self._places: dict[BodyPrefix[Any], tuple[str, bytes]] = {}
+        """The wire format and the sample of each, the last used at the end."""
 
     def find(self, wire_format: str, body: bytes) -> BodyPrefix[Any] | None:
         """The longest remembered beginning of this body."""
@@ -92,32 +94,27 @@ class BodyPrefixes:
             return
         place = (wire_format, _cut_sample(new.text))
         alike = self.alike.setdefault(place, [])
-        self.alike.move_to_end(place)
         alike.append(new)
+        self._places[new] = place
         self.size += new.size
         if len(alike) > ALIKE:
-            self.size -= alike.pop(0).size
+            self.drop(alike[0])
 
     def find_oldest(self) -> BodyPrefix[Any] | None:
         """The beginning to forget next; None if there is only the newest one."""
-        alike = next(iter(self.alike.values()), [])
-        return alike[0] if len(self.alike) > 1 or len(alike) > 1 else None
+        return next(iter(self._places)) if len(self._places) > 1 else None
 
     def drop_oldest(self) -> None:
         """Forget the beginning of `find_oldest`."""
-        place, alike = next(iter(self.alike.items()))
-        self.size -= alike.pop(0).size
-        if not alike:
-            del self.alike[place]
+        self.drop(next(iter(self._places)))
 
-    def drop(self, wire_format: str, old: BodyPrefix[Any]) -> None:
-        """Forget a beginning, since a longer one of the same history takes its place."""
-        place = (wire_format, _cut_sample(old.text))
-        alike = self.alike.get(place, [])
-        if old in alike:
-            alike.remove(old)
+    def drop(self, old: BodyPrefix[Any]) -> None:
+        """Forget a beginning, if it is there."""
+        place = self._places.pop(old, None)
+        if place is not None:
             self.size -= old.size
-            if not alike:
+            self.alike[place].remove(old)
+            if not self.alike[place]:
                 del self.alike[place]
 
 
@@ -235,8 +232,8 @@ class MessageCache:
         """Remember the beginning of a body, in place of a shorter one."""
         with self._lock:
             if old is not None:
-                self._prefixes.drop(wire_format, old)
-                self._large_prefix.drop(wire_format, old)
+                self._prefixes.drop(old)
+                self._large_prefix.drop(old)
             self._uses += 1
             new.used_at = self._uses
             if new.size <= self.max_bytes - self._max_messages:

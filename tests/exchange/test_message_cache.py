@@ -9,7 +9,16 @@ import pytest
 from proxy.chat.json_spans import SizeLimits
 from proxy.dialects.messages.request import MessagesRequest, read_messages_request
 from proxy.errors import NotManaged
-from proxy.exchange.message_cache import ALIKE, COPIES, MESSAGE_SHARE, OVERHEAD, SMALL, MessageCache
+from proxy.exchange.message_cache import (
+    ALIKE,
+    COPIES,
+    MESSAGE_SHARE,
+    OVERHEAD,
+    SMALL,
+    BodyPrefix,
+    BodyPrefixes,
+    MessageCache,
+)
 
 
 def raw(text: str, role: str = "user") -> bytes:
@@ -124,6 +133,19 @@ def test_sixteen_agents_that_work_side_by_side_on_one_task_are_all_known() -> No
             request, _ = cache.get_request(asked)
             assert not length or len(request.known_messages) == 60 + length
     assert any(len(alike) == 16 for alike in cache._prefixes.alike.values())
+
+
+def test_the_beginning_that_was_not_used_for_longest_leaves_first_whatever_others_have_its_sample() -> None:
+    prefixes = BodyPrefixes()
+    texts = [b"a" * 400, b"b" * 400, b"a" * 405]  # the first and the last have the same sample
+    for text in texts:
+        prefixes.add("f", BodyPrefix(memoryview(text), len(text), None))
+    left = []
+    while (oldest := prefixes.find_oldest()) is not None:
+        left.append(bytes(oldest.text))
+        prefixes.drop_oldest()
+    assert left == texts[:2]
+    assert prefixes.size == 405
 
 
 def test_the_beginnings_have_what_small_messages_leave_of_the_limit() -> None:
