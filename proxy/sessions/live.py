@@ -69,6 +69,8 @@ class LiveSessions:
         found = self._sessions.get((tenant, session))
         if found is not None:
             self._sessions.move_to_end((tenant, session))
+            if found in self._unpacked:
+                self._unpacked.move_to_end(found)
             if found.packed is not None:
                 found.unpack()
                 self.update_size(found)

@@ -207,6 +207,15 @@ def test_another_attribute_is_missing_as_ever() -> None:
         Branch("me", "s", "t", "main", b"", live_session).notes  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_a_session_of_a_request_that_has_begun_is_not_packed_next() -> None:
+    size = begin(LiveSessions(9, InMemoryStore()), "a").counted_size
+    branches = LiveSessions(99, InMemoryStore(), max_bytes=round(2.5 * size / live.UNPACKED_SHARE))
+    used, idle = begin(branches, "used"), begin(branches, "idle")
+    assert branches.find_session("me", "used") is used
+    begin(branches, "new")
+    assert (is_packed(used), is_packed(idle)) == (False, True)
+
+
 def test_long_sessions_that_were_not_used_lately_are_packed() -> None:
     size = begin(LiveSessions(9, InMemoryStore()), "a").counted_size
     branches = LiveSessions(99, InMemoryStore(), max_bytes=round(3 * size / live.UNPACKED_SHARE))
