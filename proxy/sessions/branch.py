@@ -47,8 +47,8 @@ INDEX_BYTES = 110
 PACKED_BYTES = 3_500
 """Bytes of memory of a packed branch and its session in addition to the packed bytes."""
 
-_unpacking = threading.Lock()
-"""Held while memory is unpacked: a worker thread and the event loop may need it at once."""
+_packing = threading.RLock()
+"""Held while memory is packed or unpacked: a worker thread may look at it while the event loop packs it."""
 
 
 def _has_value(owner: object, name: str) -> bool:
@@ -103,10 +103,8 @@ class LiveSession:
     @property
     def size(self) -> int:
         """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
-        if self.packed is None:
-            nodes = NODE_BYTES * len(self.nodes)
-        else:
-            nodes = len(self.packed) + INDEX_BYTES * self._indexed_count
+        packed = self.packed  # a worker thread may unpack it meanwhile
+        nodes = NODE_BYTES * len(self.nodes) if packed is None else len(packed) + INDEX_BYTES * self._indexed_count
         own = nodes + BINDING_BYTES * len(self.bindings) + self.hidden_bytes
         return own + sum(branch.size for branch in self.branches.values())
 
@@ -115,13 +113,14 @@ class LiveSession:
         that a request that has the session may go on. Only the event loop's thread may pack."""
         for branch in self.branches.values():
             branch.pack()
-        if self.packed is None:
-            has_rounds = any(self.hidden_rounds.values())
-            self._indexed_count = sum(node.reached for node in self.nodes.values())
-            self.packed = packing.pack_nodes(self.nodes, self.forms, () if has_rounds else self.hidden_rounds)
-            del self.nodes, self.forms
-            if not has_rounds:
-                del self.hidden_rounds
+        with _packing:
+            if self.packed is None:
+                has_rounds = any(self.hidden_rounds.values())
+                self._indexed_count = sum(node.reached for node in self.nodes.values())
+                self.packed = packing.pack_nodes(self.nodes, self.forms, () if has_rounds else self.hidden_rounds)
+                del self.nodes, self.forms
+                if not has_rounds:
+                    del self.hidden_rounds
 
     def unpack(self) -> None:
         """Unpack all that is packed."""
@@ -130,7 +129,7 @@ class LiveSession:
             branch.unpack()
 
     def _unpack_nodes(self) -> None:
-        with _unpacking:
+        with _packing:
             if self.packed is not None:
                 self.nodes, self.forms, tips = packing.unpack_nodes(self.packed)
                 if not _has_value(self, "hidden_rounds"):
@@ -143,8 +142,9 @@ class LiveSession:
             """Unpack. Python calls this for an attribute that is not there."""
             if name not in ("nodes", "forms", "hidden_rounds"):
                 raise AttributeError(name)
-            self._unpack_nodes()
-            return object.__getattribute__(self, name)
+            with _packing:
+                self._unpack_nodes()
+                return object.__getattribute__(self, name)
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
         """Remember the hidden rounds behind the answers to a request."""
@@ -270,13 +270,14 @@ class Branch:
     def size(self) -> int:
         """Bytes of memory that its state takes, estimated."""
         edits, answers, known = self._texts
-        state = self.state if self._packed is None else self._packed.small_state
+        packed = self._packed  # a worker thread may unpack it meanwhile
+        state = self.state if packed is None else packed.small_state
         if state.edits is not edits or state.helper_answers is not answers:
             edits, answers = state.edits, state.helper_answers
             known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
             self._texts = edits, answers, known
-        if self._packed is not None:
-            known += len(self._packed.parts) + PACKED_BYTES
+        if packed is not None:
+            known += len(packed.parts) + PACKED_BYTES
         texts = [text for _, text in state.states]
         if self.simulated_state is not None:
             texts += [edit.text or "" for edit in self.simulated_state.edits.values()]
@@ -292,13 +293,18 @@ class Branch:
     @property
     def moved_at(self) -> float | None:
         """The time of its last move that this process has seen, in seconds; None for a branch that was just begun."""
-        if self._packed is not None:
-            return self._packed.moved_at
+        packed = self._packed
+        if packed is not None:
+            return packed.moved_at
         return self.positions[-1][2] if self.positions else None
 
     def pack(self) -> None:
         """Pack the edits, the moves, and what is known of the last prompt, as `LiveSession.pack` does. A branch with
         other edits beside these stays as it is, which is rare."""
+        with _packing:
+            self._pack()
+
+    def _pack(self) -> None:
         if self._packed is not None:
             if not any(_has_value(self, name) for name in _PACKED_NAMES):
                 return
@@ -316,7 +322,7 @@ class Branch:
 
     def unpack(self) -> None:
         """Unpack what is packed."""
-        with _unpacking:
+        with _packing:
             if self._packed is not None:
                 state, versions, positions = packing.unpack_state(self._packed.parts, self._packed.small_state)
                 values = state, versions, deque(positions, MAX_POSITIONS)
@@ -332,8 +338,9 @@ class Branch:
             """Unpack. Python calls this for an attribute that is not there."""
             if name not in _PACKED_NAMES:
                 raise AttributeError(name)
-            self.unpack()
-            return object.__getattribute__(self, name)
+            with _packing:
+                self.unpack()
+                return object.__getattribute__(self, name)
 
     def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""
