@@ -48,7 +48,7 @@ PACKED_BYTES = 3_500
 """Bytes of memory of a packed branch and its session in addition to the packed bytes."""
 
 _packing = threading.RLock()
-"""Held while memory is packed or unpacked: a worker thread and the event loop may need it at once."""
+"""Held while memory is packed or unpacked: a worker thread may look at it while the event loop packs it."""
 
 
 def _has_value(owner: object, name: str) -> bool:
@@ -103,10 +103,8 @@ class LiveSession:
     @property
     def size(self) -> int:
         """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
-        if self.packed is None:
-            nodes = NODE_BYTES * len(self.nodes)
-        else:
-            nodes = len(self.packed) + INDEX_BYTES * self._indexed_count
+        packed = self.packed  # a worker thread may unpack it meanwhile
+        nodes = NODE_BYTES * len(self.nodes) if packed is None else len(packed) + INDEX_BYTES * self._indexed_count
         own = nodes + BINDING_BYTES * len(self.bindings) + self.hidden_bytes
         return own + sum(branch.size for branch in self.branches.values())
 
@@ -144,8 +142,9 @@ class LiveSession:
             """Unpack. Python calls this for an attribute that is not there."""
             if name not in ("nodes", "forms", "hidden_rounds"):
                 raise AttributeError(name)
-            self._unpack_nodes()
-            return object.__getattribute__(self, name)
+            with _packing:
+                self._unpack_nodes()
+                return object.__getattribute__(self, name)
 
     def put_rounds(self, request_tip: bytes, rounds: tuple[HiddenRound, ...]) -> None:
         """Remember the hidden rounds behind the answers to a request."""
@@ -271,13 +270,14 @@ class Branch:
     def size(self) -> int:
         """Bytes of memory that its state takes, estimated."""
         edits, answers, known = self._texts
-        state = self.state if self._packed is None else self._packed.small_state
+        packed = self._packed  # a worker thread may unpack it meanwhile
+        state = self.state if packed is None else packed.small_state
         if state.edits is not edits or state.helper_answers is not answers:
             edits, answers = state.edits, state.helper_answers
             known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
             self._texts = edits, answers, known
-        if self._packed is not None:
-            known += len(self._packed.parts) + PACKED_BYTES
+        if packed is not None:
+            known += len(packed.parts) + PACKED_BYTES
         texts = [text for _, text in state.states]
         if self.simulated_state is not None:
             texts += [edit.text or "" for edit in self.simulated_state.edits.values()]
@@ -293,8 +293,9 @@ class Branch:
     @property
     def moved_at(self) -> float | None:
         """The time of its last move that this process has seen, in seconds; None for a branch that was just begun."""
-        if self._packed is not None:
-            return self._packed.moved_at
+        packed = self._packed
+        if packed is not None:
+            return packed.moved_at
         return self.positions[-1][2] if self.positions else None
 
     def pack(self) -> None:
@@ -337,8 +338,9 @@ class Branch:
             """Unpack. Python calls this for an attribute that is not there."""
             if name not in _PACKED_NAMES:
                 raise AttributeError(name)
-            self.unpack()
-            return object.__getattribute__(self, name)
+            with _packing:
+                self.unpack()
+                return object.__getattribute__(self, name)
 
     def record_position(self, tip: bytes, answer: bytes | None, now: float) -> BranchTipRow:
         """Return the row of its new position."""

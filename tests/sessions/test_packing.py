@@ -199,6 +199,33 @@ def test_threads_that_look_at_once_get_the_same_objects() -> None:
         assert all(one[0] is live_session.nodes and one[1] is branch.state for one in found)
 
 
+@pytest.mark.parametrize(
+    ("owner", "unpack", "name"), [(Branch, "unpack", "state"), (LiveSession, "_unpack_nodes", "nodes")]
+)
+def test_a_thread_that_looks_while_memory_is_packed_gets_its_value(
+    monkeypatch: pytest.MonkeyPatch, owner: type, unpack: str, name: str
+) -> None:
+    live_session = LiveSession("me", "s", False)
+    branch = live_session.branches["t"] = remember(live_session)
+    live_session.pack()
+    as_it_was = getattr(owner, unpack)
+    packers: list[Thread] = []
+
+    def unpack_as_another_packs(one: Any) -> None:
+        as_it_was(one)
+        if not packers:
+            packers.append(Thread(target=one.pack))
+            packers[0].start()
+            packers[0].join(0.1)
+
+    monkeypatch.setattr(owner, unpack, unpack_as_another_packs)
+    assert getattr(branch if owner is Branch else live_session, name)
+    packers[0].join()
+    assert live_session.nodes
+    assert branch.state.edits
+    assert branch.positions
+
+
 def test_another_attribute_is_missing_as_ever() -> None:
     live_session: Any = LiveSession("me", "s", False)
     with pytest.raises(AttributeError, match="notes"):
