@@ -58,6 +58,7 @@ class Load:
     chance: random.Random
     acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
     deferred: int = 0
+    unstored: int = 0
     broken: int = 0
     number: int = 0
 
@@ -101,6 +102,8 @@ class Load:
         assert answer == f"answer to {mark}", "another's answer"
         if got.header("x-context-persist") or b"persist deferred" in got.body:
             self.deferred += 1
+        elif got.header("x-context-fallback") == "store":
+            self.unstored += 1  # the store did not answer in time: the proxy says so, and records a gap
         else:
             *before, last = (json.dumps(message).encode() for message in messages)
             history = tuple(before) if mark.endswith(".0") else ()

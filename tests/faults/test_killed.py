@@ -19,6 +19,7 @@ LONG = int(os.environ.get("KILLS", "1000"))
 
 def told(load: Load, rounds: int, record: Record) -> None:
     record("measured", f"{rounds} kills, {len(load.acknowledged)} turns acknowledged, 0 lost, {load.deferred} deferred")
+    assert load.unstored < rounds, "the store answered hardly anything in time"
     assert len(load.acknowledged) > 2 * rounds, "too little was under way to say anything"
 
 
