@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from proxy.chat.json_spans import SizeLimits
-from proxy.dialects.known_prefix import HistoryMemo
+from proxy.dialects.known_prefix import CHANGING_TAIL, TRACED, BodyHistory, HistoryMemo, PrefixMemo, read_history
 from proxy.dialects.written_history import OutgoingMessage
 
 BOUND_SEPARATOR = " "
@@ -227,3 +227,32 @@ class BindingTrace:
         made = self.copy()
         made.bindings = dict(self.bindings)
         return made
+
+
+def trace_history(
+    body: bytes,
+    key: str,
+    memo: PrefixMemo | None,
+    head_names: Sequence[str],
+    begin: Callable[[BodyHistory[Any]], BindingTrace],
+    add: Callable[[BindingTrace, Sequence[Any]], None],
+    is_outside: Callable[[Any], bool] = lambda _: False,
+) -> BindingTrace:
+    """The bindings in a body whose messages are the value of `key`. memo: only the messages behind the known beginning
+    are read, and a beginning is noted.
+
+    head_names: of the values on which the part of the prompt outside of the messages depends. begin: makes the trace
+    with that part. add: adds messages to a trace. is_outside: true for a message that belongs to that part too. A
+    beginning holds only where no such message is behind it. Raises ValueError or RecursionError if a text is not JSON.
+    """
+    history = read_history(body, key, memo.find_prefix(TRACED, body) if memo is not None else None)
+    head = tuple(history.cut_value(name) for name in head_names)
+    if history.state is not None and (history.state[0] != head or any(map(is_outside, history.new))):
+        history = read_history(body, key, None)
+    trace: BindingTrace = history.state[1].fork() if history.state is not None else begin(history)
+    last = max(0, len(history.places) - CHANGING_TAIL - history.first)
+    add(trace, history.new[:last])
+    if memo is not None and last and not any(map(is_outside, history.new[last:])):
+        history.remember(memo, TRACED, history.first + last, (head, trace.fork()))
+    add(trace, history.new[last:])
+    return trace

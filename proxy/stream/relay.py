@@ -24,7 +24,7 @@ _PROBE = 64
 _JSON = (b"data: {", b"data:{")
 _CALLS = b'"tool_calls"'
 _END = b"data: [DONE]\n\n"
-DONE = b"[DONE]"
+_DONE = b"[DONE]"
 """The beginning of the data of the event that ends a stream."""
 
 
@@ -146,7 +146,7 @@ class Relay:
                     out.append(event.raw)
                 else:
                     changed = True
-            elif event.data.startswith(DONE):
+            elif event.data.startswith(_DONE):
                 self._edits.flush_texts(out)
                 self._edits.end_round(out, complete=True)
                 self._close(events[position:])
@@ -272,7 +272,7 @@ class Relay:
         for position, event in enumerate(events):
             if event.data is None:
                 continue
-            if event.data.startswith(DONE):
+            if event.data.startswith(_DONE):
                 ready = b"".join([one.raw for one in events[:position]])
                 self._close(events[position:])
                 if position == 0:
@@ -299,4 +299,4 @@ class Relay:
 
 
 def _is_done(event: SseEvent) -> bool:
-    return event.data is not None and event.data.startswith(DONE)
+    return event.data is not None and event.data.startswith(_DONE)

@@ -15,8 +15,8 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.base import UNSIGNED, Binding, BindingTrace, ChainHash
-from proxy.dialects.known_prefix import CHANGING_TAIL, TRACED, BodyHistory, PrefixMemo, keep_objects, read_history
+from proxy.dialects.base import UNSIGNED, Binding, BindingTrace, ChainHash, trace_history
+from proxy.dialects.known_prefix import BodyHistory, PrefixMemo, keep_objects
 
 MEMBERS: Final = ("thinking_blocks", "reasoning_details")
 """Members of an answer that hold its bound reasoning."""
@@ -71,32 +71,17 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
 
 
 def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body. memo: only the messages behind the known beginning are read. Raises ValueError or
-    RecursionError if a text is not JSON."""
-    history = read_history(body, "messages", memo.find_prefix(TRACED, body) if memo is not None else None)
-    tools = history.cut_value("tools")
-    if history.state is not None and (history.state[0] != tools or _has_system(history.new)):
-        history = read_history(body, "messages", None)
-    trace = history.state[1].fork() if history.state is not None else BindingTrace(_hash_head(history))
-    last = max(0, len(history.places) - CHANGING_TAIL - history.first)
-    _add_messages(trace, history.new[:last])
-    if memo is not None and last and not _has_system(history.new[last:]):  # the head has those behind it too
-        history.remember(memo, TRACED, history.first + last, (tools, trace.fork()))
-    _add_messages(trace, history.new[last:])
-    return trace
+    """The bindings in a body: see `trace_history`."""
+    return trace_history(body, "messages", memo, ("tools",), _begin_trace, _add_messages, _is_system)
 
 
-def _hash_head(history: BodyHistory[Any]) -> ChainHash:
-    """The hash of what counts outside of the messages: all system messages, and the tools."""
+def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
+    """The trace with all system messages and the tools."""
     outside = ChainHash()
     messages = keep_objects(history.new)
     outside.add([_normalize_content(one.get("content")) for one in messages if _is_system(one)])
     outside.add(history.read_value("tools") or [])
-    return outside
-
-
-def _has_system(messages: Sequence[Any]) -> bool:
-    return any(isinstance(one, dict) and _is_system(one) for one in messages)
+    return BindingTrace(outside)
 
 
 def _add_messages(trace: BindingTrace, messages: Sequence[Any]) -> None:
@@ -113,8 +98,8 @@ def _add_message(trace: BindingTrace, message: Mapping[str, Any]) -> None:
     trace.add(_normalize_calls(message))
 
 
-def _is_system(message: Mapping[str, Any]) -> bool:
-    return message.get("role") in ("system", "developer")
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("system", "developer")
 
 
 def _normalize_content(content: Any) -> list[Any]:

@@ -25,11 +25,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.dialects import spans
-from proxy.dialects.base import Binding, BindingTrace, ChainHash, select_added
+from proxy.dialects.base import Binding, BindingTrace, ChainHash, select_added, trace_history
 from proxy.dialects.known_prefix import (
     CHANGING_TAIL,
     JUDGED,
-    TRACED,
     BodyHistory,
     HistoryMemo,
     PrefixMemo,
@@ -347,30 +346,24 @@ def trace_answer(prompt: BindingTrace, answer: bytes) -> dict[str, Binding]:
 
 
 def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
-    """The bindings in a body. memo: only the messages behind the known beginning are read. Raises ValueError or
-    RecursionError if a text is not JSON."""
-    history = read_history(body, "messages", memo.find_prefix(TRACED, body) if memo is not None else None)
-    head = history.cut_value("system"), history.cut_value("tools")
-    if history.state is not None and history.state[0] != head:
-        history = read_history(body, "messages", None)
-    trace = history.state[1].fork() if history.state is not None else BindingTrace(_hash_head(history))
-    last = len(history.places) - CHANGING_TAIL
-    for n, message in enumerate(history.new, history.first):
-        if n == last > history.first and memo is not None:
-            history.remember(memo, TRACED, last, (head, trace.fork()))
+    """The bindings in a body: see `trace_history`."""
+    return trace_history(body, "messages", memo, ("system", "tools"), _begin_trace, _add_messages)
+
+
+def _add_messages(trace: BindingTrace, messages: Sequence[Any]) -> None:
+    for message in messages:
         if isinstance(message, dict):
             _add_message(trace, message)
-    return trace
 
 
-def _hash_head(history: BodyHistory[Any]) -> ChainHash:
-    """The hash of the system prompt and the tools."""
+def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
+    """The trace with the system prompt and the tools."""
     outside = ChainHash()
     outside.add([_normalize(block) for block in _read_blocks(history.read_value("system"))])
     # A deferred tool is not part of the prompt until something refers to it.
     tools = keep_objects(history.read_value("tools"))
     outside.add([_normalize(tool) for tool in tools if tool.get("defer_loading") is not True])
-    return outside
+    return BindingTrace(outside)
 
 
 def _add_message(trace: BindingTrace, message: dict[str, Any]) -> None:

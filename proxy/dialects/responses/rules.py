@@ -15,12 +15,11 @@ import msgspec
 
 from proxy.chat import json_spans
 from proxy.dialects import spans
-from proxy.dialects.base import Binding, BindingTrace, ChainHash
+from proxy.dialects.base import Binding, BindingTrace, ChainHash, trace_history
 from proxy.dialects.known_prefix import (
     CHANGING_TAIL,
     JUDGED,
     PARTNERS,
-    TRACED,
     BodyHistory,
     HistoryMemo,
     PrefixMemo,
@@ -318,28 +317,21 @@ def trace_prompt(body: bytes, memo: PrefixMemo | None = None) -> BindingTrace:
     are no part of it. Ids, states and annotations are left out, because no edit changes them and clients do. Raises
     ValueError for a body that is no JSON object.
     """
-    history = read_history(body, "input", memo.find_prefix(TRACED, body) if memo is not None else None)
-    head = history.cut_value("tools"), history.cut_value("text"), history.cut_value("reasoning")
-    if history.state is not None and history.state[0] != head:
-        history = read_history(body, "input", None)
-    trace = history.state[1].fork() if history.state is not None else BindingTrace(_hash_head(history))
-    last = max(0, len(history.places) - CHANGING_TAIL - history.first)
-    _add_items(trace, history.new[:last])
-    if memo is not None and last:
-        history.remember(memo, TRACED, history.first + last, (head, trace.fork()))
-    given = None if history.places else history.read_value("input")
-    _add_items(trace, [{"role": "user", "content": given}] if isinstance(given, str) else history.new[last:])
-    return trace
+    return trace_history(body, "input", memo, ("tools", "text", "reasoning"), _begin_trace, _add_items)
 
 
-def _hash_head(history: BodyHistory[Any]) -> ChainHash:
-    """The hash of what counts outside of the items."""
+def _begin_trace(history: BodyHistory[Any]) -> BindingTrace:
+    """The trace with what counts outside of the items. An input that is one text is one item."""
     head = ChainHash()
     text, reasoning = history.read_value("text"), history.read_value("reasoning")
     head.add(history.read_value("tools") or [])
     head.add(text.get("format") if isinstance(text, dict) else None)
     head.add(reasoning.get("effort") if isinstance(reasoning, dict) else None)
-    return head
+    trace = BindingTrace(head)
+    given = None if history.places else history.read_value("input")
+    if isinstance(given, str):
+        _add_items(trace, [{"role": "user", "content": given}])
+    return trace
 
 
 def _add_items(trace: BindingTrace, items: Iterable[Any]) -> None:
