@@ -6,9 +6,12 @@ the rules. The same function serves the proxy, the replay command, a notebook an
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from proxy.chat import chain
 from proxy.chat.message import Request
@@ -113,11 +116,10 @@ def _limit_to_last_resort(session: BranchState, policy: Policy) -> tuple[BranchS
     in any case.
     """
     last = tuple(stage for stage in policy.stages if stage.when == "last")
-    return replace(session, decisions=None), replace(policy, stages=last, injections=(), ask="never")
+    return replace(session, decisions=None), dataclasses.replace(policy, stages=last, injections=(), ask="never")
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(msgspec.Struct, frozen=True):
     """The decisions of a plan."""
 
     before: Mapping[bytes, Edit]
