@@ -300,6 +300,8 @@ def _choose_proposals(
     """
     immediate = schedule.collect(seen, _list_immediate_stages(policy))
     scheduled = schedule.collect(seen, [stage for stage in policy.stages if stage.when == "schedule"])
+    if not immediate and not scheduled:  # as with most requests
+        return []
     taken = {p.index for p in immediate}
     scheduled = [p for p in scheduled if p.index not in taken]
     if policy.schedule == "always" or force == "compress":
@@ -334,6 +336,8 @@ def _apply_immediate_edits(seen: View, immediate: Sequence[Proposal]) -> View:
 
 def _add_dependencies(chosen: list[Proposal], scheduled: Sequence[Proposal]) -> list[Proposal]:
     """Add the proposals that the chosen ones depend on, and the rest of each joint batch."""
+    if not chosen:
+        return []
     chosen_indexes = {p.index for p in chosen}
     joint = {p.stage for p in chosen if p.joint}
     chosen = chosen + [p for p in scheduled if p.joint and p.stage in joint and p.index not in chosen_indexes]
