@@ -76,7 +76,7 @@ def compress(
     now = time.time()
     plan = rewrite(request, before, used, known, now, RewriteInputs(counter))
     made = [msgspec.json.decode(raw) for raw in plan.messages] if plan.messages is not None else None
-    after = replace(before, decisions=None).after_sending(plan, now)
+    after = msgspec.structs.replace(before, decisions=None).after_sending(plan, now)
     return CompressedPrompt(
         messages=made if made is not None else [dict(message) for message in messages],
         tokens_before=plan.before,

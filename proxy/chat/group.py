@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+
+import msgspec
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message, Request
@@ -56,8 +57,7 @@ MAX_SEARCHED_CHARS = 20_000
 """Characters of an answer, from its end, that are searched for an action."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """messages[start:end]: one message, or an assistant message with calls and the results after it. What a client adds
     to the results belongs to the step (see `is_beside_results`)."""
 
@@ -65,8 +65,7 @@ class Step:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """messages[start:end]: user messages in a row and everything up to the next one, system messages included."""
 
     id: str

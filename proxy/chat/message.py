@@ -15,6 +15,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
+import msgspec
+from msgspec.structs import force_setattr
+
 T = TypeVar("T")
 
 ContentShape = Literal["string", "parts", "mixed", "none"]
@@ -45,8 +48,7 @@ class Call:
         return found
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Message:
+class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
     """One message of a conversation."""
 
     raw: bytes
@@ -71,18 +73,19 @@ class Message:
     """A digest of 16 bytes of the raw bytes."""
     part_count: int = 0
     """Number of content parts, if the content is a list; otherwise 0."""
-    is_system: bool = field(init=False)
-    """True for system and developer messages: instructions, not part of the chain."""
-    is_result: bool = field(init=False)
-    """True for the result of a tool call (or of a function call of the old kind)."""
-    derived_values: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    is_system: bool = False
+    """True for system and developer messages: instructions, not part of the chain. Set from the role."""
+    is_result: bool = False
+    """True for the result of a tool call (or of a function call of the old kind). Set from the role."""
+    derived_values: dict[Any, Any] = {}
     """Facts derived from the message so far, by key (see `derive`). Code that asks for a fact of each message of a
     prompt looks here first."""
 
     def __post_init__(self) -> None:
         # Fields rather than properties: both are read several times per message and request.
-        object.__setattr__(self, "is_system", self.role in ("system", "developer"))
-        object.__setattr__(self, "is_result", self.role in ("tool", "function"))
+        force_setattr(self, "is_system", self.role in ("system", "developer"))
+        force_setattr(self, "is_result", self.role in ("tool", "function"))
+        force_setattr(self, "derived_values", {})  # a changed copy of a Message derives its own
 
     def derive(self, compute: Callable[[Message], T], key: Hashable = None) -> T:
         """`compute(self)`, computed at the first call and stored under `key` (or under the function itself).
@@ -99,8 +102,7 @@ class Message:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, eq=False):
     """A chat request as received: its messages, and the other facts that a rewrite needs."""
 
     body: bytes
@@ -131,7 +133,7 @@ class Request:
     is_spliced: bool = False
     """True if messages were inserted, so that the messages differ from those in the body; `write_request` then writes
     them."""
-    memo_values: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo_values: dict[Hashable, Any] = {}
     """Memo of facts about a prefix of the messages, by name (see `memo`). It is handed on to the next request of the
     history."""
 

@@ -12,6 +12,7 @@ import logging
 import sys
 import traceback
 from datetime import UTC, datetime
+from itertools import filterfalse
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -38,7 +39,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        fields |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        values = vars(record)
+        fields |= {key: values[key] for key in filterfalse(_STANDARD.__contains__, values)}
         if record.exc_info and record.exc_info[0]:
             fields["error"] = record.exc_info[0].__name__
             frames = traceback.extract_tb(record.exc_info[2])

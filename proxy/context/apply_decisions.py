@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
+import msgspec
+
 from proxy.chat import chain, group
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
@@ -56,7 +58,7 @@ class RemainingMessages:
         notes = plan.notes
         if plan.refusal:  # then the rest goes out as received; dropped messages must not
             notes = (*notes, Note("unmanaged", f"the policy's plan was refused ({plan.refusal})"))
-        return replace(
+        return msgspec.structs.replace(
             plan,
             messages=plan.messages or tuple(m.raw for m in self.request.messages),
             new_edits=(
@@ -86,7 +88,7 @@ def rewrite_remaining(
     hidden: as `remove_dropped_messages`."""
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
     left = remove_dropped_messages(request, keys, session, policy, model, inputs.token_counter, inputs.strategy, hidden)
-    rest = replace(
+    rest = msgspec.structs.replace(
         inputs,
         keys=left.keys,
         strategies=left.select_values(inputs.strategies),
@@ -116,11 +118,11 @@ def remove_dropped_messages(
     if decisions is not None and decisions.dropped:
         out = _find_removed_edits(request, keys, decisions, policy, model, token_counter, strategy, hidden)
         lost = frozenset(chain.public_id(k) for k in decisions.dropped)
-        session = replace(session, decisions=replace(decisions, dropped={}, dropped_ids=lost))
+        session = msgspec.structs.replace(session, decisions=replace(decisions, dropped={}, dropped_ids=lost))
     if not out:
         return RemainingMessages(request, keys, session, {}, request, keys, edits)
     stay = [n for n in range(len(keys)) if n not in out]
-    left = replace(request, messages=tuple(request.messages[n] for n in stay))
+    left = msgspec.structs.replace(request, messages=tuple(request.messages[n] for n in stay))
     return RemainingMessages(left, [keys[n] for n in stay], session, out, request, keys, edits)
 
 

@@ -8,7 +8,9 @@ content of the provider's cache.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.operator_edits import OperatorDecisions
@@ -28,8 +30,7 @@ def count_losses(edits: Mapping[bytes, Edit]) -> int:
     return sum(edit.is_lossy for edit in edits.values())
 
 
-@dataclass(frozen=True, slots=True)
-class StateRequest:
+class StateRequest(msgspec.Struct, frozen=True):
     """The last request that asked the model for its state and got an answer with text."""
 
     lossy_edits: int = 0
@@ -52,11 +53,10 @@ class StateRequest:
         return cls(int(losses), int(states), bytes.fromhex(tip))
 
 
-@dataclass(frozen=True, slots=True)
-class BranchState:
+class BranchState(msgspec.Struct, frozen=True):
     """The memory of a branch that a rewrite may use in addition to the request itself."""
 
-    edits: Mapping[bytes, Edit] = field(default_factory=dict)
+    edits: Mapping[bytes, Edit] = {}
     """Edits in force, by chain key."""
     states: tuple[tuple[bytes, str], ...] = ()
     """The model's STATE blocks as (key of the answer, text), oldest first."""
@@ -80,9 +80,9 @@ class BranchState:
     """The reason why this branch is not rewritten any more."""
     learned_window: int | None = None
     """A context window that the upstream named, in tokens."""
-    helper_answers: Mapping[str, str] = field(default_factory=dict)
+    helper_answers: Mapping[str, str] = {}
     """Answers of a helper model, by the id of the Ask."""
-    note_counts: Mapping[str, int] = field(default_factory=dict)
+    note_counts: Mapping[str, int] = {}
     """Count of each kind of note when it was last given."""
     pins: frozenset[bytes] = frozenset()
     """Chain keys of messages that must stay."""
@@ -110,9 +110,9 @@ class BranchState:
             return None
         return self.edits if self.lasting_edits is None else self.lasting_edits
 
-    refetched: Mapping[str, int] = field(default_factory=dict)
+    refetched: Mapping[str, int] = {}
     """Cut results that were fetched again, by sort (see `page_faults`)."""
-    exposed: Mapping[str, int] = field(default_factory=dict)
+    exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort."""
     counted_messages: int = 0
     """Number of messages of the history when these were last counted."""

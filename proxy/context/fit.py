@@ -11,7 +11,8 @@ A remark says where messages have left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from proxy.chat.chain import public_id
 from proxy.context import schedule, view

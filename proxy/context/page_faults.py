@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from proxy.chat.message import Call, checkpoint
 from proxy.context.analysis import identifiers
 from proxy.context.analysis.refetch import Refetch, ResultSource, find_refetches, find_sources, pair_results
@@ -43,8 +45,7 @@ SHARED = -1
 """In place of an index: different calls have a key in common, so that the key names none of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultLookup:
+class ResultLookup(msgspec.Struct, frozen=True):
     """The source of a result."""
 
     result_kind: str

@@ -6,9 +6,12 @@ the rules. The same function serves the proxy, the replay command, a notebook an
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from proxy.chat import chain
 from proxy.chat.message import Request
@@ -113,11 +116,10 @@ def _limit_to_last_resort(session: BranchState, policy: Policy) -> tuple[BranchS
     in any case.
     """
     last = tuple(stage for stage in policy.stages if stage.when == "last")
-    return replace(session, decisions=None), replace(policy, stages=last, injections=(), ask="never")
+    return replace(session, decisions=None), dataclasses.replace(policy, stages=last, injections=(), ask="never")
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(msgspec.Struct, frozen=True):
     """The decisions of a plan."""
 
     before: Mapping[bytes, Edit]
@@ -298,6 +300,8 @@ def _choose_proposals(
     """
     immediate = schedule.collect(seen, _list_immediate_stages(policy))
     scheduled = schedule.collect(seen, [stage for stage in policy.stages if stage.when == "schedule"])
+    if not immediate and not scheduled:  # as with most requests
+        return []
     taken = {p.index for p in immediate}
     scheduled = [p for p in scheduled if p.index not in taken]
     if policy.schedule == "always" or force == "compress":
@@ -332,6 +336,8 @@ def _apply_immediate_edits(seen: View, immediate: Sequence[Proposal]) -> View:
 
 def _add_dependencies(chosen: list[Proposal], scheduled: Sequence[Proposal]) -> list[Proposal]:
     """Add the proposals that the chosen ones depend on, and the rest of each joint batch."""
+    if not chosen:
+        return []
     chosen_indexes = {p.index for p in chosen}
     joint = {p.stage for p in chosen if p.joint}
     chosen = chosen + [p for p in scheduled if p.joint and p.stage in joint and p.index not in chosen_indexes]

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
+import msgspec
+from msgspec.structs import force_setattr
+
 from proxy.chat.group import Group, Step
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import TokenCounter
@@ -45,8 +48,7 @@ REFERENCE_STAGES = frozenset({"refer_repeats"})
 """Stages whose edits say where in the prompt the same text stands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True):
     """A decision about one message, made once and repeated byte for byte ever after."""
 
     key: bytes
@@ -72,8 +74,7 @@ class Edit:
         return self.action != "append" and self.stage not in REFERENCE_STAGES
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """A change that a stage would make to messages[index]."""
 
     index: int
@@ -112,8 +113,7 @@ class Proposal:
     """True if an eager policy makes no exception for it: the agent is likely to go on with this result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(msgspec.Struct, frozen=True):
     """A text of the proxy at the tail or behind the system prompt."""
 
     place: Literal["tail", "system"]
@@ -175,8 +175,7 @@ class RetrievedText:
     text: str
 
 
-@dataclass(slots=True, eq=False)
-class History:
+class History(msgspec.Struct, eq=False):
     """Facts that the messages of a request give by themselves. They are taken over from the last request for a shared
     prefix.
 
@@ -205,8 +204,7 @@ class History:
     """These messages, or a prefix of them, with the edits that were in force then."""
 
 
-@dataclass(slots=True, eq=False)
-class EditedHistory:
+class EditedHistory(msgspec.Struct, eq=False):
     """The first `message_count` messages with the branch's edits applied."""
 
     message_count: int
@@ -231,8 +229,7 @@ class EditedHistory:
     memo_values: MemoValues
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteInputs:
+class RewriteInputs(msgspec.Struct, frozen=True):
     """Inputs of a rewrite beside the conversation, its branch, the policy and the model.
 
     `times` and `strategies` have one entry for each message; if they are empty, `now` and `strategy` hold for all."""
@@ -249,9 +246,9 @@ class RewriteInputs:
     """Time at which each message was first seen, in seconds."""
     retrieved_texts: Sequence[RetrievedText] = ()
     """Texts that a search of the store has found for this request."""
-    relevance: Mapping[bytes, float] = field(default_factory=dict)
+    relevance: Mapping[bytes, float] = {}
     """Nearness of messages to the current task, 0 to 1, by form."""
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = {}
     """Values of the request's x-context-* headers, by the rest of the header's name in small letters."""
     offered_tools: frozenset[str] = frozenset()
     """Names of the proxy's tools that the model has, or will have if the plan makes a first edit."""
@@ -263,7 +260,7 @@ class RewriteInputs:
     """The session's scratchpad."""
     memos: Sequence[Memo] = ()
     """The memos that fit the last user message."""
-    tenant_faults: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    tenant_faults: Mapping[str, tuple[int, int]] = {}
     """Page faults of the tenant's other sessions (`View.tenant_faults`)."""
     frozen: bool = False
     """True to make no new edits, because the store cannot take them."""
@@ -272,8 +269,7 @@ class RewriteInputs:
     schedule `append_only` edits none of them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class View:
+class View(msgspec.Struct, frozen=True, eq=False):
     """The conversation as it would go out now, old edits applied.
 
     `messages`, `keys`, `tokens`, `original_tokens`, `request_counts`, `strategies` and `is_result` have one entry for
@@ -323,17 +319,17 @@ class View:
     """Time at which each message was first seen, in seconds."""
     state: str | None = None
     """The newest STATE block, as `BranchState.state`."""
-    helper_answers: Mapping[str, str] = field(default_factory=dict)
+    helper_answers: Mapping[str, str] = {}
     """Answers of a helper model, by the id of the Ask (`BranchState.helper_answers`)."""
-    note_counts: Mapping[str, int] = field(default_factory=dict)
+    note_counts: Mapping[str, int] = {}
     """Count of each kind of note when it was last given (`BranchState.note_counts`)."""
     pins: frozenset[bytes] = frozenset()
     """Chain keys of messages that must stay (`BranchState.pins`)."""
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = {}
     """Values of the request's x-context-* headers, by the rest of the header's name in small letters."""
     retrieved_texts: Sequence[RetrievedText] = ()
     """Texts that a search of the store has found for this request."""
-    relevance: Mapping[bytes, float] = field(default_factory=dict)
+    relevance: Mapping[bytes, float] = {}
     """Nearness of messages to the current task, 0 to 1, by form. It is given if the caller knows it better than by
     words."""
     offered_tools: frozenset[str] = frozenset()
@@ -350,15 +346,18 @@ class View:
     """Tokens that the prompt must not pass: the window less the room for the answer. None if no window is known."""
     insert_tokens: int = 0
     """Tokens of the inserts that go out with the prompt."""
-    refetched: Mapping[str, int] = field(default_factory=dict)
+    refetched: Mapping[str, int] = {}
     """Cut results that were fetched again in this session, by sort (see `page_faults`)."""
-    exposed: Mapping[str, int] = field(default_factory=dict)
+    exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort."""
-    tenant_faults: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    tenant_faults: Mapping[str, tuple[int, int]] = {}
     """(`exposed`, `refetched`) of the tenant's other sessions together, by sort."""
     breakpoints: frozenset[int] = frozenset()
     """The positions in the last prompt at which a breakpoint of the proxy stood."""
-    _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    _made: dict[object, Any] = {}
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "_made", {})  # a changed copy of a View computes its own
 
     def compute_once(self, name: object, compute: Callable[[], T]) -> T:
         """Return the value of `compute`, computed once for a View. A stage and its asks and notes share it. name:
@@ -433,8 +432,7 @@ def _extend_memo(facts: MemoValues, name: str, count: int, make: Callable[[int, 
     return made
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, eq=False):
     """The bytes to send, and the facts to remember about them."""
 
     messages: tuple[bytes, ...] | None
@@ -471,9 +469,9 @@ class Plan:
     """True if its edits hold for literal policies alone: see `BranchState.lasting_edits`."""
     limit: int | None = None
     """Tokens above which the prompt is over its budget; None where there is no budget."""
-    refetched: Mapping[str, int] = field(default_factory=dict)
+    refetched: Mapping[str, int] = {}
     """Cut results that were fetched again in this session, by sort, those of this request included."""
-    exposed: Mapping[str, int] = field(default_factory=dict)
+    exposed: Mapping[str, int] = {}
     """Cut results in the session's requests, summed over these requests, by sort, this request included."""
     breakpoints: Breakpoints = NO_BREAKPOINTS
     """Places at which the proxy wants the provider's cache to end an entry."""

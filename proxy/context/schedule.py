@@ -9,9 +9,10 @@ of removing them. This is the rent-or-buy (ski rental) rule: it never pays more 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from proxy.chat.group import Group, Step
 from proxy.chat.message import checkpoint

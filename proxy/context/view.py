@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from proxy.chat import chain, group, json_spans
 from proxy.chat.group import Group, is_observation
@@ -172,8 +173,7 @@ USUAL_ANSWER_DIVISOR = 5
 anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenBudget:
+class TokenBudget(msgspec.Struct, frozen=True):
     """The room of a prompt."""
 
     budget: int

@@ -13,6 +13,8 @@ import msgspec
 
 _EXACT = 1 << 53
 """Counts above this are not token counts, and would not fit a database column."""
+_NUMBERS = (int, float)
+"""The types of a count in JSON: `bool` is a subclass of `int`, and is none."""
 TICKS = 1e10
 """xAI reports dollars in units of 1e-10 dollar."""
 NO_DETAILS: Mapping[str, Any] = {}
@@ -40,9 +42,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 def read_count(value: Any) -> int | None:
     """Return the value as a count; None if it is not a number from 0 to `_EXACT`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _EXACT:
-        return None
-    return int(value)
+    return int(value) if type(value) in _NUMBERS and 0 <= value <= _EXACT else None
 
 
 def read_usage(value: Any) -> Usage | None:
@@ -77,9 +77,7 @@ def read_dollars(value: Mapping[str, Any]) -> float | None:
 
 
 def _read_price(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _EXACT:
-        return None
-    return float(value)
+    return float(value) if type(value) in _NUMBERS and 0 <= value <= _EXACT else None
 
 
 def _read_completions(value: dict[str, Any]) -> Usage | None:
@@ -183,4 +181,7 @@ def _find_details(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _first(*values: Any) -> int | None:
-    return next((found for found in map(read_count, values) if found is not None), None)
+    for value in values:
+        if value is not None and (found := read_count(value)) is not None:
+            return found
+    return None

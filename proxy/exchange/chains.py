@@ -63,7 +63,7 @@ async def follow(services: Services, incoming: Incoming, *, takes: bool, counts:
         whole = incoming
         if b"item_reference" in incoming.body and (takes or not made.history.at_provider):
             body = await resolve_references(services, tenant, incoming.body)
-            whole = incoming if body is None else replace(incoming, body=body, encoded=None)
+            whole = incoming if body is None else msgspec.structs.replace(incoming, body=body, encoded=None)
             made = replace(made, is_resolved=body is not None)
         if not facts.name:
             return await _begin(services, whole, made, takes=takes and not counts)
@@ -74,7 +74,7 @@ async def follow(services: Services, incoming: Incoming, *, takes: bool, counts:
     except (ValueError, KeyError, RecursionError, msgspec.DecodeError):
         services.metrics.internal_errors_total.labels(where="takeover").inc()
         log.exception("a chain cannot be completed from the store; the request goes on as it came")
-    return replace(incoming, chain=replace(made, is_resolved=False))
+    return msgspec.structs.replace(incoming, chain=replace(made, is_resolved=False))
 
 
 async def _read_facts(services: Services, body: bytes) -> ChainFacts | None:
@@ -102,13 +102,13 @@ def _may_take(history: KnownHistory, *, takes: bool) -> bool:
 async def _begin(services: Services, incoming: Incoming, made: Chain, *, takes: bool) -> Incoming:
     """Return a request that names nothing, and whose answer a later request may name."""
     if not takes:
-        return replace(incoming, chain=replace(made, history=replace(NOTHING_KNOWN, is_known=True)))
+        return msgspec.structs.replace(incoming, chain=replace(made, history=replace(NOTHING_KNOWN, is_known=True)))
     is_whole = await run_in_worker(services, len(incoming.body), lambda: chained.can_restore(incoming.body))
     made = replace(made, history=replace(NOTHING_KNOWN, is_known=True), is_whole=is_whole)
     if made.facts.asks_encrypted or not _may_ask(services, incoming):
-        return replace(incoming, chain=made)
+        return msgspec.structs.replace(incoming, chain=made)
     body = chained.ask_for_encrypted(incoming.body)
-    return replace(incoming, body=body, encoded=None, chain=replace(made, adds_encrypted=True))
+    return msgspec.structs.replace(incoming, body=body, encoded=None, chain=replace(made, adds_encrypted=True))
 
 
 async def _take_over(services: Services, incoming: Incoming, made: Chain, *, counts: bool) -> Incoming:
@@ -122,17 +122,17 @@ async def _take_over(services: Services, incoming: Incoming, made: Chain, *, cou
         return rules.remove_orphan_reasoning(body), chained.can_restore(incoming.body, messages)
 
     if chained.has_bare_reasoning(messages) and made.history.at_provider:
-        return replace(incoming, chain=made)
+        return msgspec.structs.replace(incoming, chain=made)
     body, is_whole = await run_in_worker(services, len(incoming.body) + made.history.size, complete)
     if counts:
-        return replace(incoming, body=body, encoded=None, chain=replace(made, is_taken_over=True))
+        return msgspec.structs.replace(incoming, body=body, encoded=None, chain=replace(made, is_taken_over=True))
     is_whole = is_whole and facts.is_whole
     adds = not facts.asks_encrypted and _may_ask(services, incoming)
     body = chained.ask_for_encrypted(body) if adds else body
     body = chained.write_unstored(body) if is_whole else body
     at_provider = facts.is_stored and not is_whole
     made = replace(made, is_taken_over=True, adds_encrypted=adds, is_whole=is_whole, at_provider=at_provider)
-    return replace(incoming, body=body, encoded=None, chain=made)
+    return msgspec.structs.replace(incoming, body=body, encoded=None, chain=made)
 
 
 def return_unplanned(incoming: Incoming) -> Incoming:
@@ -147,7 +147,7 @@ def return_unplanned(incoming: Incoming) -> Incoming:
             body = chained.write_whole_request(made.original, chained.restore_items(made.history.messages))
         except (ValueError, RecursionError, msgspec.DecodeError):
             body = incoming.body  # it was written in the same way a moment ago
-    return replace(incoming, body=body, chain=None)
+    return msgspec.structs.replace(incoming, body=body, chain=None)
 
 
 def repeats_other_values(incoming: Incoming) -> bool:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from proxy.chat import json_spans
 from proxy.dialects.completions.request import append_text, read_message

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from proxy.context.branch_state import BranchState
 from proxy.context.policy import Policy
 from proxy.context.view import compute_mark
@@ -43,4 +45,4 @@ def add_unseen_context(turn: Turn, state: BranchState) -> BranchState:
             marks.insert(at, compute_mark(message, None))
             sizes.insert(at, turn.token_counter(message))
         at += 1
-    return replace(state, sent_marks=tuple(marks), sent_sizes=tuple(sizes))
+    return msgspec.structs.replace(state, sent_marks=tuple(marks), sent_sizes=tuple(sizes))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from proxy.context.injections.reflect import Reflect
 from proxy.errors import (

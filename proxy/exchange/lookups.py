@@ -138,7 +138,7 @@ def pin_task(turn: Turn, found: Task | None) -> None:
     branch, chain_key = turn.located.branch, turn.keys[found[0]]
     if chain_key not in branch.state.pins:
         exchange_rows.add_pin_row(turn, chain_key, turn.token_counter(found[1]), turn.started_at)
-        branch.state = replace(branch.state, pins=branch.state.pins | {chain_key})
+        branch.state = msgspec.structs.replace(branch.state, pins=branch.state.pins | {chain_key})
 
 
 async def search_store(services: Services, turn: Turn, found: Task | None) -> None:
@@ -413,7 +413,7 @@ async def inherit_state(services: Services, turn: Turn, dropped: Container[bytes
     at = next((k for k, m in zip(turn.keys, turn.request.messages, strict=True) if not m.is_system), turn.keys[-1])
     is_operators = len(found[0]) > DIGEST_BYTES and not found[0].endswith(MODEL_STATE_SUFFIX)
     name = at + (OPERATOR_STATE_SUFFIX if is_operators else MODEL_STATE_SUFFIX)
-    branch.state = replace(branch.state, states=((name, found[1]),))
+    branch.state = msgspec.structs.replace(branch.state, states=((name, found[1]),))
     turn.pending.rows.append(StateRow(turn.tenant, branch.session, branch.name, name, found[1], turn.started_at))
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from proxy.chat import chain
 from proxy.chat.message import PrefixCache, Request, cancellation_check
 from proxy.chat.tokens import TokenCounter
@@ -330,7 +332,7 @@ async def _plan_once(services: Services, turn: Turn, *, frozen: bool) -> Turn:
         count_fallback(services, fallback)
     room = compute_token_budget(turn.request, turn.enriched.policy, turn.model, state.learned_window)
     prompt = Prompt(
-        plan=replace(plan, limit=room.limit if room is not None else None),
+        plan=msgspec.structs.replace(plan, limit=room.limit if room is not None else None),
         chat_body=turn.request.body,
         outgoing=turn.original,
         fallback=fallback,
@@ -389,7 +391,7 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
     if decisions is not None and not decisions.is_empty and state.stopped is None:
         state = decisions.apply_to(state, side=branch.kind == "side")
     if (limit := lookups.find_window(services, turn.upstream, turn.request.model)) is not None:
-        state = replace(state, learned_window=limit)
+        state = msgspec.structs.replace(state, learned_window=limit)
     return add_unseen_context(turn, state) if turn.dialect.returns_rows else state
 
 
@@ -437,7 +439,7 @@ async def make_plan(services: Services, turn: Turn, state: BranchState, *, froze
         if not spliced.added_tools and not spliced.hidden_at:
             return made
         own = cost.count_own_tokens(turn)
-        return replace(made, before=own, after=own if made.refusal else made.after)
+        return msgspec.structs.replace(made, before=own, after=own if made.refusal else made.after)
 
     return await _plan_in_time(services, plan, is_preview=turn.is_preview) if _takes_long(turn) else plan()
 
@@ -457,7 +459,7 @@ async def replan_refused(services: Services, turn: Turn) -> Turn | None:
     branch = turn.located.branch
     state = branch.state
     # The provider caches nothing of a prompt that it refuses.
-    branch.state = replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
+    branch.state = msgspec.structs.replace(state, sent_marks=(), sent_sizes=(), sent_at=None)
     replanned = await plan_request(services, turn)
     if replanned.prompt.outgoing == turn.prompt.outgoing or replanned.is_as_it_came:
         branch.state = state
@@ -508,7 +510,9 @@ def _make_passthrough_plan(turn: Turn, state: BranchState) -> Plan:
     sizes = tuple(turn.token_counter.count_each(turn.request.messages))
     total = turn.token_counter.count_tools(turn.request.tools) + sum(sizes)
     marks = tuple(map(compute_unmarked_form, turn.request.messages))
-    return replace(UNPLANNED, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
+    return msgspec.structs.replace(
+        UNPLANNED, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total
+    )
 
 
 async def _commit(services: Services, turn: Turn, forms: MessageForms) -> Turn:

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from proxy.dialects.base import HASH_BYTES, Binding, BindingTrace, extend_to_newest, find_broken
 from proxy.dialects.known_prefix import TRACED, HistoryMemo, PrefixMemo
@@ -36,8 +38,7 @@ UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
 """Errors of a body in which no reasoning can be found; the upstream judges it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(msgspec.Struct, frozen=True):
     """The reasoning that a prompt would break by changes of the proxy."""
 
     tokens: tuple[str, ...] = ()

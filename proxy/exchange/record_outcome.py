@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from proxy.chat import chain
 from proxy.chat.chain import public_id

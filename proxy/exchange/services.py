@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from proxy.chat.tokens import TokenCounter
 from proxy.context.models import Model
 from proxy.context.policy import Policy
@@ -37,8 +39,7 @@ ERROR_BODY_BYTES = 1 << 20
 """Bytes of an upstream's error that are read, so that the error can still be passed on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(msgspec.Struct, frozen=True):
     """A request as received."""
 
     method: str
@@ -56,7 +57,7 @@ class Incoming:
     """Headers and body as received, where the body was decoded."""
     unmanaged_reason: str = ""
     """Reason for which the request goes on as received, unread; "" where it is to be managed."""
-    log_fields: dict[str, Any] = field(default_factory=dict)
+    log_fields: dict[str, Any] = {}
     """Fields of the request log, filled in while the request is answered."""
     dialect: str = "completions"
     """The name of the wire format that the client speaks (`exchange.dialect`)."""

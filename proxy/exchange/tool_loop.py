@@ -13,9 +13,9 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.dialects.completions.request import read_message

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from proxy.chat.message import PrefixCache, Request
 from proxy.chat.tokens import TokenCounter
@@ -49,8 +50,7 @@ class Enriched(msgspec.Struct, frozen=True, eq=False):
     """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`cost`)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, eq=False):
     """The prompt that goes upstream."""
 
     plan: Plan = UNPLANNED
@@ -70,21 +70,21 @@ class Prompt:
     """Pieces of reasoning that were left out of it because they are bound to another prompt."""
     is_simulated: bool = False
     """True if the request was planned in full and goes out without the plan (`observe`)."""
-    sent_tokens: int = field(init=False)
-    """Tokens of the prompt that goes out, by our own count."""
-    over_budget: int = field(init=False)
-    """Tokens by which the prompt that goes out is over its budget; 0 where it is not, or no budget is known."""
+    sent_tokens: int = 0
+    """Tokens of the prompt that goes out, by our own count. Set from the other values."""
+    over_budget: int = 0
+    """Tokens by which the prompt that goes out is over its budget; 0 where it is not, or no budget is known. Set from
+    the other values."""
 
     def __post_init__(self) -> None:
         plan = self.plan
         as_it_came = self.observed or self.fallback in ORIGINAL_FALLBACKS
         sent = plan.before if as_it_came else plan.after
-        object.__setattr__(self, "sent_tokens", sent)
-        object.__setattr__(self, "over_budget", max(0, sent - plan.limit) if plan.limit is not None else 0)
+        force_setattr(self, "sent_tokens", sent)
+        force_setattr(self, "over_budget", max(0, sent - plan.limit) if plan.limit is not None else 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AnswerRounds:
+class AnswerRounds(msgspec.Struct, frozen=True, eq=False):
     """The rounds behind one answer in which the model called tools of the proxy."""
 
     usage: tuple[Usage, ...] = ()
@@ -93,7 +93,7 @@ class AnswerRounds:
     """Why a later round got no answer, with the provider's own words; "" if none was refused."""
     hidden: HiddenRound | None = None
     """The hidden round behind the answer; its `key` is not known before the answer is."""
-    bindings: Mapping[str, Binding] = field(default_factory=dict)
+    bindings: Mapping[str, Binding] = {}
     """The prompts that the reasoning of the rounds is bound to, by its token, where there were several rounds."""
 
 
@@ -163,7 +163,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
 
     def with_prompt(self, **values: Any) -> Turn:
         """The turn with other values in `prompt`."""
-        return self.with_values(prompt=replace(self.prompt, **values))
+        return self.with_values(prompt=msgspec.structs.replace(self.prompt, **values))
 
     @property
     def tip_key(self) -> bytes:

@@ -13,7 +13,9 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from proxy.context.models import Model, find_model
 from proxy.context.plan import Ask

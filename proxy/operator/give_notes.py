@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from proxy.chat.chain import DIGEST_BYTES
 from proxy.context.branch_state import MODEL_STATE_SUFFIX

@@ -8,9 +8,12 @@ their stored answers are used.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from proxy.chat import chain
 from proxy.chat.message import Message, Request
@@ -101,7 +104,9 @@ class OfferHistory:
         self._edited.update((at, played.tool_names) for at in played.edited)
         if not chosen:
             return played
-        return replace(played, totals=tuple(chosen.get(at, tally) for at, tally in enumerate(played.totals)))
+        return dataclasses.replace(
+            played, totals=tuple(chosen.get(at, tally) for at, tally in enumerate(played.totals))
+        )
 
 
 def play_conversation(conversation: RecordedConversation, settings: ReplaySettings) -> ConversationResult:

@@ -315,7 +315,7 @@ class Branch:
             parts = packing.pack_state(self.state, self.edit_versions, self.positions)
         except UnicodeEncodeError:  # the text of an edit has a lone surrogate, which JSON can carry
             return
-        small_state = replace(self.state, edits={}, sent_marks=(), sent_sizes=())
+        small_state = msgspec.structs.replace(self.state, edits={}, sent_marks=(), sent_sizes=())
         self._packed = _PackedBranch(parts, small_state, self.moved_at)
         self._texts = _NO_TEXTS
         del self.state, self.edit_versions, self.positions
@@ -360,7 +360,7 @@ def find_simulated_state(branch: Branch) -> BranchState:
     state, simulated = branch.state, branch.simulated_state
     if simulated is None or state.stopped is not None:
         return state
-    return replace(
+    return msgspec.structs.replace(
         simulated,
         pins=state.pins,
         states=state.states,
@@ -377,7 +377,7 @@ def adopt_stored_edits(branch: Branch, rows: Sequence[tuple[EditRow, int]], own_
     branch.refused_reasoning |= _read_refused(rows)
     if all(edits.get(k) == edit for k, edit in own_edits.items()):
         return False
-    branch.state = replace(branch.state, edits=edits, pins=pins)
+    branch.state = msgspec.structs.replace(branch.state, edits=edits, pins=pins)
     return True
 
 
@@ -531,7 +531,7 @@ class StoredDecisions:
         decisions = self.planning_decisions
         if side:
             decisions = replace(decisions, window=None, notes=(), forced_action="", ask_for_state=False)
-        return replace(
+        return msgspec.structs.replace(
             state,
             decisions=decisions,
             pins=self.find_pins(state.pins),

@@ -9,9 +9,10 @@ both give the same bytes. Where the client has changed its history, nothing is p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
@@ -79,8 +80,7 @@ def decode_round(chain_key: bytes, tip: bytes, body: bytes, at: float) -> Hidden
     return HiddenRound(chain_key, tip, replaces, results, tuple(found.calls), at, found.bare)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SplicedRequest:
+class SplicedRequest(msgspec.Struct, frozen=True, eq=False):
     """A request with the messages that were put into it."""
 
     request: Request
@@ -88,7 +88,7 @@ class SplicedRequest:
     """The chain key of each message; the client's messages keep theirs."""
     round_count: int = 0
     """The number of rounds that were put back."""
-    hidden_at: Mapping[bytes, float] = field(default_factory=dict)
+    hidden_at: Mapping[bytes, float] = {}
     """The time at which each message that the client does not have was made, by key."""
     added_tools: bytes = b""
     """The definitions that were added, b"" for none."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from proxy.context.branch_state import BranchState
 from proxy.errors import StoreUnavailable

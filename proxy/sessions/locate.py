@@ -16,10 +16,12 @@ import time
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
 from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
@@ -36,8 +38,7 @@ MAX_NAME_BYTES = 256
 """Limit in bytes on a session's name as the client gives it; a longer name is hashed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(msgspec.Struct, frozen=True):
     """The place of a request."""
 
     branch: Branch

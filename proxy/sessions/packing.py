@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import replace
 
 import msgspec
 from msgspec import Struct
@@ -95,5 +94,5 @@ def unpack_state(packed: bytes, rest: BranchState) -> tuple[BranchState, dict[by
     """Return what `pack_state` was given. rest: the other parts of the state."""
     found = _STATE.decode(zlib.decompress(packed))
     edits = {row[0]: Edit(*row) for row in found.edits}
-    state = replace(rest, edits=edits, sent_marks=found.marks, sent_sizes=found.sizes)
+    state = msgspec.structs.replace(rest, edits=edits, sent_marks=found.marks, sent_sizes=found.sizes)
     return state, found.versions, found.positions

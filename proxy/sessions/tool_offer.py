@@ -7,7 +7,6 @@ Tools are left out where they could not be used, or where a strict upstream woul
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -22,8 +21,7 @@ from proxy.tools import registry
 ToolChoice = Literal["auto", "none", "required", "one", "allowed"]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOffer:
+class ToolOffer(msgspec.Struct, frozen=True):
     """Names of tools, and the definition of each as it stands in the prompt."""
 
     names: tuple[str, ...] = ()

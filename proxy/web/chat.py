@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from proxy.exchange.count_prompt import COMPACTION_PATHS, COUNT_PATHS, handle_compaction, handle_count
 from proxy.exchange.handler import handle_chat

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import fields, replace
 
 import pytest
+from msgspec.structs import fields, replace
 
 from proxy.chat.message import Message, Request, cancellation_check, checkpoint
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import msgspec
 from hypothesis import strategies as st
 
 from proxy.chat import chain
@@ -98,7 +99,7 @@ class Story:
         asked: Request | None = None
         for n, stop in enumerate(self.stops):
             if n == len(self.stops) // 2:
-                session = replace(session, decisions=operator_decisions)
+                session = msgspec.structs.replace(session, decisions=operator_decisions)
             now += self.pauses[n % len(self.pauses)]
             values = self.values[:stop]
             asked = request_after(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])

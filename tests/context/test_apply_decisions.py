@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.chat import chain
@@ -111,7 +112,7 @@ def test_a_plan_that_is_refused_still_leaves_out_what_the_operator_took() -> Non
         request(TALK), KEYS, BranchState(decisions=dropped(1, 2, 3, 4)), NOTHING, PLAIN, WEIGH
     )
     made = rewrite(left.request, left.session, NOTHING, PLAIN, 0.0, RewriteInputs(WEIGH, keys=left.keys))
-    done = left.complete_plan(replace(made, refusal="W6", messages=None))
+    done = left.complete_plan(msgspec.structs.replace(made, refusal="W6", messages=None))
     assert len(told(done)) == 6
 
 

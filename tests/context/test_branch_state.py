@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from proxy.context.branch_state import CACHE_MISS_LIMIT, BranchState, StateRequest, count_losses
 from proxy.context.plan import Edit, Plan

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from proxy.chat.chain import compute_keys
 from proxy.context.branch_state import BranchState
 from proxy.context.breakpoints import choose_breakpoints, find_boundary
@@ -108,7 +110,7 @@ def test_the_boundary_is_the_end_of_the_newest_batch_and_stays_there() -> None:
     before = sent(values[:12], OURS, NEVER)
     seen = look(values, session=before, policy=NEVER, model=OURS, now=1.0)
     assert find_boundary(seen, before, shortened) == keys[5]
-    assert find_boundary(seen, replace(before, boundary=keys[5]), []) == keys[5]
+    assert find_boundary(seen, msgspec.structs.replace(before, boundary=keys[5]), []) == keys[5]
     fresh = [Edit(keys[13], "text", "short", "s", "r", 50, 5)]
     assert find_boundary(seen, before, fresh) == b"", "never sent before, so it moves nothing"
     added = [Edit(keys[5], "append", "more", "s", "r", 50, 55)]
@@ -118,7 +120,7 @@ def test_the_boundary_is_the_end_of_the_newest_batch_and_stays_there() -> None:
 def test_the_last_boundary_is_read_once_more_when_a_batch_sets_the_next_one() -> None:
     values = talk(6)
     keys = compute_keys("", request(values).messages)
-    state = replace(sent(values[:12], OURS, NEVER), boundary=keys[5])
+    state = msgspec.structs.replace(sent(values[:12], OURS, NEVER), boundary=keys[5])
     plan = plan_with(values, OURS, state, **TOOLS)
     assert plan.breakpoints.answers == (2,)
     assert plan.breakpoint_positions == {0, 5}
@@ -132,11 +134,13 @@ def test_the_last_boundary_is_read_once_more_when_a_batch_sets_the_next_one() ->
 
 def test_a_breakpoint_of_ours_is_found_again_behind_an_edit() -> None:
     plan = plan_with(talk(2), OURS, BranchState(), **TOOLS)
-    state = BranchState().after_sending(replace(plan, breakpoint_positions=frozenset({3})), 0.0, has_breakpoints=True)
+    state = BranchState().after_sending(
+        msgspec.structs.replace(plan, breakpoint_positions=frozenset({3})), 0.0, has_breakpoints=True
+    )
     seen = look(talk(3), session=state, policy=NEVER, model=OURS, now=1.0)
     assert seen.count_served_tokens()[5] == seen.prefix_tokens + sum(seen.tokens[:4])
     assert seen.count_served_tokens()[3] == 0
-    none = BranchState().after_sending(replace(plan, breakpoint_positions=frozenset({3})), 0.0)
+    none = BranchState().after_sending(msgspec.structs.replace(plan, breakpoint_positions=frozenset({3})), 0.0)
     assert look(talk(3), session=none, policy=NEVER, model=OURS, now=1.0).count_served_tokens()[5] == 0
 
 

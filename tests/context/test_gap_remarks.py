@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from proxy.context.fit import REMARK_NAME, add_gap_remarks
 from proxy.context.plan import Edit

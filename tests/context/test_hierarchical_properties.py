@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +46,7 @@ def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Tur
         plan = rewrite(asked, session, policy, story.model, times[-1] + 1, RewriteInputs(WEIGH, times=times))
         turns.append(Turn(values, asked, session, plan, times[-1] + 1))
         keys = {plan.keys[p % len(values)] for p in pins} if n == 0 else set()
-        session = replace(session.after_sending(plan, times[-1] + 1), pins=session.pins | keys)
+        session = msgspec.structs.replace(session.after_sending(plan, times[-1] + 1), pins=session.pins | keys)
         session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=None)
     return turns
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.context.branch_state import BranchState, StateRequest
@@ -61,7 +62,7 @@ def test_thrifty_wants_nothing_while_nothing_has_left_the_prompt() -> None:
 
 def test_thrifty_asks_once_a_batch_of_edits_and_gives_the_note_back() -> None:
     assert wanted(TALK, THRIFTY, edits=3) == ([("tail", "state"), ("tail", "ask")], True)
-    asked = replace(KNOWN, last_state_request=StateRequest(3))
+    asked = msgspec.structs.replace(KNOWN, last_state_request=StateRequest(3))
     assert wanted(TALK, THRIFTY, asked, edits=3) == ([("tail", "state")], False)
     assert wanted(TALK, THRIFTY, asked, edits=4) == (
         [("tail", "state"), ("tail", "ask")],
@@ -85,7 +86,7 @@ def test_edits_in_force_are_not_counted_with_every_request() -> None:
     talk = [user("a"), *(m for n in range(3) for m in (assistant(None, str(n)), result(str(n), "x")))]
     keys = look(talk).keys
     edits = CountedEdits({keys[2]: Edit(keys[2], "text", "y", "shorten_results", "", 50, 5)})
-    session = replace(KNOWN, edits=edits)
+    session = msgspec.structs.replace(KNOWN, edits=edits)
     view = look(talk, session=session)
     edits.reads = 0
     assert not make_inserts(view, session, THRIFTY, 1)[1], "the third step of a prompt is not asked for the same edits"
@@ -97,16 +98,16 @@ def test_edits_in_force_are_not_counted_with_every_request() -> None:
 def test_the_note_is_not_written_twice() -> None:
     keys = look(TALK).keys
     old = Edit(keys[1], "append", "\n\n" + state_block.render_recap(BODY), "state", "", 5, 50)
-    standing = replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
+    standing = msgspec.structs.replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
-    newer = replace(standing, states=(*KNOWN.states, (b"l", "Goal: another")))
+    newer = msgspec.structs.replace(standing, states=(*KNOWN.states, (b"l", "Goal: another")))
     assert wanted(TALK, THRIFTY, newer, 1) == ([("tail", "state")], False)
 
 
 def test_a_note_that_was_added_to_a_shortened_text_stands_too() -> None:
     keys = look(TALK).keys
     old = Edit(keys[3], "text", "short\n\n" + state_block.render_recap(BODY), "truncate_results", "", 5, 50)
-    standing = replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
+    standing = msgspec.structs.replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
 
 
@@ -212,12 +213,12 @@ def edited(session: BranchState = KNOWN) -> BranchState:
     """A session in which the result of TALK has been shortened."""
     keys = look(TALK).keys
     edit = Edit(keys[3], "text", "-", "s", "", 5, 5)
-    return replace(session, edits={edit.key: edit}, last_state_request=StateRequest(1))
+    return msgspec.structs.replace(session, edits={edit.key: edit}, last_state_request=StateRequest(1))
 
 
 def test_the_note_stays_where_it_was_put_and_the_asking_does_not() -> None:
     talk = [*TALK, assistant("b"), user("c")]
-    session = replace(edited(), last_state_request=StateRequest(0))
+    session = msgspec.structs.replace(edited(), last_state_request=StateRequest(0))
     made, out = plan(talk, THRIFTY, session)
     note = "\n\n" + state_block.render_recap(BODY)
     assert out[-1] == user("c" + note + "\n\n" + state_block.build_prompt())
@@ -232,7 +233,7 @@ def test_the_note_stays_where_it_was_put_and_the_asking_does_not() -> None:
 def test_the_model_is_not_asked_again_because_its_own_note_was_put_back() -> None:
     talk, session, asked = (
         [*TALK, assistant("b"), user("c")],
-        replace(edited(BranchState()), last_state_request=StateRequest(0)),
+        msgspec.structs.replace(edited(BranchState()), last_state_request=StateRequest(0)),
         [],
     )
     for n in range(6):
@@ -250,7 +251,7 @@ def test_the_model_is_not_asked_again_because_its_own_note_was_put_back() -> Non
 def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
     talk, session, asked = (
         [*TALK, assistant("b"), user("c")],
-        replace(edited(BranchState()), last_state_request=StateRequest(0)),
+        msgspec.structs.replace(edited(BranchState()), last_state_request=StateRequest(0)),
         [],
     )
     for n in range(9):  # n steps after the prompt
@@ -266,7 +267,9 @@ def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
 def test_nothing_has_left_where_a_text_stands_elsewhere_in_the_prompt() -> None:
     keys = look(TALK).keys
     refers = Edit(keys[3], "text", "as above", "refer_repeats", "", 5, 3)
-    made, out = plan([*TALK, assistant("b"), user("c")], THRIFTY, replace(KNOWN, edits={refers.key: refers}))
+    made, out = plan(
+        [*TALK, assistant("b"), user("c")], THRIFTY, msgspec.structs.replace(KNOWN, edits={refers.key: refers})
+    )
     assert (made.asks_for_state, out[-1]) == (False, user("c"))
 
 

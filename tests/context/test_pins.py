@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from proxy.chat import chain
@@ -39,7 +40,7 @@ def test_e7_a_mark_in_a_tool_result_or_an_answer_pins_nothing() -> None:
 
 def test_e7_a_pin_is_found_by_its_chain_key() -> None:
     view = look([system(), user("a"), assistant("b"), user("c")])
-    view = replace(view, pins=frozenset({view.keys[1]}))
+    view = msgspec.structs.replace(view, pins=frozenset({view.keys[1]}))
     assert [is_pinned(view, n) for n in range(4)] == [False, True, False, False]
 
 

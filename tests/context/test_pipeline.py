@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
+from msgspec.structs import fields
 
 from proxy.chat import chain
 from proxy.chat.tokens import TokenCounter, estimate_text_tokens
@@ -251,11 +253,11 @@ def test_no_new_edits_while_the_store_cannot_take_them_or_the_cache_drifts() -> 
     session = remember(edit(3, text="short"))
     for made, out in (
         plan(wanted, session, frozen=True),
-        plan(wanted, replace(session, cache_miss_streak=3, cache_hit_seen=True)),
+        plan(wanted, msgspec.structs.replace(session, cache_miss_streak=3, cache_hit_seen=True)),
     ):
         assert made.new_edits == ()
         assert out == [*TALK[:3], result("1", "short"), *TALK[4:]]
-    assert len(plan(wanted, replace(session, cache_miss_streak=2))[0].new_edits) == 1
+    assert len(plan(wanted, msgspec.structs.replace(session, cache_miss_streak=2))[0].new_edits) == 1
 
 
 def test_a_warm_cache_makes_edits_wait_and_a_cold_one_does_not() -> None:
@@ -264,7 +266,7 @@ def test_a_warm_cache_makes_edits_wait_and_a_cold_one_does_not() -> None:
     warm = BranchState().after_sending(first, 0.0)
     longer = [*TALK, assistant("ok"), user("more")]
     assert plan(wanted, warm, values=longer)[0].new_edits == ()
-    assert len(plan(wanted, replace(warm, sent_at=-1000.0), values=longer)[0].new_edits) == 1
+    assert len(plan(wanted, msgspec.structs.replace(warm, sent_at=-1000.0), values=longer)[0].new_edits) == 1
 
 
 def test_over_the_budget_the_oldest_edits_are_made_even_where_they_do_not_pay() -> None:

@@ -184,7 +184,7 @@ def test_the_same_input_gives_the_same_bytes(policy: str, story: Story) -> None:
         came, chosen = read_request(turn.request.body), load(policy)
         again = rewrite(came, turn.session, chosen, story.model, turn.now, turn.beside)
         assert again.messages == turn.plan.messages
-        fields = set(turn.plan.__slots__) - {"messages"}
+        fields = set(turn.plan.__struct_fields__) - {"messages"}
         assert {f: getattr(again, f) for f in fields} == {f: getattr(turn.plan, f) for f in fields}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from proxy.chat.chain import public_id
 from proxy.context.plan import Edit, Plan

@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import msgspec
+
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, View
 from proxy.context.repair import repair_order
@@ -99,5 +101,5 @@ def test_edits_in_force_are_not_withdrawn() -> None:
     assert stay(view, []) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     short = Edit(keys[4], "text", "A", "s", "", 6, 5)
     view = look(TALK, session=BranchState(edits={short.key: short}))
-    left = repair_order(view, {short.key: replace(short, action="gone", text=None)}, view.edits)
+    left = repair_order(view, {short.key: msgspec.structs.replace(short, action="gone", text=None)}, view.edits)
     assert left == {short.key: short}

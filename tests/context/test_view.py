@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from proxy.chat import chain
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, View
@@ -98,8 +100,8 @@ def test_what_was_edited_then_and_is_now_counts_as_it_goes_out() -> None:
 
 def test_an_edit_that_was_not_sent_ends_the_cached_front() -> None:
     plain = sent(TALK[:4])
-    assert cached(TALK, replace(plain, edits={SHORT.key: SHORT})) == 10 + 20 + 27
-    assert cached(TALK, replace(sent(TALK[:4], SHORT), edits={})) == 10 + 20 + 27
+    assert cached(TALK, msgspec.structs.replace(plain, edits={SHORT.key: SHORT})) == 10 + 20 + 27
+    assert cached(TALK, msgspec.structs.replace(sent(TALK[:4], SHORT), edits={})) == 10 + 20 + 27
 
 
 def test_a_cache_is_cold_after_its_time_and_where_nothing_was_sent() -> None:
@@ -123,15 +125,24 @@ def test_after_a_restart_all_up_to_the_last_answer_counts_as_cached() -> None:
 def test_a_mark_changes_whenever_the_bytes_that_go_out_do() -> None:
     one = message(TALK[3])
     marks = {
-        compute_mark(one, e) for e in (None, GONE, SHORT, replace(SHORT, text="s"), replace(SHORT, action="append"))
+        compute_mark(one, e)
+        for e in (
+            None,
+            GONE,
+            SHORT,
+            msgspec.structs.replace(SHORT, text="s"),
+            msgspec.structs.replace(SHORT, action="append"),
+        )
     }
     assert len(marks) == 5
     assert compute_mark(one, None) == one.form
-    assert compute_mark(one, SHORT) == compute_mark(message(TALK[3]), replace(SHORT, stage="other", reason="other"))
+    assert compute_mark(one, SHORT) == compute_mark(
+        message(TALK[3]), msgspec.structs.replace(SHORT, stage="other", reason="other")
+    )
 
 
 def test_a_view_is_the_same_for_the_same_input() -> None:
     one, other = look(TALK), look(TALK)
-    fields = [f for f in View.__slots__ if f not in ("messages", "request", "history", "edited_history")]
+    fields = [f for f in View.__struct_fields__ if f not in ("messages", "request", "history", "edited_history")]
     assert [getattr(one, f) for f in fields] == [getattr(other, f) for f in fields]
     assert one.token_counter is WEIGH

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec.structs import replace
 
 from proxy.chat import chain
 from proxy.chat.group import list_group_ids

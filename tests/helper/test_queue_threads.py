@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.awkward import Awkward, put_in
 from tests.exchange.asking import LONG, SESSION, Three, idle, say, three

@@ -117,7 +117,7 @@ def test_the_question_shows_the_goal_and_both_ends_of_a_long_result() -> None:
 
 def test_c1_half_a_surrogate_pair_does_not_spoil_a_record() -> None:
     odd = message({"role": "tool", "tool_call_id": "c", "content": "x"})
-    object.__setattr__(odd, "text", "a\ud800")
+    msgspec.structs.force_setattr(odd, "text", "a\ud800")
     call = Call("c", "f", '{"a": "\ud800"}')
     found = reflection.build_report(
         1, 1.0, "", odd, [(call, odd, "i", None, 0, GOOD)], seconds=None, token_counter=len, feedback="\ud800"

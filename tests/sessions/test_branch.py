@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Edit, RetrievedText

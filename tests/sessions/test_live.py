@@ -3,10 +3,10 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.context.plan import Edit
 from proxy.errors import StoreUnavailable

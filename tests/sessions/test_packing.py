@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from threading import Thread
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.context.branch_state import BranchState, StateRequest
 from proxy.context.plan import Edit

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -109,8 +108,7 @@ class ResultLines(NamedTuple):
     """The object says that no change was intended."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutcome:
+class ToolOutcome(msgspec.Struct, frozen=True):
     """The outcome of a call, and the evidence. Lines are given by their index in `read_lines(message)`."""
 
     verdict: Verdict = "unknown"

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal
 
+import msgspec
+
 from proxy.chat.chain import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.analysis import identifiers, lexicon
@@ -100,8 +102,7 @@ class ResultSource:
     """A shell command does it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refetch:
+class Refetch(msgspec.Struct, frozen=True):
     """A result that was fetched again."""
 
     kind: RefetchKind

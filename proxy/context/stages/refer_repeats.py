@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
+import msgspec
+
 from proxy.chat.chain import public_id
 from proxy.chat.json_spans import decode_embedded
 from proxy.chat.message import Call, Message, checkpoint
@@ -492,7 +494,7 @@ def mark_broken_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[b
         if after > edit.after:  # the prompt could pass its budget, for which the edits were chosen before
             text = _POINTER.sub(partial(mark, False), edit.text or "")
             after = count_edited_tokens(view, n, text)
-        made[k] = replace(edit, text=text, after=after)
+        made[k] = msgspec.structs.replace(edit, text=text, after=after)
     return {**edits, **made} if made else edits
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
 
+import msgspec
+
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message
 from proxy.context.analysis import file_views, identifiers, outcome, refetch, shell_commands
@@ -316,8 +318,7 @@ def _referred_chars(view: View, n: int, found: _ReferredLines) -> int:
     return sum(len(lines[k]) + 1 for k in kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
+class _Write(msgspec.Struct, frozen=True):
     batch: _Batch
     n: int
     command: ShellCommand

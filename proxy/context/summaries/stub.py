@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import filterfalse
+
+import msgspec
 
 from proxy.chat.message import Message, checkpoint
 from proxy.context.analysis import identifiers, line_numbers, outcome
@@ -63,8 +64,7 @@ _NAME = 120
 """Characters above which a name is a blob."""
 
 
-@dataclass(frozen=True, slots=True)
-class StubLimits:
+class StubLimits(msgspec.Struct, frozen=True):
     """The amount of a result that stays."""
 
     max_errors: int = _ERRORS

@@ -43,10 +43,8 @@ def read_message(raw: bytes) -> Message:
         if role == "function":
             call_id = _read_field(fields, "name")
         call_id = call_id if isinstance(call_id, str) else None
-        reasoning = next(
-            (r for r in (_read_field(fields, name) for name in _REASONING) if isinstance(r, str) and r), ""
-        )
-        marked = marked or any(mark in fields for mark in CACHE_MARKS)
+        reasoning = _read_reasoning(fields)
+        marked = marked or not fields.keys().isdisjoint(CACHE_MARKS)
     except (ValueError, RecursionError) as problem:
         raise NotManaged("unreadable", f"a message that cannot be read: {problem}") from problem
     named = chain.digest_message(role, text, calls, call_id, media)
@@ -59,6 +57,14 @@ def read_message(raw: bytes) -> Message:
 def _read_field(fields: dict[str, msgspec.Raw], name: str) -> Any:
     found = fields.get(name)
     return None if found is None else _ANY.decode(found)
+
+
+def _read_reasoning(fields: dict[str, msgspec.Raw]) -> str:
+    for name in _REASONING:
+        found = _read_field(fields, name)
+        if found and isinstance(found, str):
+            return found
+    return ""
 
 
 def _read_content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
@@ -81,7 +87,7 @@ def _read_content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
             texts.append(part["text"])
         else:
             media.append(_digest_media_part(part))
-        marked = marked or (isinstance(part, dict) and any(mark in part for mark in CACHE_MARKS))
+        marked = marked or (isinstance(part, dict) and not part.keys().isdisjoint(CACHE_MARKS))
     return "".join(texts), "mixed" if media else "parts", media, marked
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.context.analysis.iteration import check_urgency, find_iteration_message, read_iteration, read_urgency
 from proxy.context.policy import Policy

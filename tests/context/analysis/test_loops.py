@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.context.analysis.lexicon import LoopSettings
 from proxy.context.analysis.loops import LOOP_KINDS, Loop, find_loops

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from proxy.context.branch_state import BranchState
@@ -69,7 +70,7 @@ def test_the_newest_record_is_found_where_it_stands_and_alone() -> None:
     old = Edit(b"a", "append", first.text, "ledger", "", 9, 9)
     new = Edit(b"b", "text", "stub" + second.text + "\n\n[More.]", "shorten_results", "", 9, 9)
     assert find_newest_record({b"a": old, b"b": new}, look([user("a")])) == (b"b", second.text)
-    assert find_newest_record({b"a": replace(old, action="gone", text=None)}, look([user("a")])) is None
+    assert find_newest_record({b"a": msgspec.structs.replace(old, action="gone", text=None)}, look([user("a")])) is None
 
 
 @pytest.mark.parametrize("window", [None, 9_000])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from proxy.context.injections import BUILT_IN_INJECTIONS
 from proxy.context.injections.count_down import CountDown

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.chat.chain import compute_keys
@@ -117,7 +118,7 @@ def test_c4_three_iterations_without_progress_bring_a_recovery_prompt_once() -> 
     policy = reflective(reflect="inline")
 
     def told(*said: str, before: dict[str, int] | None = None) -> bool:
-        session = replace(reflected(worked(8), *moving(*said)), note_counts=before or {})
+        session = msgspec.structs.replace(reflected(worked(8), *moving(*said)), note_counts=before or {})
         return "[RECOVERY:" in texts(worked(8), policy, session=session)[-1]
 
     assert told("advancing", "stuck", "regressing", "stuck")

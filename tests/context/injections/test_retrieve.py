@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.chat.chain import public_id
@@ -35,7 +36,7 @@ def hidden(values: Sequence[Json], gone: Sequence[int], *, literal: bool = True,
         view.keys[n]: Edit(view.keys[n], "gone", None, "compress_levels", "r", view.original_tokens[n], 0) for n in gone
     }
     tokens = [0 if n in gone else size for n, size in enumerate(view.tokens)]
-    return replace(view, edits=edits, tokens=tokens, **more)
+    return msgspec.structs.replace(view, edits=edits, tokens=tokens, **more)
 
 
 def ask(text: str, gone: Sequence[int] = range(4), injection: Retrieve | None = None, **more: Any) -> list[Insert]:
@@ -140,7 +141,7 @@ def test_e5_literal_policies_say_it_with_every_request_of_the_task_others_once_a
     assert list(injection(hidden(more, range(4), literal=False))) == []
     view = hidden(talk, range(4), literal=False)
     kept = Edit(view.keys[-1], "append", texts[0], "state", "r", 1, 2)
-    assert list(injection(replace(view, edits={**view.edits, kept.key: kept}))) == []
+    assert list(injection(msgspec.structs.replace(view, edits={**view.edits, kept.key: kept}))) == []
 
 
 def test_e6_what_the_client_does_not_send_any_more_comes_from_the_store() -> None:
@@ -152,7 +153,9 @@ def test_e6_what_the_client_does_not_send_any_more_comes_from_the_store() -> Non
     (found,) = Retrieve()(view)
     assert found.quoted_keys == (b"s" * 16,)
     assert "stored summary" in found.text
-    here = replace(view, retrieved_texts=[RetrievedText(view.keys[0], "message", "user", "tokenizer and unicode")])
+    here = msgspec.structs.replace(
+        view, retrieved_texts=[RetrievedText(view.keys[0], "message", "user", "tokenizer and unicode")]
+    )
     assert list(Retrieve()(here)) == []
 
 

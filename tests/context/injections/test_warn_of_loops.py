@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.context.analysis.lexicon import LoopSettings
 from proxy.context.analysis.loops import LOOP_KINDS, Loop
@@ -23,7 +23,7 @@ SOURCE = "ERROR: You're repeating yourself. Take action immediately."
 
 
 def said(values: Sequence[Json], injection: WarnOfLoops | None = None, **more: object) -> list[Insert]:
-    view = replace(look([user("a"), *values]), **more)  # type: ignore[arg-type]  # fields of the View
+    view = replace(look([user("a"), *values]), **more)
     return list((injection or WarnOfLoops())(view))
 
 

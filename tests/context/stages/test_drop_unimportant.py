@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.chat.chain import compute_keys
@@ -33,7 +34,7 @@ def seen(
     talk: Sequence[Json], budget: int, model: Model = PLAIN, schedule: ScheduleName = "always", **more: Any
 ) -> View:
     """The view of a conversation with a budget of so many tokens."""
-    return replace(look(talk, policy=policy(schedule), model=model, **more), budget=budget)
+    return msgspec.structs.replace(look(talk, policy=policy(schedule), model=model, **more), budget=budget)
 
 
 def leave(view: View, stage: DropUnimportant = STAGES[0]) -> list[int]:
@@ -56,7 +57,7 @@ def test_d2_the_worked_example_keeps_system_user2_model2_user3() -> None:
 def test_d2_at_the_target_nothing_is_touched_and_the_body_is_the_very_bytes() -> None:
     assert leave(seen(EXAMPLE, 60)) == []
     assert leave(seen(EXAMPLE, 59)) == [2]
-    assert leave(replace(seen(EXAMPLE, 1), budget=None)) == []
+    assert leave(msgspec.structs.replace(seen(EXAMPLE, 1), budget=None)) == []
     assert planned(EXAMPLE, 75).messages is None  # 80 % of 75 are 60
     over = planned(EXAMPLE, 50).messages
     assert over is not None
@@ -95,7 +96,7 @@ def test_d2_pinned_and_marked_messages_stay() -> None:
     pinned = [system("s" * 6), user("[pin]!"), *EXAMPLE[2:]]
     assert leave(seen(pinned, 40)) == [2, 4]
     view = seen(EXAMPLE, 40)
-    assert leave(replace(view, pins=frozenset({view.keys[2]}))) == [1, 4]
+    assert leave(msgspec.structs.replace(view, pins=frozenset({view.keys[2]}))) == [1, 4]
     part = {"type": "text", "text": "b" * 6, "cache_control": {"type": "ephemeral"}}
     marked = [EXAMPLE[0], user([part]), *EXAMPLE[2:]]
     assert leave(seen(marked, 40)) == [3, 4]  # with the answer to it: of a group that is over no part can leave
@@ -132,7 +133,7 @@ def test_d2_under_lasting_schedules_room_is_made_for_what_comes() -> None:
 def test_d2_what_has_left_is_not_weighed_again() -> None:
     view = seen(EXAMPLE, 40, schedule="over_budget")
     gone = Edit(view.keys[1], "gone", None, "drop_unimportant", "", 10, 0)
-    again = replace(view, edits={gone.key: gone}, tokens=[10, 0, 10, 10, 10, 10])
+    again = msgspec.structs.replace(view, edits={gone.key: gone}, tokens=[10, 0, 10, 10, 10, 10])
     assert leave(again) == [2, 4]
 
 
@@ -141,7 +142,7 @@ def test_d2_what_is_chosen_together_leaves_together() -> None:
     talk = [system(), *[m for n in range(20) for m in (user(f"{n:03}" * 10), assistant("ok"))], user("now")]
     for schedule in ("over_budget", "when_it_pays"):
         plan = planned(talk, 500, schedule)
-        view = replace(look(talk, policy=policy(schedule)), budget=400)
+        view = msgspec.structs.replace(look(talk, policy=policy(schedule)), budget=400)
         assert {view.keys.index(e.key) for e in plan.new_edits} == set(leave(view))
 
 
