@@ -4,6 +4,8 @@ import base64
 import hashlib
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -178,6 +180,7 @@ def test_an_unknown_name_is_a_config_error() -> None:
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no vocabulary had been read yet."""
     monkeypatch.setattr(tokenizers, "_loaded", {})
+    monkeypatch.setattr(tokenizers, "_thread_counters", tokenizers._ThreadCounters())
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -200,6 +203,58 @@ def test_a_vocabulary_is_read_once_when_many_threads_ask_first(monkeypatch: pyte
 def test_nothing_is_read_before_something_is_counted() -> None:
     get_token_counter("o200k_base")
     assert tokenizers._loaded == {}
+
+
+FOUR_THREADS_COUNT = """
+import threading
+from pathlib import Path
+from proxy import tokenizers
+
+def measure_memory():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def count():
+    assert tokenizers.get_token_counter("o200k_base")("hello world") == 2
+    together.wait()
+
+tokenizers.load_vocabulary("o200k_base")
+before = measure_memory()
+together = threading.Barrier(4)
+threads = [threading.Thread(target=count) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(measure_memory() - before)
+"""
+
+
+def test_a_thread_that_counts_takes_little_memory() -> None:
+    """The library gives a thread 16 MB, and the next one as much."""
+    output = subprocess.run([sys.executable, "-c", FOUR_THREADS_COUNT], capture_output=True, text=True, check=True)
+    assert int(output.stdout) < 12_000_000
+
+
+class PanicException(BaseException):
+    """Named as the class of a panic in Rust."""
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_thread_counts_where_no_threads_can_be_started_for_its_buffer() -> None:
+    class Exhausted:
+        error: BaseException = PanicException("failed to spawn thread")
+
+        def count_batch(self, texts: list[str], threads: int) -> list[int]:
+            raise self.error
+
+        def count(self, text: str) -> int:
+            return len(text)
+
+    encoding = tokenizers._loaded["o200k_base"] = Exhausted()
+    assert load_vocabulary("o200k_base")("hello") == 5
+    encoding.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        load_vocabulary("o200k_base")
 
 
 PROSE = "The quick brown fox, 12 of them, jumps over\nthe lazy dog and def f(x): return x + 1\n"
@@ -262,9 +317,6 @@ def test_parts_are_the_text_and_none_is_too_long() -> None:
 
 
 def test_a_panic_becomes_an_estimate_and_an_interrupt_does_not() -> None:
-    class PanicException(BaseException):
-        pass
-
     def broken(error: BaseException) -> Callable[[str], int]:
         def count(text: str) -> int:
             raise error

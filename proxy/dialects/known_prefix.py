@@ -24,6 +24,8 @@ TRACED: Final = "traced"
 """Name of the beginnings in which the bindings of reasoning are known."""
 PARTNERS: Final = "partners"
 """Name of the beginnings in which the reasoning in front of each item is known."""
+PREFIXES: Final = "prefixes"
+"""Name in `Request.memo_values` of the known beginnings of chat completions, a `HistoryMemo`."""
 
 CHANGING_TAIL: Final = 4
 """Messages at the end of a body that may be others in the next body. Clients move cache marks, and some notes of the
@@ -72,6 +74,17 @@ class HistoryMemo:
     """Of the body that goes upstream."""
     written: WrittenHistory | None = None
     """The history as it was last written."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of the bodies that stay in memory since a beginning is a view of them, without the client's body.
+
+        Breakpoints of the proxy are set in a copy, so there may be more than one.
+        """
+        views = [known.text for known in self.sent.known.values()]
+        if self.written is not None:
+            views.append(self.written.array)
+        return sum({id(view.obj): memoryview(view.obj).nbytes for view in views}.values())
 
     def copy(self, stable: int) -> HistoryMemo:
         """A memo with the same beginnings, for a request that continues the history behind so many of its elements."""

@@ -15,8 +15,9 @@ from weakref import WeakValueDictionary
 
 from proxy.chat.json_spans import SizeLimits, count_marks
 from proxy.chat.message import Message, PrefixCache, Request
-from proxy.dialects.base import W, WireReader
+from proxy.dialects.base import GrowingRequest, W, WireReader
 from proxy.dialects.completions.request import build_prefix_cache, read_message, read_request
+from proxy.dialects.known_prefix import PREFIXES
 
 OVERHEAD = 1200
 """Bytes that a Message takes in addition to its text: the object, its digests, its memo."""
@@ -24,9 +25,6 @@ COPIES = 4
 """Copies of a text in memory: the slice, the decoded text, and derived values (names, lines, a stub, outgoing bytes).
 Measured on 7,000 messages of an agent. A beginning also holds the body."""
 
-WIRE_COPIES = 2
-"""Copies of a text in another wire format, in addition to those of its canonical messages: the client's body, and the
-body that was written for upstream."""
 WIRE_OVERHEAD = 500
 """Bytes that a canonical message takes in a request of another wire format, in addition to its text."""
 
@@ -232,7 +230,7 @@ class MessageCache:
         """Return the request that `read` finds in this body of another wire format. Raises NotManaged."""
         request = read(body, self.limits, old.value if old is not None else None)
         if request.prefix_end >= SMALL_WIRE:
-            size = request.prefix_end * WIRE_COPIES + WIRE_OVERHEAD * len(request.bound)
+            size = _count_wire_bytes(request)
             self._replace(wire_format, old, BodyPrefix(memoryview(body)[: request.prefix_end], size, request))
         return request
 
@@ -265,8 +263,19 @@ def _count_message_bytes(raw: bytes) -> int:
 
 
 def _count_prefix_bytes(prefix_cache: PrefixCache) -> int:
-    """Bytes of memory that a beginning takes with its messages, estimated."""
-    return len(prefix_cache.body_prefix) * (COPIES + 1) + OVERHEAD * len(prefix_cache.messages)
+    """Bytes of memory that a beginning takes with its messages, estimated. The bodies that bindings of reasoning keep
+    are those of the request before, which are as long."""
+    memo = prefix_cache.memo_values.get(PREFIXES)
+    kept = memo.sent_bytes if memo is not None else 0
+    return len(prefix_cache.body_prefix) * (COPIES + 1) + OVERHEAD * len(prefix_cache.messages) + kept
+
+
+def _count_wire_bytes(request: GrowingRequest) -> int:
+    """Bytes of memory that a request of another wire format takes in addition to its canonical messages, estimated: its
+    body, and the bodies that went upstream. One of these will be written; there are as many as for the request
+    before."""
+    kept = request.memo.sent_bytes if request.memo is not None else 0
+    return request.prefix_end + max(request.prefix_end, kept) + WIRE_OVERHEAD * len(request.bound)
 
 
 def _cut_sample(text: memoryview) -> bytes:

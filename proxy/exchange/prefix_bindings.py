@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from proxy.dialects.base import HASH_BYTES, Binding, BindingTrace, extend_to_newest, find_broken
-from proxy.dialects.known_prefix import TRACED, HistoryMemo, PrefixMemo
+from proxy.dialects.known_prefix import PREFIXES, TRACED, HistoryMemo, PrefixMemo
 from proxy.errors import StoreUnavailable
 from proxy.exchange import bound_reasoning, exchange_rows, splice_rounds
 from proxy.exchange.bound_reasoning import hash_token
@@ -32,8 +32,6 @@ from proxy.store.bindings import BindingRow
 
 BOUND: Final = "bound"
 """The reason that is told where reasoning is left out, as `FallbackReason.BOUND`."""
-_PREFIXES: Final = "prefixes"
-"""Name in `Request.memo_values` of the known beginnings of chat completions."""
 UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
 """Errors of a body in which no reasoning can be found; the upstream judges it."""
 
@@ -111,7 +109,7 @@ def _find_memo(turn: Turn, body: bytes) -> PrefixMemo | None:
     """The known beginnings of a body of the turn; None in a format in which nothing is kept."""
     memo: HistoryMemo | None = turn.wire.memo if turn.wire is not None else None
     if turn.wire is None:
-        memo = turn.request.memo_values.setdefault(_PREFIXES, HistoryMemo())
+        memo = turn.request.memo_values.setdefault(PREFIXES, HistoryMemo())
     if memo is None:
         return None
     return memo.own if body is turn.original else memo.sent

@@ -143,8 +143,7 @@ class Services:
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
-    """Worker threads for long work in pure Python, beside the event loop. Tokens are counted in them too: for each
-    vocabulary the first thread that counts has a buffer of 17 MB, and all others share one."""
+    """Worker threads for long work in pure Python, beside the event loop. Tokens are counted in them too."""
     tenant_faults: TenantFaults = field(default_factory=TenantFaults)
     """Tools whose results the sessions of each tenant have fetched again."""
     now: Callable[[], float] = time.time

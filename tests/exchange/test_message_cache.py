@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from proxy.chat.json_spans import SizeLimits
+from proxy.dialects.known_prefix import PREFIXES, TRACED, HistoryMemo, KnownPrefix, PrefixMemo
 from proxy.dialects.messages.request import MessagesRequest, read_messages_request
+from proxy.dialects.written_history import WrittenHistory
 from proxy.errors import NotManaged
 from proxy.exchange.message_cache import (
     ALIKE,
@@ -219,6 +221,49 @@ def test_a_request_of_another_wire_format_is_read_on_from_its_beginning() -> Non
     for n in range(9):
         read_wire(body(900, str(n), 2000))
     assert cache.size <= cache.max_bytes
+
+
+def keep_body(memo: PrefixMemo, text: bytes) -> None:
+    """Note something of a body, which stays in memory for that."""
+    memo.known[TRACED] = KnownPrefix(memoryview(text)[:-2], {}, (), None)
+
+
+def test_the_body_that_bindings_of_chat_completions_keep_is_counted() -> None:
+    cache, sent = MessageCache(1 << 24), body(30, "as it went out")
+    request, _ = cache.get_request(body(30))
+    memo = request.memo_values[PREFIXES] = HistoryMemo()
+    keep_body(memo.own, request.body)
+    cache.get_request(body(31))
+    plain = cache.size
+    keep_body(memo.sent, sent)
+    cache.get_request(body(32))
+    one_more = (COPIES + 1) * (len(body(32)) - len(body(31))) + OVERHEAD
+    assert cache.size - plain == one_more + len(sent)
+
+
+def test_every_body_that_stays_for_another_wire_format_is_counted() -> None:
+    cache, written = MessageCache(1 << 24), body(30, "as it was written")
+
+    def read(count: int) -> MessagesRequest:
+        found: MessagesRequest = cache.read_wire_with_prefix(
+            "messages", body(count), cache.find_prefix(body(count), "messages"), read_messages_request
+        )
+        return found
+
+    def measure_growth(count: int) -> int:
+        before = cache.size
+        read(count)
+        return cache.size - before
+
+    read(30)
+    step = measure_growth(31)
+    memo = read(31).memo
+    memo.written = WrittenHistory(memoryview(written)[5:], (), (), 30)
+    keep_body(memo.sent, written)
+    assert measure_growth(32) == pytest.approx(step, abs=100), "the written body is counted from the beginning"
+    memo = read(32).memo
+    keep_body(memo.sent, marked := written.replace(b"x", b"y"))
+    assert measure_growth(33) == pytest.approx(step + len(marked), abs=1000)
 
 
 def test_two_branches_may_read_at_once() -> None:
