@@ -1,8 +1,8 @@
 """Facts of a text that an agent may need again: its names (paths, ids, numbers, dotted words) and its lines.
 
-Facts are computed once for each message and stored as hashes, since a batch of edits looks at the whole history. A name
-or a line that occurs elsewhere in the prompt need not be kept in its place. A shortened result would lose the
-identifiers that occur nowhere else."""
+Facts are computed once for each message, since a batch of edits looks at the whole history. The names are stored as one
+text, the lines as hashes. A name or a line that occurs elsewhere in the prompt need not be kept in its place. A
+shortened result would lose the identifiers that occur nowhere else."""
 
 from __future__ import annotations
 
