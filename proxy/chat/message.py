@@ -25,6 +25,9 @@ ContentShape = Literal["string", "parts", "mixed", "none"]
 
 CHAT_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of chat completions."""
+_MISSING: Final = object()
+"""In place of a fact that was not derived yet. A look-up that raises takes twice the time, and a new history of 218 KB
+has 800 of them."""
 _CHECK: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 
@@ -40,9 +43,8 @@ class Call:
 
     def derive(self, compute: Callable[[Call], T]) -> T:
         """`compute(self)`, as `Message.derive`."""
-        try:
-            found: T = self.derived_values[compute]
-        except KeyError:
+        found: T = self.derived_values.get(compute, _MISSING)
+        if found is _MISSING:
             checkpoint()
             found = self.derived_values[compute] = compute(self)
         return found
@@ -94,9 +96,8 @@ class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
         raises (`checkpoint`).
         """
         name = compute if key is None else key
-        try:
-            found: T = self.derived_values[name]
-        except KeyError:
+        found: T = self.derived_values.get(name, _MISSING)
+        if found is _MISSING:
             checkpoint()
             found = self.derived_values[name] = compute(self)
         return found

@@ -1,8 +1,8 @@
 """Facts of a text that an agent may need again: its names (paths, ids, numbers, dotted words) and its lines.
 
-Facts are computed once for each message and stored as hashes, since a batch of edits looks at the whole history. A name
-or a line that occurs elsewhere in the prompt need not be kept in its place. A shortened result would lose the
-identifiers that occur nowhere else."""
+Facts are computed once for each message, since a batch of edits looks at the whole history. The names are stored as one
+text, the lines as hashes. A name or a line that occurs elsewhere in the prompt need not be kept in its place. A
+shortened result would lose the identifiers that occur nowhere else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from itertools import chain, compress, filterfalse
 from typing import Any, NamedTuple
 
 from proxy.chat.json_spans import decode_embedded
-from proxy.chat.message import Message, checkpoint
+from proxy.chat.message import Call, Message, checkpoint
 from proxy.context.plan import Edit, View
 
 _RUN = re.compile(r"[\w./#@:+~-]{4,}")
@@ -54,54 +54,41 @@ _LONG = 10_000
 _NONE = array("q")
 
 
-class TextHashes:
-    """The facts of a text, a pair: hashes of its names, and hashes of its lines, which are computed on first use.
+class TextFacts:
+    """The names of a text, and hashes of its lines, which are computed on first use.
 
-    Each hash takes 8 bytes, since a long history has hundreds of thousands of them. As sets they would take ten times
-    that.
+    The names are one text with blanks between them, and a hash takes 8 bytes, since a long history has hundreds of
+    thousands of each. As sets they would take ten times that.
     """
 
-    __slots__ = ("_lines", "_names", "_text")
+    __slots__ = ("_calls", "_joined_names", "_lines", "_text")
 
-    def __init__(self, name_hashes: array[int], text: str) -> None:
-        """Store the hashes of the names, each once, and the text for its lines."""
-        self._names = name_hashes
+    def __init__(self, joined_names: str, text: str, calls: Sequence[Call] = ()) -> None:
+        """Store the names, each once, with a blank between two of them. text, calls: the source of the lines."""
+        self._joined_names = joined_names
         self._text: str | None = text
+        self._calls = calls
         self._lines: array[int] = _NONE
 
     @property
-    def name_hashes(self) -> Sequence[int]:
-        """The hashes of the names, each once."""
-        return self._names
-
-    @property
-    def name_set(self) -> frozenset[int]:
-        """The hashes of the names, as a set for look-ups."""
-        return frozenset(self._names)
+    def names(self) -> list[str]:
+        """The names, each once."""
+        return self._joined_names.split()
 
     @property
     def line_set(self) -> frozenset[int]:
         """The hashes of the lines of at least `MIN_LINE_CHARS` characters."""
-        text = self._text
-        if text is not None:
-            long = [line for line in text.splitlines() if len(line) >= MIN_LINE_CHARS]
+        if self._text is not None:
+            lines = _join_texts(self._text, self._calls).splitlines()
+            long = [line for line in lines if len(line) >= MIN_LINE_CHARS]
             self._lines = array(
                 "q", {hash(line) for line in map(strip_line_number, long) if len(line) >= MIN_LINE_CHARS}
             )
-            self._text = None
+            self._text, self._calls = None, ()
         return frozenset(self._lines)
 
-    def __iter__(self) -> Iterator[frozenset[int]]:
-        return iter((self.name_set, self.line_set))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, tuple | TextHashes) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(self.name_set)
-
-
-_NOTHING = TextHashes(_NONE, "")
+_NOTHING = TextFacts("", "")
 
 
 def find_names(text: str) -> Iterator[str]:
@@ -170,13 +157,9 @@ def is_numbered(line: str) -> bool:
     return _LISTING.match(line) is not None
 
 
-def hash_text(text: str) -> TextHashes:
+def find_text_facts(text: str) -> TextFacts:
     """Return the facts of a text."""
-    return TextHashes(_hash_names(find_distinct_names(text)), text)
-
-
-def _hash_names(names: Iterable[str]) -> array[int]:
-    return array("q", [*map(hash, names)])  # from a list, whose length is known, in two thirds of the time
+    return TextFacts(" ".join(find_distinct_names(text)), text)
 
 
 def find_error_words(message: Message) -> tuple[str, ...]:
@@ -191,9 +174,11 @@ def _find_error_words(message: Message) -> tuple[str, ...]:
 
 def read_all_text(message: Message) -> str:
     """Return all text of a message: its text and the values in the arguments of its calls, as lines."""
-    if not message.calls:
-        return message.text
-    return "\n".join((message.text, *(read_argument_texts(call.arguments) for call in message.calls)))
+    return _join_texts(message.text, message.calls)
+
+
+def _join_texts(text: str, calls: Sequence[Call]) -> str:
+    return "\n".join((text, *(read_argument_texts(call.arguments) for call in calls))) if calls else text
 
 
 def parse_arguments(arguments: str) -> Mapping[str, Any]:
@@ -231,7 +216,6 @@ class MessageNames(NamedTuple):
 
     joined: str
     """The names as one text, with a blank between two of them: it takes the least memory."""
-    hashes: array[int]
     longest: int
     """Characters of the longest name, 0 if there is none."""
 
@@ -243,35 +227,33 @@ def read_names(message: Message) -> MessageNames:
 
 def _read_names(message: Message) -> MessageNames:
     names = find_distinct_names(message.text)
-    return MessageNames(" ".join(names), _hash_names(names), max(map(len, names), default=0))
+    return MessageNames(" ".join(names), max(map(len, names), default=0))
 
 
-def _of_message(message: Message) -> TextHashes:
+def _find_own_facts(message: Message) -> TextFacts:
     if not message.calls:
-        return TextHashes(read_names(message).hashes, message.text)
-    found = hash_text(read_all_text(message))
-    found.line_set  # noqa: B018  # computed now, so that the joined text is not stored
-    return found
+        return TextFacts(read_names(message).joined, message.text)
+    return TextFacts(" ".join(find_distinct_names(read_all_text(message))), message.text, message.calls)
 
 
-def hash_replacement(message: Message, text: str, names: AbstractSet[str] | None = None) -> TextHashes:
+def find_replacement_facts(message: Message, text: str, names: AbstractSet[str] | None = None) -> TextFacts:
     """Return the facts of a text that replaces the message's own. names: its names, where the caller knows them."""
 
-    def hash_names(_: Message) -> TextHashes:
-        return hash_text(text) if names is None else TextHashes(_hash_names(names), text)
+    def find(_: Message) -> TextFacts:
+        return find_text_facts(text) if names is None else TextFacts(" ".join(names), text)
 
-    return message.derive(hash_names, ("held", text))
+    return message.derive(find, ("held", text))
 
 
-def hash_message(message: Message, edit: Edit | None) -> TextHashes:
+def find_facts(message: Message, edit: Edit | None) -> TextFacts:
     """Return the facts of a message as it is sent."""
     if edit is None or edit.action == "append":
-        return message.derive(_of_message)
+        return message.derive(_find_own_facts)
     if edit.text is None:
         return _NOTHING
     if edit.action == "arguments":
-        return hash_replacement(message, _join_shortened(message, edit.text))
-    return hash_replacement(message, edit.text)
+        return find_replacement_facts(message, _join_shortened(message, edit.text))
+    return find_replacement_facts(message, edit.text)
 
 
 def _join_shortened(message: Message, text: str) -> str:
@@ -287,9 +269,9 @@ def _join_shortened(message: Message, text: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _of_tools(tools: bytes) -> TextHashes:
+def _find_tools_facts(tools: bytes) -> TextFacts:
     """Return the facts of a tools array, which most requests of an agent carry unchanged."""
-    return hash_text(tools.decode("utf-8", "replace"))
+    return find_text_facts(tools.decode("utf-8", "replace"))
 
 
 class PromptIndex:
@@ -297,37 +279,36 @@ class PromptIndex:
     written."""
 
     def __init__(self, view: View) -> None:
-        self._names: Counter[int] = Counter()
-        """Number of messages with each name, by its hash."""
-        self._removed_names: Counter[int] = Counter()
+        self._names: Counter[str] = Counter()
+        """Number of messages with each name."""
+        self._removed_names: Counter[str] = Counter()
         """The part of that number that was removed. A counter is increased in C, and decreased in Python."""
         self._lines: Counter[int] | None = None
-        self._held: list[TextHashes] = []
-        self._gone: list[TextHashes] = []
+        self._held: list[TextFacts] = []
+        self._gone: list[TextFacts] = []
         for n, message in enumerate(view.messages):
-            self.add(hash_message(message, view.find_edit(n)))
+            self.add(find_facts(message, view.find_edit(n)))
         if view.request.tools:
-            self.add(_of_tools(view.request.tools))
+            self.add(_find_tools_facts(view.request.tools))
 
-    def add(self, hashes: TextHashes) -> None:
+    def add(self, facts: TextFacts) -> None:
         """Add the facts of one more message."""
-        self._names.update(hashes.name_hashes)
-        self._held.append(hashes)
+        self._names.update(facts.names)
+        self._held.append(facts)
         if self._lines is not None:
-            self._lines.update(hashes.line_set)
+            self._lines.update(facts.line_set)
 
-    def remove(self, hashes: TextHashes) -> None:
+    def remove(self, facts: TextFacts) -> None:
         """Remove facts that a message no longer contains."""
-        self._removed_names.update(hashes.name_hashes)
-        self._gone.append(hashes)
+        self._removed_names.update(facts.names)
+        self._gone.append(facts)
         if self._lines is not None:
-            self._lines.subtract(hashes.line_set)
+            self._lines.subtract(facts.line_set)
 
-    def select_missing_names(self, names: Sequence[str], hashes: Iterable[int] | None = None) -> list[str]:
-        """Return those of the names that occur in no message. hashes: those of the names, where they are known."""
+    def select_missing_names(self, names: Sequence[str]) -> list[str]:
+        """Return those of the names that occur in no message."""
         known, removed = self._names.get, self._removed_names.get
-        hashes = map(hash, names) if hashes is None else hashes
-        return [name for name, h in zip(names, hashes, strict=True) if known(h, 0) <= removed(h, 0)]
+        return [name for name in names if known(name, 0) <= removed(name, 0)]
 
     def has_line(self, line: str) -> bool:
         """True if the line (bare) occurs in a message."""

@@ -302,7 +302,7 @@ class _Batch:
         wanted = self._referred.get(name.encode(), ())
         if n in self._newest:
             wanted = [*wanted, *file_views.find_spans(message.text, self._newest[n])]
-        held = identifiers.hash_message(message, view.find_edit(n))
+        held = identifiers.find_facts(message, view.find_edit(n))
         shown = name if "recall" in view.offered_tools else ""
         state = self._find_state(n) if shown else "current"
         return self._made.write_stub(message, held, wanted, command, content=content, message_id=shown, state=state)

@@ -16,7 +16,7 @@ import msgspec
 from proxy.chat.message import Message, checkpoint
 from proxy.context.analysis import identifiers, line_numbers, outcome
 from proxy.context.analysis.file_views import ViewState
-from proxy.context.analysis.identifiers import PromptIndex, TextHashes
+from proxy.context.analysis.identifiers import PromptIndex, TextFacts
 from proxy.context.analysis.outcome import ToolOutcome
 from proxy.context.analysis.shell_commands import PLAIN_CALL, ShellCommand
 from proxy.context.plan import ContentKind
@@ -95,13 +95,12 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     if ended.first_line is not None:
         stays.add(ended.first_line)
     shown = [lines[n][:_SHOWN] for n in stays]
-    have = {hash(name): name for name in identifiers.find_names("\n".join(shown))}
+    have = set(identifiers.find_names("\n".join(shown)))
     checkpoint()
     known = identifiers.read_names(message)
-    left_out = [have[h] for h in set(have).intersection(known.hashes)]
+    left_out = [name for name in have if f" {name} " in f" {known.joined} "]
     if known.longest > _NAME:
-        names = zip(known.joined.split(), known.hashes, strict=True)
-        left_out += [name for name, h in names if len(name) > _NAME and h not in have]
+        left_out += [name for name in known.joined.split() if len(name) > _NAME and name not in have]
     loose = len(known.joined) + bool(known.joined) - sum(map(len, left_out)) - len(left_out)
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
@@ -201,7 +200,7 @@ class StubWriter:
     def write_stub(
         self,
         message: Message,
-        hashes: TextHashes,
+        facts: TextFacts,
         referred_spans: Sequence[tuple[int, int]] = (),
         command: ShellCommand = PLAIN_CALL,
         *,
@@ -211,12 +210,12 @@ class StubWriter:
     ) -> str:
         """The stub of one result.
 
-        hashes: the names and lines that the message holds now. referred_spans: (start, end) of lines that a later
+        facts: the names and lines that the message holds now. referred_spans: (start, end) of lines that a later
         result refers to; these lines stay whole. command: the command of the result. content: what the result has; a
         view shows a file or page that may be edited later. message_id, state: see `render_stub`."""
         lines = outcome.read_lines(message)
         is_view = content != "other"
-        self._prompt_index.remove(hashes)  # from here on, what the index has stands in another message
+        self._prompt_index.remove(facts)  # from here on, what the index has stands in another message
         kept = self._find_fixed_lines(message, lines, command, content)
         whole = {n for start, end in referred_spans for n in range(start, min(end, len(lines)))}
         kept |= whole
@@ -232,9 +231,9 @@ class StubWriter:
         if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
             # Beside these, a stub has names in its first line alone, so that its text need not be read again.
             shown.update(names, identifiers.find_names(text.partition("\n")[0]))
-            self._prompt_index.add(identifiers.hash_replacement(message, text, shown))
+            self._prompt_index.add(identifiers.find_replacement_facts(message, text, shown))
         else:
-            self._prompt_index.add(identifiers.hash_replacement(message, text))
+            self._prompt_index.add(identifiers.find_replacement_facts(message, text))
         return text
 
     def _find_fixed_lines(
@@ -293,7 +292,7 @@ class StubWriter:
         known = identifiers.read_names(message)
         missing = self._prompt_index.select_missing_names
         if is_whole:
-            found = missing(known.joined.split(), known.hashes)
+            found = missing(known.joined.split())
         else:  # names in the cut part of a kept line count only if a removed line has them
             removed = "\n".join([line for n, line in enumerate(lines) if n not in kept])
             found = missing(identifiers.find_distinct_names(removed))
@@ -384,10 +383,11 @@ def split_places(names: list[str], lines: Sequence[str]) -> list[str]:
 def fold_places(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Bring the places of one file together, so that its path is written once: `src/a.py:7 :12` has two places.
 
-    Return (the names, those of one file in a row; the short form of each place that follows another one of its file).
+    names: each once. Return (the names, those of one file in a row; the short form of each place that follows another
+    one of its file).
     """
     if ":" not in "".join(names):
-        return list(dict.fromkeys(names)), {}
+        return list(names), {}
     files: dict[str, list[str]] = {}
     for name in names:
         place = _PLACE.fullmatch(name)

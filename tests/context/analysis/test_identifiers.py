@@ -71,11 +71,18 @@ def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
     view = look(conversation())
     standing = PromptIndex(view)
     assert standing.has_line("only_here.py and /a/b.py")
-    standing.remove(identifiers.hash_message(view.messages[2], None))
+    standing.remove(identifiers.find_facts(view.messages[2], None))
     # The path stands in the prompt and in the call's arguments too.
     assert standing.select_missing_names(["/a/b.py", "only_here.py", "nowhere.py"]) == ["only_here.py", "nowhere.py"]
     assert standing.has_line("a line that stands twice")
     assert not standing.has_line("only_here.py and /a/b.py")
+
+
+def test_a_line_in_the_arguments_of_a_call_stands_in_the_prompt() -> None:
+    written = {**assistant("Done."), "tool_calls": [call("1", "write", '{"text": "a line that was written\\nshort"}')]}
+    standing = PromptIndex(look([user("Write it"), written, result("1", "ok")]))
+    assert standing.has_line("a line that was written")
+    assert not standing.has_line("short")
 
 
 def test_an_edited_message_holds_what_it_says_now() -> None:
@@ -85,11 +92,12 @@ def test_an_edited_message_holds_what_it_says_now() -> None:
     standing = PromptIndex(edited)
     assert standing.select_missing_names(["other_name.py", "only_here.py"]) == ["only_here.py"]
     gone = Edit(view.keys[2], "gone", None, "close_window", "", 9, 0)
-    assert identifiers.hash_message(view.messages[2], gone) == (frozenset(), frozenset())
+    nothing = identifiers.find_facts(view.messages[2], gone)
+    assert (nothing.names, nothing.line_set) == ([], frozenset())
 
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
-    names, lines = identifiers.hash_text(text)
-    assert len(lines) <= len(text.splitlines())
-    assert len(names) <= len(text)
+    facts = identifiers.find_text_facts(text)
+    assert len(facts.line_set) <= len(text.splitlines())
+    assert len(facts.names) <= len(text)

@@ -299,6 +299,6 @@ def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | N
     contents: tuple[ContentKind, ...] = ("other", "view")
     for content in contents:
         text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
-            message, identifiers.hash_message(message, None), command=command, content=content
+            message, identifiers.find_facts(message, None), command=command, content=content
         )
         assert re.search(rf'"{name}": ?0', text), text

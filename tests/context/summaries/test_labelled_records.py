@@ -7,7 +7,7 @@ import json
 import pytest
 
 from proxy.chat.message import Message
-from proxy.context.analysis.identifiers import PromptIndex, hash_text
+from proxy.context.analysis.identifiers import PromptIndex, find_text_facts
 from proxy.context.analysis.shell_commands import EDIT_CALL, PLAIN_CALL, TOOL_RUN
 from proxy.context.summaries.labelled_records import is_record, select_lines
 from proxy.context.summaries.stub import StubLimits, StubWriter
@@ -58,7 +58,7 @@ def test_the_stub_of_a_record_has_labels_and_no_bare_names() -> None:
     view = look(values)
     one = view.messages[1]
     told = StubWriter(PromptIndex(view), StubLimits(max_name_share=0.15)).write_stub(
-        one, hash_text(one.text), content="view", message_id="abcdefghij"
+        one, find_text_facts(one.text), content="view", message_id="abcdefghij"
     )
     assert '"tier": "silver"' in told
     assert '"order": "O-00000",\n   "amount_cents": 1000,' in told

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.context.analysis import identifiers, shell_commands
 from proxy.context.analysis.file_views import ViewState
-from proxy.context.analysis.identifiers import PromptIndex
+from proxy.context.analysis.identifiers import PromptIndex, find_distinct_names
 from proxy.context.plan import ContentKind
 from proxy.context.summaries.stub import (
     StubLimits,
@@ -31,7 +31,7 @@ FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range
 def stub(text: str, before: str = "a prompt", keep: StubLimits | None = None, *, content: ContentKind = "other") -> str:
     view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
     writer = StubWriter(PromptIndex(view), keep or StubLimits())
-    return writer.write_stub(view.messages[2], identifiers.hash_message(view.messages[2], None), content=content)
+    return writer.write_stub(view.messages[2], identifiers.find_facts(view.messages[2], None), content=content)
 
 
 def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
@@ -43,7 +43,7 @@ def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
 
 def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
-    held = identifiers.hash_message(view.messages[2], None)
+    held = identifiers.find_facts(view.messages[2], None)
     bare = StubWriter(PromptIndex(view), StubLimits()).write_stub(view.messages[2], held, content="other")
     named = StubWriter(PromptIndex(view), StubLimits()).write_stub(
         view.messages[2], held, content="other", message_id="abcdefghij"
@@ -68,10 +68,10 @@ def test_the_index_has_the_names_that_a_stub_shows(lines: list[str], number: int
     text = "\n".join([*lines[:20], *["ValueError: in core_module.py"] * number, *lines[20:]])
     view = look([user("a"), assistant(None, "1"), result("1", text), assistant("b"), user("c")])
     message = view.messages[2]
-    held = identifiers.hash_message(message, None)
+    held = identifiers.find_facts(message, None)
     name = "abcdefgh22" if number else ""
     shown = StubWriter(PromptIndex(view), StubLimits()).write_stub(message, held, content="other", message_id=name)
-    assert identifiers.hash_replacement(message, shown).name_set == identifiers.hash_text(shown).name_set
+    assert set(identifiers.find_replacement_facts(message, shown).names) == set(find_distinct_names(shown))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_index_has_the_names_that_a_stub_shows(lines: list[str], number: int
 )
 def test_a_stub_of_a_file_that_was_changed_since_says_so(state: ViewState, words: str) -> None:
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
-    held = identifiers.hash_message(view.messages[2], None)
+    held = identifiers.find_facts(view.messages[2], None)
     first, *_, last = (
         StubWriter(PromptIndex(view), StubLimits())
         .write_stub(view.messages[2], held, content="view", message_id="abcdefghij", state=state)
@@ -193,7 +193,7 @@ def test_many_error_lines_are_the_first_and_the_last_ones() -> None:
 def test_lines_that_a_later_result_refers_to_stay() -> None:
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), user("b")])
     text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
-        view.messages[2], identifiers.hash_message(view.messages[2], None), [(5, 8)], content="view"
+        view.messages[2], identifiers.find_facts(view.messages[2], None), [(5, 8)], content="view"
     )
     assert text.splitlines()[1:] == [FILLER[0], "[... 4 lines]", *FILLER[5:8], "[... 52 lines]"]
 
@@ -202,7 +202,7 @@ def test_a_line_that_a_later_result_refers_to_stays_to_its_end() -> None:
     lines = [f"line {n} {'of a text ' * (50 if n in (20, 40) else 1)}end" for n in range(60)]
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(lines))])
     message, writer = view.messages[2], StubWriter(PromptIndex(view), StubLimits())
-    stub = writer.write_stub(message, identifiers.hash_message(message, None), [(18, 30)], content="other").split("\n")
+    stub = writer.write_stub(message, identifiers.find_facts(message, None), [(18, 30)], content="other").split("\n")
     assert lines[20] in stub
     assert lines[40] not in stub
 
@@ -213,8 +213,8 @@ def test_of_two_copies_the_older_one_yields() -> None:
         [user("a"), assistant(None, "1"), result("1", text), assistant(None, "2"), result("2", text), user("b")]
     )
     writer = StubWriter(PromptIndex(view), StubLimits())
-    newer = writer.write_stub(view.messages[4], identifiers.hash_message(view.messages[4], None), content="view")
-    older = writer.write_stub(view.messages[2], identifiers.hash_message(view.messages[2], None), content="view")
+    newer = writer.write_stub(view.messages[4], identifiers.find_facts(view.messages[4], None), content="view")
+    older = writer.write_stub(view.messages[2], identifiers.find_facts(view.messages[2], None), content="view")
     assert "order_4711" not in newer, "it stands in the older copy still"
     assert "order_4711" in older, "now it would stand nowhere else"
 
@@ -311,7 +311,7 @@ def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
         fresh = look([*values, user("\n".join(others))])
         stubs = [
             StubWriter(PromptIndex(fresh), StubLimits()).write_stub(
-                message, identifiers.hash_message(message, None), content=content
+                message, identifiers.find_facts(message, None), content=content
             )
             for message in (known, fresh.messages[2])
         ]
@@ -323,7 +323,7 @@ def run(text: str, command: str = "make test", before: str = "a prompt") -> str:
     view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
     message = view.messages[2]
     return StubWriter(PromptIndex(view), StubLimits()).write_stub(
-        message, identifiers.hash_message(message, None), command=shell_commands.parse_command(command), content="other"
+        message, identifiers.find_facts(message, None), command=shell_commands.parse_command(command), content="other"
     )
 
 
