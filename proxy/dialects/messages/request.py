@@ -18,7 +18,7 @@ from proxy.dialects import spans
 from proxy.dialects.completions.request import TopLevelFields, list_array_pieces
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
-from proxy.dialects.messages.breakpoints import has_mark
+from proxy.dialects.messages.breakpoints import MARK_NAME, has_mark
 from proxy.dialects.messages.write import SYSTEM_PLACE, write_body
 from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
@@ -55,6 +55,8 @@ class MessagesRequest:
     the same way there."""
     value_count: int = 0
     """Upper bound of the number of JSON values up to `prefix_end`; 0: not counted."""
+    first_mark: int = -1
+    """Offset of the first cache mark, by its name alone; -1 if the body has none."""
     memo: HistoryMemo = field(default_factory=HistoryMemo, compare=False, repr=False)
     """See `proxy.dialects.base.WireRequest.memo`."""
 
@@ -118,6 +120,7 @@ def read_messages_request(
             empty_answers.append(place)
     metadata = values.get("metadata")
     user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+    prefix_end, first_mark = (before.prefix_end, before.first_mark) if before is not None else (0, -1)
     # An empty answer is cut only if another message follows it.
     stable = _count_stable(body, places[: len(places) - (len(places) - 1 in empty_answers)])
     marks_behind = json_spans.count_marks(body[places[stable - 1][1] :]) if count and stable else 0
@@ -132,6 +135,7 @@ def read_messages_request(
         any(place + 1 < len(places) for place in empty_answers),
         stable,
         max(1, count - marks_behind) if count and stable else 0,
+        spans.find_again(body, MARK_NAME, prefix_end, first_mark),
         memo,
     )
 

@@ -128,11 +128,16 @@ def find_violations(
     return found
 
 
-def find_added_violations(body: bytes, original: bytes, memo: HistoryMemo | None = None) -> list[str]:
-    """The violations of an outgoing body that the client's own body does not have. memo: see `find_violations`. Raises
-    ValueError as `find_violations`."""
+def find_added_violations(
+    body: bytes, original: bytes, memo: HistoryMemo | None = None, *, has_reasoning: bool = True
+) -> list[str]:
+    """The violations of an outgoing body that the client's own body does not have.
+
+    memo: see `find_violations`. has_reasoning: False if the client's body has none. Raises ValueError as
+    `find_violations`.
+    """
     own, sent = (memo.own, memo.sent) if memo is not None else (None, None)
-    partners = find_partners(original, own) if b'"reasoning"' in original else {}
+    partners = find_partners(original, own) if has_reasoning else {}
     found = find_violations(body, partners, sent)
     if not found:  # as nearly always: the client's body need not be read for that
         return []
