@@ -337,6 +337,19 @@ def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[O
 
     An answer that hidden rounds stand in for is one of the proxy: upstream gets it back as it was.
     """
+    indices: Sequence[int | None]
+    if spliced.request.messages is client.messages:
+        indices = range(len(client.messages))
+    else:
+        indices = _find_client_indices(spliced, client)
+    if plan.messages is None:
+        return [(n, m.raw) for n, m in zip(indices, spliced.request.messages, strict=True)]
+    count = len(indices)
+    return [(indices[n] if n < count else None, raw) for n, raw in zip(plan.sources, plan.messages, strict=True)]
+
+
+def _find_client_indices(spliced: SplicedRequest, client: Request) -> list[int | None]:
+    """For each message of a spliced request the index of the client's message that it is; None for one of the proxy."""
     indices: list[int | None] = []
     at = 0
     for message, key in zip(spliced.request.messages, spliced.keys, strict=True):
@@ -345,9 +358,7 @@ def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[O
             continue
         indices.append(at if message is client.messages[at] else None)
         at += 1
-    if plan.messages is None:
-        return [(n, m.raw) for n, m in zip(indices, spliced.request.messages, strict=True)]
-    return [(indices[n] if n < len(indices) else None, raw) for n, raw in zip(plan.sources, plan.messages, strict=True)]
+    return indices
 
 
 def leaves_clearing(plan: Plan) -> bool:

@@ -162,7 +162,7 @@ def read_wire_request(
     chat = _make_chat_body(plain, [one.canonical for one in items.read])
     read, bound = tuple(items.read), tuple(items.bound)
     prefix_end, first = (before.prefix_end, before.first_reasoning) if before is not None else (0, -1)
-    first = spans.find_again(body, b'"reasoning"', prefix_end, first)
+    first = spans.find_again(body, wire.REASONING_NAME, prefix_end, first)
     return ResponsesRequest(body, chat, bound, items.barrier, read, members, elements, items.is_cut, count, first, memo)
 
 
