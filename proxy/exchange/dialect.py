@@ -363,7 +363,7 @@ def _find_client_indices(spliced: SplicedRequest, client: Request) -> list[int |
 
 def leaves_clearing(plan: Plan) -> bool:
     """True if a plan leaves results to the provider's own clearing."""
-    return any(edit.stage == CLEARING for edit in plan.edits.values())
+    return CLEARING in [edit.stage for edit in plan.edits.values()]
 
 
 def list_uncleared(
