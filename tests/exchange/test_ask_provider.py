@@ -136,6 +136,7 @@ async def test_a_client_that_keeps_its_thinking_gets_ours_behind_it(tree: Json) 
         await agent.work("Find the fault.")
     last = model.bodies[-1]["context_management"]["edits"]
     assert [one["type"] for one in last] == ["clear_thinking_20251015", "clear_tool_uses_20250919"]
+    assert all("context_management" in answer for answer in agent.answers), "the client asked for an editing"
     assert model.received[-1].all(b"anthropic-beta") == [line.partition(b": ")[2]]
     assert (model.refusals, model.dropped) == ([], [])
 
