@@ -8,7 +8,7 @@ grows with its new messages only. Without a known beginning the whole body is re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from proxy.dialects import spans
@@ -60,7 +60,8 @@ class PrefixMemo:
         known: KnownPrefix[Any] | None = self.known.get(name)
         if known is None or not body.startswith(known.text):
             return None
-        self.known[name] = replace(known, text=memoryview(body)[: len(known.text)])
+        text = memoryview(body)[: len(known.text)]
+        self.known[name] = KnownPrefix(text, known.members, known.places, known.state)
         return known
 
 

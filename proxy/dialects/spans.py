@@ -77,6 +77,12 @@ def find_longer_history(
     return None if found is None else (found[0], (*elements, *found[1]))
 
 
+def find_again(body: bytes, text: bytes, begin: int, at: int) -> int:
+    """`body.find(text)`, without a search of the first `begin` bytes: those of an earlier body, in which `at` was the
+    result."""
+    return at if 0 <= at <= begin - len(text) else body.find(text, max(0, begin - len(text) + 1))
+
+
 def read_any(raw: bytes) -> Any:
     """The value of a JSON text. Raises ValueError or RecursionError if it cannot be read."""
     return _ANY.decode(raw)

@@ -12,6 +12,8 @@ from typing import Final
 from proxy.context.policy import Policy
 from proxy.dialects.base import ClearedResults
 from proxy.dialects.messages import context_management
+from proxy.dialects.messages.request import MessagesRequest
+from proxy.exchange.dialect import leaves_clearing
 from proxy.exchange.services import MAX_REMEMBERED_MODELS, Headers, Services
 from proxy.exchange.turn import Turn
 
@@ -50,7 +52,9 @@ def _find_obstacle(services: Services, turn: Turn) -> str:
 def add_beta(turn: Turn, headers: Headers, body: bytes) -> Headers:
     """The client's headers, with the beta that the body needs beside the client's own."""
     field = context_management.FIELD.encode()
-    if turn.wire is None or turn.dialect.clear_results is None or b'"' + field + b'"' not in body:
+    if turn.dialect.clear_results is None or not (_is_asked(turn) or leaves_clearing(turn.prompt.plan)):
+        return headers
+    if b'"' + field + b'"' not in body:
         return headers
     beta = context_management.BETA.encode()
     own = [value for name, value in headers if name.lower() == b"anthropic-beta"]
@@ -58,6 +62,19 @@ def add_beta(turn: Turn, headers: Headers, body: bytes) -> Headers:
         return headers
     kept = [(name, value) for name, value in headers if name.lower() != b"anthropic-beta"]
     return [*kept, (b"anthropic-beta", b",".join([*own, beta]))]
+
+
+def _is_asked(turn: Turn) -> bool:
+    """True if the client itself asks for an editing of its prompt."""
+    return isinstance(turn.wire, MessagesRequest) and context_management.FIELD in turn.wire.members
+
+
+def find_hidden_member(turn: Turn) -> dict[str, bytes]:
+    """The member of an answer that tells what was cleared, where the client did not ask for anything of the kind, as an
+    argument of `make_relay` and `restore_echo`."""
+    if turn.dialect.clear_results is None or _is_asked(turn) or not leaves_clearing(turn.prompt.plan):
+        return {}
+    return {"hidden_member": context_management.FIELD.encode()}
 
 
 def remember_refusal(services: Services, turn: Turn) -> None:

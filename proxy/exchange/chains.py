@@ -61,7 +61,7 @@ async def follow(services: Services, incoming: Incoming, *, takes: bool, counts:
     takes = takes and facts.is_whole and not facts.conversation
     try:
         whole = incoming
-        if b"item_reference" in incoming.body and (takes or not made.history.at_provider):
+        if (takes or not made.history.at_provider) and b"item_reference" in incoming.body:
             body = await resolve_references(services, tenant, incoming.body)
             whole = incoming if body is None else msgspec.structs.replace(incoming, body=body, encoded=None)
             made = replace(made, is_resolved=body is not None)

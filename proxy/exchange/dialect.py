@@ -23,7 +23,7 @@ from proxy.dialects.compress.request import read_compress_request
 from proxy.dialects.gemini import request as gemini_request
 from proxy.dialects.gemini import rules as gemini_rules
 from proxy.dialects.gemini import stream as gemini_stream
-from proxy.dialects.known_prefix import HistoryMemo, PrefixMemo
+from proxy.dialects.known_prefix import PrefixMemo
 from proxy.dialects.messages import breakpoints as messages_breakpoints
 from proxy.dialects.messages import context_management
 from proxy.dialects.messages import rules as messages_rules
@@ -121,9 +121,9 @@ class Dialect:
     """True if a request asks for reasoning that is bound to its prompt: the wire request, or the request itself."""
     is_stored: Callable[[Any], bool] = lambda _: False
     """True if the provider stores the answer, so that the client may go on by naming it, past the proxy's additions."""
-    find_added_violations: Callable[[bytes, bytes, HistoryMemo | None], list[str]] = lambda *_: []
-    """The rules of the provider that the first body breaks and the second, the client's own, does not. What is known of
-    both need not be judged again."""
+    find_added_violations: Callable[[bytes, Any], list[str]] = lambda *_: []
+    """The rules of the provider that a body breaks and the client's own does not, from its request. What is known of
+    both is not judged again."""
     trace_prompt: Callable[[bytes, PrefixMemo | None], BindingTrace] = lambda *_: BindingTrace(ChainHash())
     """The prompts that the reasoning in a body is bound to. What is known of its beginning is not read again."""
     trace_answer: Callable[[BindingTrace, bytes], Mapping[str, Binding]] = lambda *_: {}
@@ -131,8 +131,8 @@ class Dialect:
     message."""
     drops_broken: bool = False
     """True if the provider leaves out reasoning behind another prompt, and refuses nothing."""
-    find_echo: Callable[[bytes, bytes], dict[str, bytes]] = lambda *_: {}
-    """Values that an answer repeats and that differ between the client's body and the sent body: arguments of
+    find_echo: Callable[[Any, bytes], dict[str, bytes]] = lambda *_: {}
+    """Values that an answer repeats and that differ between the client's request and the sent body: arguments of
     `make_relay` and `restore_echo`."""
     restore_echo: Callable[..., bytes] = lambda body, *_, **__: body
     """An answer in one body that repeats the request as the client knows it."""
@@ -193,17 +193,13 @@ def _read_held_responses(body: bytes, limits: SizeLimits | None, held: Sequence[
     return read_responses_request(body, limits, held=held)
 
 
-def _find_changed_instructions(original: bytes, sent: bytes) -> dict[str, bytes]:
+def _find_changed_instructions(request: ResponsesRequest, sent: bytes) -> dict[str, bytes]:
     """The client's own instructions, where others were sent; a response repeats them."""
-    own = json_spans.read_value(original, "instructions")
-    return {} if json_spans.read_value(sent, "instructions") == own else {"instructions": own or b"null"}
-
-
-def _find_clearing(original: bytes, sent: bytes) -> dict[str, bytes]:
-    """The member of an answer that tells what was cleared, where the client did not ask for anything of the kind."""
-    field = context_management.FIELD.encode()
-    asked = json_spans.read_value(original, context_management.FIELD) if field in original else None
-    return {"hidden_member": field} if field in sent and asked is None else {}
+    start, end = request.members.get("instructions", (0, 0))
+    if sent.startswith(request.body[:end]):  # also without instructions: the proxy adds none
+        return {}
+    own = request.body[start:end]
+    return {} if json_spans.read_value(sent, "instructions") == own else {"instructions": own}
 
 
 def _hide_clearing(body: bytes, _: frozenset[str], hidden_member: bytes = b"") -> bytes:
@@ -225,16 +221,17 @@ MESSAGES = Dialect(
     is_thinking=lambda request: (
         _contains(request, "thinking", b"type") and not _contains(request, "thinking", b'"disabled"')
     ),
-    find_added_violations=messages_rules.find_added_violations,
+    find_added_violations=lambda sent, wire: messages_rules.find_added_violations(sent, wire.body, wire.memo),
     trace_prompt=messages_rules.trace_prompt,
     trace_answer=messages_rules.trace_answer,
     repair_answers=messages_rules.fill_empty_answers,
-    find_echo=_find_clearing,
     restore_echo=_hide_clearing,
     may_clear=context_management.may_clear,
     clear_results=context_management.clear_results,
     add_breakpoints=messages_breakpoints.add_breakpoints,
-    read_client_marks=lambda wire: messages_breakpoints.read_client_marks(wire.body, wire.members, wire.places),
+    read_client_marks=lambda wire: messages_breakpoints.read_client_marks(
+        wire.body, wire.members, wire.places, wire.first_mark
+    ),
     strip_bound=messages_rules.strip_bound,
 )
 RESPONSES = Dialect(
@@ -248,10 +245,12 @@ RESPONSES = Dialect(
     read_request=_read_responses,
     continues_earlier=True,
     read_held_request=_read_held_responses,
-    find_session_names=lambda headers, request: find_responses_session_names(headers, request.body),
+    find_session_names=find_responses_session_names,
     is_thinking=lambda request: _contains(request, "include", b"reasoning.encrypted_content"),
     is_stored=lambda request: not _contains(request, "store", b"false"),
-    find_added_violations=responses_rules.find_added_violations,
+    find_added_violations=lambda sent, wire: responses_rules.find_added_violations(
+        sent, wire.body, wire.memo, has_reasoning=wire.first_reasoning >= 0
+    ),
     trace_prompt=responses_rules.trace_prompt,
     trace_answer=responses_rules.trace_answer,
     drops_broken=True,
@@ -272,7 +271,7 @@ GEMINI = Dialect(
     read_request=gemini_request.read_gemini_request,
     reads_path=True,
     has_comments=False,
-    find_added_violations=lambda body, client_body, _: gemini_rules.find_added_violations(body, client_body),
+    find_added_violations=lambda sent, wire: gemini_rules.find_added_violations(sent, wire.body),
     repair_answers=gemini_rules.sign_calls,
     withheld_mark=b"thoughtSignature",
 )
@@ -338,6 +337,19 @@ def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[O
 
     An answer that hidden rounds stand in for is one of the proxy: upstream gets it back as it was.
     """
+    indices: Sequence[int | None]
+    if spliced.request.messages is client.messages:
+        indices = range(len(client.messages))
+    else:
+        indices = _find_client_indices(spliced, client)
+    if plan.messages is None:
+        return [(n, m.raw) for n, m in zip(indices, spliced.request.messages, strict=True)]
+    count = len(indices)
+    return [(indices[n] if n < count else None, raw) for n, raw in zip(plan.sources, plan.messages, strict=True)]
+
+
+def _find_client_indices(spliced: SplicedRequest, client: Request) -> list[int | None]:
+    """For each message of a spliced request the index of the client's message that it is; None for one of the proxy."""
     indices: list[int | None] = []
     at = 0
     for message, key in zip(spliced.request.messages, spliced.keys, strict=True):
@@ -346,9 +358,12 @@ def find_sources(spliced: SplicedRequest, client: Request, plan: Plan) -> list[O
             continue
         indices.append(at if message is client.messages[at] else None)
         at += 1
-    if plan.messages is None:
-        return [(n, m.raw) for n, m in zip(indices, spliced.request.messages, strict=True)]
-    return [(indices[n] if n < len(indices) else None, raw) for n, raw in zip(plan.sources, plan.messages, strict=True)]
+    return indices
+
+
+def leaves_clearing(plan: Plan) -> bool:
+    """True if a plan leaves results to the provider's own clearing."""
+    return CLEARING in [edit.stage for edit in plan.edits.values()]
 
 
 def list_uncleared(
@@ -359,7 +374,7 @@ def list_uncleared(
 
     Results that the provider cannot clear alone go out with our text in their place.
     """
-    if not any(edit.stage == CLEARING for edit in plan.edits.values()):
+    if not leaves_clearing(plan):
         return list(messages), None
     cleared = count_cleared(spliced.request.messages, spliced.keys, plan.edits)
     if not cleared:

@@ -317,7 +317,7 @@ def _make_relay_factory(
 ) -> Callable[[AnswerRelay | None], AnswerRelay]:
     """Return the function that makes the relay of a round from the relay of the round before. withheld: the headings of
     blocks that the client must not see."""
-    echo = turn.dialect.find_echo(turn.original, turn.prompt.outgoing) if turn.prompt.outgoing != turn.original else {}
+    echo = _find_echo(turn) if turn.prompt.outgoing != turn.original else {}
 
     def make(after: AnswerRelay | None) -> AnswerRelay:
         return turn.dialect.make_relay(
@@ -489,8 +489,12 @@ def _read_answer(turn: Turn, body: bytes, visible: bytes) -> AssembledAnswer:
 
 def _restore_echo(turn: Turn, body: bytes) -> bytes:
     """Return an answer that repeats the request as the client knows it."""
-    echo = turn.dialect.find_echo(turn.original, turn.prompt.outgoing)
-    return turn.dialect.restore_echo(body, frozenset(turn.enriched.tool_offer.names), **echo)
+    return turn.dialect.restore_echo(body, frozenset(turn.enriched.tool_offer.names), **_find_echo(turn))
+
+
+def _find_echo(turn: Turn) -> dict[str, bytes]:
+    """The values of an answer that the client does not know, where its prompt was changed."""
+    return {**turn.dialect.find_echo(turn.wire, turn.prompt.outgoing), **ask_provider.find_hidden_member(turn)}
 
 
 async def _join_rounds(

@@ -374,7 +374,7 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         return turn.with_prompt(outgoing=turn.original)
     try:
         outgoing = turn.write_wire()
-        broken = turn.dialect.find_added_violations(outgoing, turn.original, turn.wire.memo)
+        broken = turn.dialect.find_added_violations(outgoing, turn.wire)
     except (ValueError, TypeError) as problem:  # the client's values may have types that no provider takes
         raise NotManaged("dialect", f"the dialect does not allow this prompt: {problem}") from problem
     if broken:

@@ -162,6 +162,10 @@ def _read(raw: bytes) -> SseEvent:
     """Return the event in these bytes."""
     if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and raw.endswith(b"\n\n") and _CR not in raw:
         return SseEvent(raw, raw[6:-2] if raw[5] == 0x20 else raw[5:-2])
+    if raw.startswith(b"event: ") and raw.endswith(b"\n\n") and _CR not in raw:  # as Messages and Responses have it
+        end = raw.find(b"\n")
+        if raw.startswith(b"data: ", end + 1) and raw.find(b"\n", end + 1) == len(raw) - 2:
+            return SseEvent(raw, raw[end + 7 : -2], raw[7:end])
     text = raw.removeprefix(_BOM)
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -228,6 +228,7 @@ def test_nothing_depends_on_what_is_known(name: str, data: Any, seed: int) -> No
             default=None,
         )
         earlier.append(form.read(body, None, before))
+        assert earlier[-1] == form.read(body)
         compare(form, body, planner.plan(read_request(form.read(body).chat_body).messages), earlier[-1])
 
 

@@ -37,6 +37,13 @@ def test_replacements_touch_their_spans_alone() -> None:
         spans.apply_replacements(b"abcdef", [(0, 3, b""), (2, 4, b"")])
 
 
+@given(st.text("ab", max_size=9), st.text("ab", max_size=9), st.text("ab", max_size=9))
+def test_a_text_is_found_again_without_a_search_of_what_is_known(known: str, old: str, new: str) -> None:
+    for text in (b"a", b"ab", b"aba"):
+        before, body = (known + old).encode(), (known + new).encode()
+        assert spans.find_again(body, text, len(known), before.find(text)) == body.find(text)
+
+
 def test_strings_are_escaped_as_clients_do() -> None:
     assert spans.encode_text('a"b\\c\n\x01é/') == '"a\\"b\\\\c\\n\\u0001é/"'.encode()
     assert spans.encode_visible(" \n") == b'"[removed]"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,7 @@ async def test_a_client_that_keeps_its_thinking_gets_ours_behind_it(tree: Json) 
         await agent.work("Find the fault.")
     last = model.bodies[-1]["context_management"]["edits"]
     assert [one["type"] for one in last] == ["clear_thinking_20251015", "clear_tool_uses_20250919"]
+    assert all("context_management" in answer for answer in agent.answers), "the client asked for an editing"
     assert model.received[-1].all(b"anthropic-beta") == [line.partition(b": ")[2]]
     assert (model.refusals, model.dropped) == ([], [])
 
@@ -170,3 +172,25 @@ async def test_an_upstream_that_refuses_is_not_asked_again(tree: Json) -> None:
     assert fallbacks.count("upstream_reject") == 1
     assert agent.heard[-1].header("x-context-policy-used") == "clearing, when_it_pays"
     assert "the upstream refused it" in (agent.heard[-1].header("x-context-warning") or "")
+
+
+class Reporting(StrictMessages):
+    """A provider that always says what it has cleared."""
+
+    def make_message(self, body: Mapping[str, Any], answer: str | Sequence[Json]) -> Json:
+        return {"context_management": {"applied_edits": []}} | super().make_message(body, answer)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_history_that_only_names_the_field_asks_for_no_clearing(stream: bool) -> None:
+    """Such a history got the header of the beta, and the client did not see what the provider said of it."""
+    arguments = {"path": "a.py", "topic": "context_management"}
+    steps = [[{"type": "tool_use", "id": f"t{n}", "name": "read", "input": arguments}] for n in range(6)]
+    model = Reporting(*steps, [{"type": "text", "text": "Done."}])
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        agent = MessagesAgent(proxy, read, stream=stream)
+        await agent.work("Find the fault.")
+    assert model.bodies[-1]["messages"] != agent.messages[:-1], "the prompt was changed"
+    assert [found.all(b"anthropic-beta") for found in model.received] == [[]] * 7
+    if not stream:
+        assert all("context_management" in answer for answer in agent.answers)

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from proxy.chat import json_spans
+from proxy.dialects.responses.request import read_wire_request
+from proxy.exchange.dialect import RESPONSES
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.faulty import Connection, Request, faulty
 from tests.running import running
@@ -120,3 +123,16 @@ async def test_values_of_odd_types_are_passed_on_and_are_no_fault_of_the_proxy(m
         assert found.status == 200
         assert proxy.count("internal_errors_total") == 0
     assert received == [body]
+
+
+@pytest.mark.parametrize("head", [b"", b'"instructions":null,', b'"instructions":"Theirs.",'])
+@pytest.mark.parametrize("tail", [b"", b',"instructions":"Behind."'])
+def test_the_clients_instructions_are_told_where_others_were_sent(head: bytes, tail: bytes) -> None:
+    if head and tail:
+        return  # a member that is there twice is not read
+    body = b'{%b"model":"m","input":[{"role":"user","content":"Do."}]%b}' % (head, tail)
+    request = read_wire_request(body)
+    own = json_spans.read_value(body, "instructions")
+    for sent in (body, body.replace(b"Do.", b"Cut."), body.replace(b"Theirs.", b"Ours."), body.replace(b"Beh", b"H")):
+        same = json_spans.read_value(sent, "instructions") == own
+        assert RESPONSES.find_echo(request, sent) == ({} if same else {"instructions": own})

@@ -32,6 +32,21 @@ def raws(events: list[SseEvent]) -> bytes:
 ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
 
 
+LINES = st.sampled_from([name + rest for name in (b"event", b"data", b"id") for rest in (b": 1", b":1", b":  1", b"")])
+
+
+@given(st.lists(LINES, min_size=1, max_size=4))
+def test_an_event_of_a_usual_form_reads_as_any_other(lines: list[bytes]) -> None:
+    """A comment in front of the lines is not of the usual form, and changes neither name nor data."""
+    raw = b"\n".join(lines) + b"\n\n"
+    usual, other = SseParser().feed(raw), SseParser().feed(b"id: 9\n" + raw)
+    kept = [one for one in usual if one.name is not None or one.data is not None]
+    assert [(one.name, one.data) for one in kept] == [
+        (one.name, one.data) for one in other if one.name is not None or one.data is not None
+    ]
+    assert b"".join(one.raw for one in usual) == raw
+
+
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
 def test_a_stream_reads_alike_whole_byte_by_byte_and_cut_anywhere(end: bytes, mark: bytes) -> None:

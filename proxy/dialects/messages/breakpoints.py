@@ -21,9 +21,10 @@ MAX_MARKS: Final = 4
 """Marks that a request may have."""
 LOOKBACK_BLOCKS: Final = 20
 """Blocks in front of a mark, its own included, among which the end of an earlier entry is looked for."""
+MARK_NAME: Final = b'"cache_control"'
+"""The member that is a mark, as it stands in a body."""
 
 _KEY = "cache_control"
-_FIELD = b'"cache_control"'
 _AUTOMATIC: Final = 3
 """Section of the mark that Anthropic sets itself at the end of a prompt (`cache_control` beside the messages)."""
 _TOOLS, _SYSTEM, _MESSAGES = 0, 1, 2
@@ -42,7 +43,7 @@ _ROLE = msgspec.json.Decoder(_Role)
 
 def add_breakpoints(body: bytes, wanted: Breakpoints) -> bytes:
     """The body with as many of the wanted marks as there is room for. Raises ValueError if the body cannot be read."""
-    marks = _list_marks(body) if _FIELD in body else []
+    marks = _list_marks(body) if MARK_NAME in body else []
     room = MAX_MARKS - len(marks)
     if room <= 0 or not (wanted.has_tail or wanted.answers):
         return body
@@ -58,10 +59,15 @@ def add_breakpoints(body: bytes, wanted: Breakpoints) -> bytes:
     return spans.apply_replacements(body, replacements.values())
 
 
-def read_client_marks(body: bytes, members: Mapping[str, spans.Span], places: Sequence[spans.Span]) -> ClientMarks:
-    """The last mark in a client's body. members, places: spans of the top-level values and of the wire messages. Only
-    the value that holds it is decoded."""
-    if _FIELD not in body:
+def read_client_marks(
+    body: bytes, members: Mapping[str, spans.Span], places: Sequence[spans.Span], first_mark: int
+) -> ClientMarks:
+    """The last mark in a client's body. Only the value that holds it is decoded.
+
+    members, places: spans of the top-level values and of the wire messages. first_mark: offset of `MARK_NAME`, -1 if it
+    is not in the body.
+    """
+    if first_mark < 0:
         return NO_MARKS
     mark = _find_lifetime(body, members.get(_KEY))
     if mark is not None:
@@ -80,7 +86,7 @@ def read_client_marks(body: bytes, members: Mapping[str, spans.Span], places: Se
 
 def has_mark(body: bytes, place: spans.Span) -> bool:
     """True if this part of a body may have a cache mark."""
-    return body.find(_FIELD, *place) >= 0
+    return body.find(MARK_NAME, *place) >= 0
 
 
 def _find_lifetime(body: bytes, place: spans.Span | None) -> str | None:

@@ -6,8 +6,10 @@ values that change between requests. So a body that has only grown gives a chat 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -18,8 +20,8 @@ from proxy.dialects import spans
 from proxy.dialects.completions.request import TopLevelFields, list_array_pieces
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
-from proxy.dialects.messages.breakpoints import has_mark
-from proxy.dialects.messages.write import SYSTEM_PLACE, write_body
+from proxy.dialects.messages.breakpoints import MARK_NAME, has_mark
+from proxy.dialects.messages.write import SYSTEM_PLACE, Units, write_body
 from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 
@@ -29,8 +31,29 @@ MessageConverter = Callable[[bytes], WireMessage]
 MARKED_TAIL: Final = 4
 """Messages at the end of a prompt in which a client may have set cache marks that it takes off again."""
 
+_FRAME_NAMES: Final = ("model", "stream", "tools", "tool_choice", "max_tokens", "output_config", "metadata")
+"""Values that `ChatFrame` is made from."""
 _SESSION = re.compile(r"_session_([0-9a-fA-F-]{8,64})$")
 """End of a user id in the older form of Claude Code."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFrame:
+    """The values beside the history, which few requests change."""
+
+    raw: tuple[bytes | None, ...]
+    """The bytes of the values, in the order of their names; None for one that is not there."""
+    head: bytes
+    """The chat body in front of its messages."""
+    tail: bytes
+    """The members behind them."""
+    user_id: str
+    """`metadata.user_id`."""
+
+    def write(self, messages: Sequence[bytes]) -> bytes:
+        """The chat-completions body. The messages come before all values that change between requests."""
+        end = b',"continue_final_message":true}' if messages[-1].startswith(b'{"role":"assistant"') else b"}"
+        return b"".join((self.head, *list_array_pieces(messages), self.tail, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +69,9 @@ class MessagesRequest:
     """Spans of the wire messages."""
     units: tuple[tuple[int, MessageUnit], ...]
     """The canonical messages, each with the index of its wire message, or `SYSTEM_PLACE`."""
-    user_id: str = ""
-    """`metadata.user_id`."""
+    canonical: tuple[bytes, ...]
+    """The messages of `chat_body`."""
+    frame: ChatFrame
     is_cut: bool = False
     """True if an answer in front of another message is empty: all of it was withheld from the client."""
     stable: int = 0
@@ -55,6 +79,8 @@ class MessagesRequest:
     the same way there."""
     value_count: int = 0
     """Upper bound of the number of JSON values up to `prefix_end`; 0: not counted."""
+    first_mark: int = -1
+    """Offset of the first cache mark, by its name alone; -1 if the body has none."""
     memo: HistoryMemo = field(default_factory=HistoryMemo, compare=False, repr=False)
     """See `proxy.dialects.base.WireRequest.memo`."""
 
@@ -62,11 +88,6 @@ class MessagesRequest:
     def prefix_end(self) -> int:
         """The end of the last message that is expected to stay."""
         return self.places[self.stable - 1][1] if self.stable else 0
-
-    @property
-    def canonical(self) -> list[bytes]:
-        """The messages of `chat_body`."""
-        return [unit.chat for _, unit in self.units]
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages. Raises ValueError for a change that may not be made (`write`)."""
@@ -90,6 +111,7 @@ def read_messages_request(
     if limits is not None:
         known = (before.prefix_end, before.value_count) if before is not None else ()
         count = limits.check_body(body, *known)
+    prefix_end, first_mark = (before.prefix_end, before.first_mark) if before is not None else (0, -1)
     found = None
     if before is not None and before.stable and not before.is_cut:
         kept = before.places[: before.stable]
@@ -100,40 +122,40 @@ def read_messages_request(
         raise NotManaged("chain", "the provider holds the history of this request")
     if values.get("compaction") is not None:
         raise NotManaged("compaction", "the request asks for a compaction")
-    units: list[tuple[int, MessageUnit]] = []
-    memo = HistoryMemo()
     system = values.raw("system")
-    if system not in (None, b"null", b"[]", b'""'):
-        units.append((SYSTEM_PLACE, _convert_system(system or b"")))
-    first = 0
+    own = (_convert_system(system),) if system not in (None, b"null", b"[]", b'""') else ()
+    first, memo, units = 0, HistoryMemo(), tuple([(SYSTEM_PLACE, unit) for unit in own])
     if found is not None and before is not None:
-        first = before.stable
-        memo = before.memo.copy(first)
-        units += [one for one in before.units if SYSTEM_PLACE < one[0] < first]
-    empty_answers: list[int] = []
-    for place, (start, end) in enumerate(places[first:], first):
-        message = convert(body[start:end])
-        units += [(place, unit) for unit in message.units]
-        if message.role == "assistant" and message.is_empty:
-            empty_answers.append(place)
-    metadata = values.get("metadata")
-    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+        first, memo = before.stable, before.memo.copy(before.stable)
+        units += before.units[_find_unit(before.units, 0) : _find_unit(before.units, first)]
+    new = [convert(body[start:end]) for start, end in places[first:]]
+    empty_answers = [n for n, one in enumerate(new, first) if one.is_empty and one.role == "assistant"]
+    units += tuple([(n, unit) for n, one in enumerate(new, first) for unit in one.units])
+    canonical = tuple([unit.chat for _, unit in units])
+    frame = _read_frame(values, before.frame if before is not None else None)
     # An empty answer is cut only if another message follows it.
     stable = _count_stable(body, places[: len(places) - (len(places) - 1 in empty_answers)])
     marks_behind = json_spans.count_marks(body[places[stable - 1][1] :]) if count and stable else 0
     return MessagesRequest(
         body,
-        _write_chat_body(values, [unit.chat for _, unit in units]),
+        frame.write(canonical),
         tuple([unit.bound for _, unit in units]),
         members,
         places,
-        tuple(units),
-        user_id if isinstance(user_id, str) else "",
+        units,
+        canonical,
+        frame,
         any(place + 1 < len(places) for place in empty_answers),
         stable,
         max(1, count - marks_behind) if count and stable else 0,
+        spans.find_again(body, MARK_NAME, prefix_end, first_mark),
         memo,
     )
+
+
+def _find_unit(units: Units, place: int) -> int:
+    """The index of the first canonical message that was read from this wire message or a later one."""
+    return bisect_left(units, place, key=itemgetter(0))
 
 
 def _count_stable(body: bytes, places: Sequence[spans.Span]) -> int:
@@ -157,8 +179,11 @@ def _convert_system(system: bytes) -> MessageUnit:
     return MessageUnit(b'{"role":"system","content":' + system + b"}", tuple(blocks))
 
 
-def _write_chat_body(values: TopLevelFields, messages: Sequence[bytes]) -> bytes:
-    """The chat-completions body. The messages come before all values that change between requests."""
+def _read_frame(values: TopLevelFields, known: ChatFrame | None) -> ChatFrame:
+    """The frame of a request; `known` if the values that it is made from have the same bytes."""
+    raw = tuple([values.raw(name) for name in _FRAME_NAMES])
+    if known is not None and known.raw == raw:
+        return known
     model = values.get("model")
     head = b'{"model":' + spans.encode_text(model if isinstance(model, str) else "") + b',"messages":'
     pieces: list[bytes] = []
@@ -180,10 +205,11 @@ def _write_chat_body(values: TopLevelFields, messages: Sequence[bytes]) -> bytes
         more["response_format"] = {"type": "json_schema", "json_schema": {"schema": config["format"].get("schema")}}
     if isinstance(config.get("effort"), str):
         more["reasoning_effort"] = config["effort"]
-    if messages[-1].startswith(b'{"role":"assistant"'):
-        more["continue_final_message"] = True
     pieces += [msgspec.json.encode(name) + b":" + msgspec.json.encode(value) for name, value in more.items()]
-    return b"".join((head, *list_array_pieces(messages), *(b"," + piece for piece in pieces), b"}"))
+    metadata = values.get("metadata")
+    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+    tail = b"".join([b"," + piece for piece in pieces])
+    return ChatFrame(raw, head, tail, user_id if isinstance(user_id, str) else "")
 
 
 def _convert_definitions(tools: bytes) -> list[bytes]:
@@ -224,7 +250,7 @@ def find_session_names(headers: Mapping[str, str], request: MessagesRequest) -> 
     if session:
         agent = headers.get("x-claude-code-agent-id", "")
         names += [f"{session}/{agent}", session] if agent else [session]
-    found = _read_user_session(request.user_id)
+    found = _read_user_session(request.frame.user_id)
     if found and found not in names:
         names.append(found)
     return names

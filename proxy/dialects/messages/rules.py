@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.dialects import spans
@@ -41,8 +41,12 @@ _MAX_MARKS = 4
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _THINKING = ("thinking", "redacted_thinking")
 _SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
+_PLAIN = frozenset({"text", "tool_use", "tool_result"})
+"""Kinds of blocks that are neither thinking nor of the provider's own tools."""
 
 Blocks = Sequence[dict[str, Any]]
+_Placed = tuple[str, dict[str, Any]]
+"""A block with its place among the blocks of a message: `2`, or `2.content.0` inside of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class _Judged:
 
     def copy(self) -> _Judged:
         """The same, to which more can be added."""
-        return replace(self, ids=set(self.ids), code=set(self.code), marks=list(self.marks))
+        return _Judged(self.beside, set(self.ids), set(self.code), list(self.marks), self.head)
 
 
 @dataclass(slots=True)
@@ -114,7 +118,8 @@ def find_violations(body: bytes, memo: PrefixMemo | None = None) -> list[str]:
     kept: _Judged | None = None
     for n in range(begin, len(values)):
         if n and n + messages.skipped == last - 1 and last > history.first:
-            kept = replace(known.copy(), beside=tuple(values[max(0, n - 2) : n + 1]))
+            kept = known.copy()
+            kept.beside = tuple(values[max(0, n - 2) : n + 1])
         found += _judge_message(messages, n)
     found += _judge_ends(messages)
     found += _judge_open_loop(history.read_value("thinking"), messages)
@@ -147,19 +152,40 @@ def _is_answer(message: dict[str, Any]) -> bool:
 
 
 def _judge_message(messages: _Messages, n: int) -> Iterator[str]:
-    for judge in (_judge_role, _judge_empty, _judge_calls, _judge_callers, _judge_ids, _judge_thinking, _add_marks):
-        yield from judge(messages, n)
+    """Yield the breaches of one message. Most rules are of few kinds of blocks."""
+    blocks = messages.contents[n]
+    kinds = [str(block.get("type")) for block in blocks]
+    is_plain = _PLAIN.issuperset(kinds)
+    inner = list(_walk(blocks))
+    yield from _judge_role(messages, n)
+    yield from _judge_empty(messages, n, inner)
+    if "tool_result" in kinds:
+        yield from _judge_results(messages, n, kinds)
+    if "tool_use" in kinds and _is_answer(messages.values[n]):
+        yield from _judge_calls(messages, n)
+    if not is_plain:
+        yield from _judge_server_results(messages, n)
+    if not is_plain or [block for block in blocks if "caller" in block]:
+        yield from _judge_callers(messages, n)
+    if "tool_use" in kinds:
+        yield from _judge_ids(messages, n)
+    if not is_plain:
+        yield from _judge_thinking(messages, n)
+    if [block for _, block in inner if "cache_control" in block]:
+        marks, violations = _list_marks(inner, f"{messages.name(n)}.content")
+        messages.judged.marks += marks
+        yield from violations
 
 
 def _judge_role(messages: _Messages, n: int) -> Iterator[str]:
-    values, name = messages.values, messages.name(n)
-    role = values[n].get("role")
+    values, role = messages.values, messages.values[n].get("role")
     if not n + messages.skipped and role == "assistant":
-        yield f"M4 {name}: the first message must be the user's"
+        yield f"M4 {messages.name(n)}: the first message must be the user's"
     if role not in ("user", "assistant", "system"):
-        yield f"M4 {name}: unknown role {role!r}"
+        yield f"M4 {messages.name(n)}: unknown role {role!r}"
     if role != "system":
         return
+    name = messages.name(n)
     before = values[n - 1].get("role") if n else None
     blocks = messages.contents[n - 1] if n else ()
     if before != "user" and not (before == "assistant" and blocks and _is_of_server(blocks[-1])):
@@ -180,50 +206,56 @@ def _is_of_server(block: dict[str, Any]) -> bool:
     return kind in _SERVER_CALLS or (kind.endswith("_tool_result"))
 
 
-def _judge_empty(messages: _Messages, n: int) -> Iterator[str]:
-    blocks, name = messages.contents[n], messages.name(n)
-    if not blocks and not (n == len(messages.values) - 1 and _is_answer(messages.values[n])):
-        yield f"M7 {name}: must have non-empty content"
-    for path, block in _walk(blocks, f"{name}.content"):
+def _judge_empty(messages: _Messages, n: int, inner: Sequence[_Placed]) -> Iterator[str]:
+    if not messages.contents[n] and not (n == len(messages.values) - 1 and _is_answer(messages.values[n])):
+        yield f"M7 {messages.name(n)}: must have non-empty content"
+    for place, block in inner:
         if block.get("type") == "text" and not str(block.get("text") or "").strip():
-            yield f"M7 {path}: text must be non-empty"
+            yield f"M7 {messages.name(n)}.content.{place}: text must be non-empty"
 
 
-def _walk(blocks: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All blocks with their paths, those inside of tool results too."""
+def _walk(blocks: Any, path: str = "") -> Iterator[_Placed]:
+    """All blocks with their places, those inside of tool results too."""
     for n, block in enumerate(blocks if isinstance(blocks, list) else ()):
         if isinstance(block, dict):
-            yield f"{path}.{n}", block
+            yield f"{path}{n}", block
             if block.get("type") == "tool_result":
-                yield from _walk(block.get("content"), f"{path}.{n}.content")
+                yield from _walk(block.get("content"), f"{path}{n}.content.")
 
 
-def _judge_calls(messages: _Messages, n: int) -> Iterator[str]:
+def _judge_results(messages: _Messages, n: int, kinds: Sequence[str]) -> Iterator[str]:
     values, contents, name = messages.values, messages.contents, messages.name(n)
-    message, blocks = values[n], contents[n]
-    results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    results = [block.get("tool_use_id") for block in contents[n] if block.get("type") == "tool_result"]
     before = contents[n - 1] if n and _is_answer(values[n - 1]) else ()
     called = {block.get("id") for block in before if block.get("type") == "tool_use"}
     for found in results:
-        if found not in called or message.get("role") != "user":
+        if found not in called or values[n].get("role") != "user":
             yield f"M9 {name}: a result of {found} without its call in the previous message"
-    for found, count in Counter(results).items():
+    for found, count in Counter(results).items() if len(results) > 1 else ():
         if count > 1:
             yield f"M10 {name}: {count} results of {found}"
-    kinds = [block.get("type") == "tool_result" for block in blocks]
-    if True in kinds and kinds != sorted(kinds, reverse=True):
+    is_result = [kind == "tool_result" for kind in kinds]
+    if is_result != sorted(is_result, reverse=True):
         yield f"M8 {name}: a result stands behind another block"
-    if _is_answer(message):
-        after = contents[n + 1] if n + 1 < len(values) else ()
-        answered = {block.get("tool_use_id") for block in after if block.get("type") == "tool_result"}
-        calls = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
-        if missing := [str(one) for one in calls if one not in answered]:
-            yield f"M8 {name}: calls without results in the next message: {', '.join(missing)}"
+
+
+def _judge_calls(messages: _Messages, n: int) -> Iterator[str]:
+    contents = messages.contents
+    after = contents[n + 1] if n + 1 < len(contents) else ()
+    answered = {block.get("tool_use_id") for block in after if block.get("type") == "tool_result"}
+    calls = [block.get("id") for block in contents[n] if block.get("type") == "tool_use"]
+    if missing := [str(one) for one in calls if one not in answered]:
+        yield f"M8 {messages.name(n)}: calls without results in the next message: {', '.join(missing)}"
+
+
+def _judge_server_results(messages: _Messages, n: int) -> Iterator[str]:
+    """The provider runs its own tools inside of an answer."""
+    blocks = messages.contents[n]
     made = {block.get("id") for block in blocks if block.get("type") in _SERVER_CALLS}
     for block in blocks:
         kind = str(block.get("type"))
         if kind.endswith("_tool_result") and block.get("tool_use_id") not in made:
-            yield f"M9 {name}: a {kind} without its call"
+            yield f"M9 {messages.name(n)}: a {kind} without its call"
 
 
 def _judge_callers(messages: _Messages, n: int) -> Iterator[str]:
@@ -280,24 +312,18 @@ def _judge_open_loop(thinking: Any, messages: _Messages) -> Iterator[str]:
         yield f"M13 {messages.name(last - 1)}.content.0: expected thinking"
 
 
-def _add_marks(messages: _Messages, n: int) -> Iterator[str]:
-    """Add the cache marks of a message, and yield the breaches of those that stand where no mark may stand."""
-    marks, violations = _list_marks(list(messages.contents[n]), f"{messages.name(n)}.content")
-    messages.judged.marks += marks
-    yield from violations
-
-
-def _list_marks(blocks: Any, path: str) -> tuple[list[tuple[str, Any]], list[str]]:
-    """(the cache marks in these blocks with their lifetimes, the breaches of marks at a wrong place)."""
+def _list_marks(inner: Iterable[_Placed], path: str) -> tuple[list[tuple[str, Any]], list[str]]:
+    """(the cache marks in these blocks with their lifetimes, the breaches of marks at a wrong place). path: of the list
+    in which they have their places."""
     marks: list[tuple[str, Any]] = []
     violations: list[str] = []
-    for place, block in _walk(blocks, path):
+    for place, block in inner:
         mark = block.get("cache_control")
         if mark is None:
             continue
         if block.get("type") in _THINKING or (block.get("type") == "text" and not block.get("text")):
-            violations.append(f"M14 {place}: a cache mark on thinking or on an empty text")
-        marks.append((place, mark.get("ttl") if isinstance(mark, dict) else None))
+            violations.append(f"M14 {path}.{place}: a cache mark on thinking or on an empty text")
+        marks.append((f"{path}.{place}", mark.get("ttl") if isinstance(mark, dict) else None))
     return marks, violations
 
 
@@ -322,8 +348,8 @@ def _judge_head(history: BodyHistory[Any], known: _Head) -> _Head:
     names = [one["name"] for one in keep_objects(tools) if isinstance(one.get("name"), str)]
     found = [f"M15 tools: {count} tools are named {name}" for name, count in Counter(names).items() if count > 1]
     marks: list[tuple[str, Any]] = []
-    for name in ("tools", "system"):
-        more, violations = _list_marks(tools if name == "tools" else history.read_value(name), name)
+    for name, blocks in (("tools", tools), ("system", history.read_value("system"))):
+        more, violations = _list_marks(_walk(blocks), name)
         marks += more
         found += violations
     return _Head(raw, frozenset(names), tuple(marks), tuple(found))

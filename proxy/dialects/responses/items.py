@@ -20,6 +20,8 @@ ItemRole = Literal["user", "system", "result", "model"]
 
 CACHE_MARK: Final = "prompt_cache_breakpoint"
 """The client's cache mark on a content part."""
+REASONING_NAME: Final = b'"reasoning"'
+"""The type of reasoning, as it stands in a body."""
 COMPACTIONS: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
 """Items in front of which nothing is edited or removed."""
 
@@ -84,7 +86,7 @@ def find_role(item: Mapping[str, Any]) -> ItemRole:
         raise NotManaged("shape", "a message item of an unknown role")
     if kind in _DEVELOPER:
         return "system"
-    return "result" if find_answered_call(item) is not None else "model"
+    return "result" if kind in RESULTS and find_answered_call(item) is not None else "model"
 
 
 def find_answered_call(item: Mapping[str, Any]) -> str | None:

@@ -70,6 +70,8 @@ class ResponsesRequest:
     """True if reasoning leads to nothing: the call behind it was withheld from the client."""
     value_count: int = 0
     """An upper bound of the number of JSON values in the body; 0 if it was not counted."""
+    first_reasoning: int = -1
+    """Offset at which the body first names reasoning; -1 if it has none."""
     memo: HistoryMemo = field(default_factory=HistoryMemo, compare=False, repr=False)
     """See `base.WireRequest.memo`."""
 
@@ -159,7 +161,9 @@ def read_wire_request(
         items.read_elements(elements, is_chain=held is not None)
     chat = _make_chat_body(plain, [one.canonical for one in items.read])
     read, bound = tuple(items.read), tuple(items.bound)
-    return ResponsesRequest(body, chat, bound, items.barrier, read, members, elements, items.is_cut, count, memo)
+    prefix_end, first = (before.prefix_end, before.first_reasoning) if before is not None else (0, -1)
+    first = spans.find_again(body, wire.REASONING_NAME, prefix_end, first)
+    return ResponsesRequest(body, chat, bound, items.barrier, read, members, elements, items.is_cut, count, first, memo)
 
 
 def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:
@@ -521,15 +525,11 @@ def _add_tools(request: ResponsesRequest, tools: bytes) -> Replacement:
     return spans.append_element(request.body, span, made)
 
 
-def find_session_names(headers: Mapping[str, str], body: bytes) -> list[str]:
+def find_session_names(headers: Mapping[str, str], request: ResponsesRequest) -> list[str]:
     """The names that the client gives its session, the most specific one first. headers: by lower-case name."""
     found = [headers.get(name, "").strip() for name in SESSION_HEADERS]
     for member, inner in (("conversation", "id"), ("client_metadata", "thread_id")):
-        raw = json_spans.read_value(body, member)
-        try:
-            value = None if raw is None else spans.read_any(raw)
-        except (ValueError, RecursionError):
-            continue
+        value = _read(request.body, request.members, member) if member in request.members else None
         if isinstance(value, dict):
             value = value.get(inner)
         found.append(value if isinstance(value, str) else "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -88,9 +88,9 @@ class _Checked:
 
     def copy(self) -> _Checked:
         """The same, to which more can be added."""
-        return replace(
-            self, ids=set(self.ids), asked=dict(self.asked), answered=set(self.answered), hosted=dict(self.hosted),
-            earlier=set(self.earlier),
+        return _Checked(
+            self.beside, self.is_stored, set(self.ids), self.marks, dict(self.asked), set(self.answered),
+            dict(self.hosted), self.reasoning, set(self.earlier),
         )  # fmt: skip
 
 
@@ -116,10 +116,12 @@ def find_violations(
     kept: _Checked | None = None
     for n, item in enumerate(items):
         if n + skipped == last - 1 and last > history.first:
-            kept = replace(known.copy(), beside=(item,))
-        found += _check_item(item, n + skipped, known, is_last=n + 1 == len(items))
-        found += _check_pair(item, n + skipped, known)
-        found += _check_reasoning(items, n, n + skipped, known, partners or {})
+            kept = known.copy()
+            kept.beside = (item,)
+        kind = wire.find_type(item)
+        found += _check_item(item, kind, n + skipped, known, is_last=n + 1 == len(items))
+        found += _check_pair(item, kind, n + skipped, known)
+        found += _check_reasoning(items, n, kind, n + skipped, known, partners or {})
     # A line for each, so that a body with fewer than the client's own has no new one.
     found += [f"R16 input: more than {MAX_MARKS} cache marks"] * (known.marks - MAX_MARKS)
     found += _list_open_calls(known)
@@ -128,11 +130,18 @@ def find_violations(
     return found
 
 
-def find_added_violations(body: bytes, original: bytes, memo: HistoryMemo | None = None) -> list[str]:
-    """The violations of an outgoing body that the client's own body does not have. memo: see `find_violations`. Raises
-    ValueError as `find_violations`."""
+def find_added_violations(
+    body: bytes, original: bytes, memo: HistoryMemo | None = None, *, has_reasoning: bool | None = None
+) -> list[str]:
+    """The violations of an outgoing body that the client's own body does not have.
+
+    memo: see `find_violations`. has_reasoning: False if the client's body has none; None: it is searched for. Raises
+    ValueError as `find_violations`.
+    """
     own, sent = (memo.own, memo.sent) if memo is not None else (None, None)
-    partners = find_partners(original, own) if b'"reasoning"' in original else {}
+    if has_reasoning is None:
+        has_reasoning = wire.REASONING_NAME in original
+    partners = find_partners(original, own) if has_reasoning else {}
     found = find_violations(body, partners, sent)
     if not found:  # as nearly always: the client's body need not be read for that
         return []
@@ -171,9 +180,9 @@ def _check_top(history: BodyHistory[Any]) -> list[str]:
     return found
 
 
-def _check_item(item: Item, index: int, known: _Checked, *, is_last: bool) -> list[str]:
+def _check_item(item: Item, kind: str, index: int, known: _Checked, *, is_last: bool) -> list[str]:
     """Check an item alone, and its id among all ids so far."""
-    kind, place = wire.find_type(item), f"input.{index}"
+    place = f"input.{index}"
     found = [f"R3 {place}: {kind} without {name}" for name in REQUIRED_MEMBERS.get(kind, ()) if name not in item]
     own = item.get("id")
     if isinstance(own, str) and own:
@@ -188,8 +197,10 @@ def _check_item(item: Item, index: int, known: _Checked, *, is_last: bool) -> li
     call_id = item.get("call_id")
     if isinstance(call_id, str) and len(call_id) > MAX_CALL_ID:
         found.append(f"R13 {place}: a call_id of {len(call_id)} characters")
-    known.marks += _count_marks(item)
-    found += _check_parts(item, kind, place)
+    contents = _list_parts(item, "content")
+    known.marks += _count_marks(contents) + _count_marks(_list_parts(item, "output"))
+    if kind == "message":
+        found += _check_parts(item, contents, place)
     if kind == "compaction_trigger" and not is_last:
         found.append(f"R15 {place}: compaction_trigger is not the last item")
     return found
@@ -200,27 +211,25 @@ def _list_parts(item: Mapping[str, Any], name: str) -> list[Item]:
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
-def _count_marks(item: Mapping[str, Any]) -> int:
-    parts = _list_parts(item, "content") + _list_parts(item, "output")
-    return sum(part.get(wire.CACHE_MARK) is not None for part in parts)
+def _count_marks(parts: Sequence[Item]) -> int:
+    return sum([part.get(wire.CACHE_MARK) is not None for part in parts])
 
 
-def _check_parts(item: Mapping[str, Any], kind: str, place: str) -> list[str]:
-    if kind != "message":
-        return []
+def _check_parts(item: Mapping[str, Any], parts: Sequence[Item], place: str) -> list[str]:
+    """Check the content of a message."""
     is_model = item.get("role") == "assistant"
     found = []
-    for part in _list_parts(item, "content"):
+    for part in parts:
         part_kind = str(part.get("type"))
         if is_model != (part_kind in MODEL_PARTS) and part_kind.startswith(("input_", "output_", "refusal")):
             found.append(f"R14 {place}: {part_kind} in a message of {item.get('role')}")
     return found
 
 
-def _check_pair(item: Item, index: int, known: _Checked) -> list[str]:
+def _check_pair(item: Item, kind: str, index: int, known: _Checked) -> list[str]:
     """Check that a result has its call in front of it, and that the call has no other result."""
-    kind = wire.find_type(item)
-    call_id, answers = wire.find_call(item), wire.find_answered_call(item)
+    call_id = wire.find_call(item) if kind in wire.CALLS else None
+    answers = wire.find_answered_call(item) if kind in wire.RESULTS else None
     if call_id is not None:
         known.asked[call_id] = index, kind
         known.answered.discard(call_id)  # ids are used again in some recorded runs
@@ -246,13 +255,13 @@ def _list_open_calls(known: _Checked) -> list[str]:
 
 
 def _check_reasoning(
-    items: Sequence[Item], n: int, index: int, known: _Checked, partners: Mapping[str, str]
+    items: Sequence[Item], n: int, kind: str, index: int, known: _Checked, partners: Mapping[str, str]
 ) -> list[str]:
     """Check that reasoning leads to an item, and that an item stands behind its reasoning. n, index: of the item, among
     `items` and in the body."""
     item, own = items[n], items[n].get("id")
-    known.reasoning = _find_reasoning(item, known.reasoning)
-    if wire.find_type(item) == "reasoning":
+    known.reasoning = _find_reasoning(item, kind, known.reasoning)
+    if kind == "reasoning":
         known.earlier.add(known.reasoning)
         if _is_orphan(items, n):
             return [f"R6 input.{index}: {known.reasoning} without the item that followed it"]
@@ -265,12 +274,12 @@ def _check_reasoning(
     return []
 
 
-def _find_reasoning(item: Item, before: str) -> str:
+def _find_reasoning(item: Item, kind: str, before: str) -> str:
     """The reasoning that this item is made after, or that it is; "" for an item that is not the model's. before: that
     of the item in front of it."""
     if wire.find_role(item) != "model":
         return ""
-    return _name_reasoning(item) if wire.find_type(item) == "reasoning" else before
+    return _name_reasoning(item) if kind == "reasoning" else before
 
 
 def _is_orphan(items: Sequence[Item], n: int) -> bool:
@@ -294,8 +303,9 @@ def find_partners(body: bytes, memo: PrefixMemo | None = None) -> dict[str, str]
     partners = dict(known)
     for n, item in enumerate(history.new, history.first + 1):
         if isinstance(item, dict):
-            reasoning = _find_reasoning(item, reasoning)
-            if reasoning and wire.find_type(item) != "reasoning" and isinstance(item.get("id"), str):
+            kind = wire.find_type(item)
+            reasoning = _find_reasoning(item, kind, reasoning)
+            if reasoning and kind != "reasoning" and isinstance(item.get("id"), str):
                 partners[item["id"]] = reasoning
         if memo is not None and n == len(history.places) - CHANGING_TAIL:
             history.remember(memo, PARTNERS, n, (reasoning, dict(partners)))

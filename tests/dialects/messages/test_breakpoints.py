@@ -144,7 +144,7 @@ def test_a_system_message_in_the_conversation_is_left_alone() -> None:
 def test_marks_of_a_client_are_read() -> None:
     def find(body: Json) -> ClientMarks:
         request = read_messages_request(json.dumps(body).encode())
-        return read_client_marks(request.body, request.members, request.places)
+        return read_client_marks(request.body, request.members, request.places, request.first_mark)
 
     assert find(talk(2)) == NO_MARKS
     body = talk(2, system=[{"type": "text", "text": "a", "cache_control": LONG}])

@@ -105,6 +105,7 @@ BREACHES: list[tuple[str, Change]] = [
     ("M14", lambda b: [one.update(cache_control=MARK) for one in (*_m(b, 2), *_m(b, 4))]),
     ("M14", lambda b: _m(b, 4)[0].update(cache_control={**MARK, "ttl": "1h"})),
     ("M14", lambda b: _m(b, 1)[0].update(cache_control=MARK)),
+    ("M14", lambda b: _m(b, 2)[0].update(content=[{"type": "text", "text": "out", "cache_control": MARK}] * 5)),
     ("M15", lambda b: b["tools"].append({"name": "read", "input_schema": {}})),
     ("M15", lambda b: b.update(tool_choice={"type": "tool", "name": "gone"})),
 ]

@@ -418,10 +418,11 @@ def test_null_members_are_no_chain() -> None:
 
 def test_session_names_stand_in_headers_before_the_body() -> None:
     headers = {"session_id": "s", "thread-id": " t ", "x-client-request-id": "never"}
-    body = dump("x", conversation={"id": "conv"}, client_metadata={"thread_id": "c"}, prompt_cache_key="scope")
-    assert find_session_names(headers, body) == ["t", "s", "conv", "c"]
-    assert find_session_names({}, dump("x", conversation="conv", client_metadata=[])) == ["conv"]
-    assert find_session_names({}, b"no json") == []
+    more = {"conversation": {"id": "conv"}, "client_metadata": {"thread_id": "c"}, "prompt_cache_key": "scope"}
+    assert find_session_names(headers, read_wire_request(dump("x", **more), held=())) == ["t", "s", "conv", "c"]
+    request = read_wire_request(dump("x", conversation="conv", client_metadata=[]), held=())
+    assert find_session_names({}, request) == ["conv"]
+    assert find_session_names({}, read("x")) == []
 
 
 def test_a_body_of_many_values_is_refused_before_any_of_them_is_decoded() -> None:
