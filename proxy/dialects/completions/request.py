@@ -289,6 +289,15 @@ def _add_usage_option(body: bytes, span: tuple[int, int] | None) -> tuple[int, i
     return *span, (json_spans.set_member(b"{}" if options == b"null" else options, "include_usage", b"true"),)
 
 
+def remove_usage_option(body: bytes) -> bytes:
+    """The body without the request for usage, and without `stream_options` if no other option is left. Raises
+    ValueError if the body cannot be read."""
+    options = json_spans.remove_member(json_spans.read_value(body, "stream_options") or b"{}", "include_usage")
+    if json_spans.find_members(options):
+        return json_spans.set_member(body, "stream_options", options)
+    return json_spans.remove_member(body, "stream_options")
+
+
 def _splice(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
     """The body with some of its values replaced. new: (start, end, pieces) of each replacement."""
     pieces: list[bytes | memoryview] = []
