@@ -20,6 +20,8 @@ from proxy.errors import NotManaged
 
 CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
 """The client's cache marks inside a message: they stay where they are."""
+CONTINUES = "continues"
+"""Member of a canonical answer that is `Message.continues`."""
 _REASONING = ("reasoning_content", "reasoning")
 _MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
@@ -52,8 +54,9 @@ def read_message(raw: bytes) -> Message:
     named = chain.digest_message(role, text, calls, call_id, media)
     parts = len(content) if isinstance(content, list) else 0
     return Message(
-        raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, chain.compute_form(raw), parts
-    )
+        raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, chain.compute_form(raw), parts,
+        CONTINUES in fields,
+    )  # fmt: skip
 
 
 def _read_field(fields: dict[str, msgspec.Raw], name: str) -> Any:
