@@ -387,7 +387,7 @@ def _refuse_pairs(messages: Sequence[Any], contents: Sequence[list[Block]]) -> I
     used: set[str] = set()
     codes: set[str] = set()
     for n, blocks in enumerate(contents):
-        codes |= {block["id"] for block in blocks if block["type"] == "server_tool_use"}
+        codes |= {block["id"] for block in blocks if block["type"] in ("server_tool_use", "mcp_tool_use")}
         if gone := {named for block in blocks if (named := (block.get("caller") or {}).get("tool_id"))} - codes:
             yield f"messages.{n}: tool_use.caller.tool_id: {', '.join(sorted(gone))} was not found"
         calls = [block for block in blocks if block["type"] == "tool_use"]
@@ -420,9 +420,8 @@ def _refuse_pairs(messages: Sequence[Any], contents: Sequence[list[Block]]) -> I
                 )
         if len(set(results)) < len(results):
             yield f"messages.{n}: each tool_use must have a single result"
-        own = {block.get("id") for block in blocks}
         for block in blocks:
-            if block["type"].endswith("_tool_result") and block["tool_use_id"] not in own:
+            if block["type"].endswith("_tool_result") and block["tool_use_id"] not in codes:
                 yield f"messages.{n}: unexpected `tool_use_id` found in `{block['type']}`: {block['tool_use_id']}"
 
 

@@ -91,6 +91,28 @@ def split_steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list
     return found
 
 
+def join_steps(request: Request, steps: Sequence[Step]) -> Sequence[Step]:
+    """The steps of a request, each with those that its answer goes on in (`Message.continues`): an upstream refuses a
+    part of them as it refuses half a step."""
+    messages = request.messages
+    if not request.find_indices("continued", _is_continued):
+        return steps
+    joined: list[Step] = []
+    for step in steps:
+        before = len(joined) - 1
+        while before > 0 and messages[joined[before].start].is_system:
+            before -= 1
+        if messages[step.start].continues and before >= 0 and messages[joined[before].start].role == "assistant":
+            joined[before:] = [Step(joined[before].start, step.end)]
+        else:
+            joined.append(step)
+    return joined
+
+
+def _is_continued(message: Message) -> bool:
+    return message.continues
+
+
 GROUPS_MEMO = "groups"
 """Key of the groups in `Request.memo_values`."""
 

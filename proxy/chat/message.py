@@ -75,6 +75,9 @@ class Message(msgspec.Struct, frozen=True, weakref=True, eq=False):
     """A digest of 16 bytes of the raw bytes."""
     part_count: int = 0
     """Number of content parts, if the content is a list; otherwise 0."""
+    continues: bool = False
+    """True for an answer that goes on with the one before it. That answer has a call that the provider runs itself, and
+    this one has its result, or calls that it made. One without the other is refused."""
     is_system: bool = False
     """True for system and developer messages: instructions, not part of the chain. Set from the role."""
     is_result: bool = False

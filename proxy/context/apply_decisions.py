@@ -145,7 +145,7 @@ def _find_removed_edits(
     last_user = group.find_last_user(messages)
     edits: dict[bytes, Edit] = {}
     reason = ""
-    for step in reversed(group.split_steps(messages)):
+    for step in reversed(group.join_steps(request, group.split_steps(messages))):
         places = range(step.start, step.end)
         mine = [n for n in places if keys[n] not in hidden]
         if mine:

@@ -88,7 +88,9 @@ def find_tail_target(view: View) -> tuple[int | None, bool]:
 
 
 def _takes_text(message: Message) -> bool:
-    return message.shape != "none"
+    """True if a text can be appended. Some formats have results that hold no text: a screenshot, a patch that was
+    applied, a list of tools that were found."""
+    return message.shape != "none" and not (message.is_result and message.media_count and not message.text)
 
 
 def find_system_target(view: View) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
-from proxy.chat.group import Step
+from proxy.chat.group import Step, join_steps
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
 
@@ -25,8 +25,9 @@ def are_steps_whole(seen: View, begin: int, known: bool | None) -> bool:
     """True if the edits in force leave no half step. The last known step may have grown, so it is checked again."""
     if known is False:
         return False
-    first = bisect_left(seen.steps, begin, key=attrgetter("end")) if begin else 0
-    return not any(_is_half(seen, step, seen.edits) for step in seen.steps[first:])
+    steps = join_steps(seen.request, seen.steps)
+    first = bisect_left(steps, begin, key=attrgetter("end")) if begin else 0
+    return not any(_is_half(seen, step, seen.edits) for step in steps[first:])
 
 
 def _is_half(seen: View, step: Step, edits: Mapping[bytes, Edit]) -> bool:
@@ -42,7 +43,7 @@ def _is_half(seen: View, step: Step, edits: Mapping[bytes, Edit]) -> bool:
 
 def restore_whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
     """Withdraw edits that would leave half a step, which every strict upstream refuses. An earlier cut stays."""
-    for step in seen.steps:
+    for step in join_steps(seen.request, seen.steps):
         if step.end - step.start > 1 and _is_half(seen, step, edits):
             for k in seen.keys[step.start : step.end]:
                 if k in edits and edits[k].action in ("gone", "text_only"):

@@ -32,6 +32,7 @@ from proxy.dialects.messages.request import find_session_names as find_messages_
 from proxy.dialects.messages.request import read_messages_request
 from proxy.dialects.responses import rules as responses_rules
 from proxy.dialects.responses import stream as responses_stream
+from proxy.dialects.responses.items import COMPACTIONS
 from proxy.dialects.responses.request import ResponsesRequest
 from proxy.dialects.responses.request import find_session_names as find_responses_session_names
 from proxy.dialects.responses.request import read_wire_request as read_responses_request
@@ -51,12 +52,13 @@ from proxy.stream.relay import Relay
 from proxy.stream.responses_relay import ResponsesRelay
 from proxy.stream.tool_call_filter import HiddenCall
 
-_BOUND = re.compile(
-    rb'"(?:signature|encrypted_content)"\s*:\s*"[^"]|"(?:redacted_thinking|reasoning\.encrypted)"'
-    rb'|"type"\s*:\s*"reasoning"'
-)
+_BOUND = re.compile(rb'"signature"\s*:\s*"[^"]|"(?:redacted_thinking|reasoning\.encrypted)"|"type"\s*:\s*"reasoning"')
 """Marks of reasoning that is bound to its prompt, in the bytes of an answer. What Responses stores is bound
 without a token in the request."""
+_SEALED = b'"encrypted_content"'
+_COMPACTED = re.compile(rb'"type"\s*:\s*"(?:%b)"' % "|".join(sorted(COMPACTIONS)).encode())
+"""A history that Responses has compacted is sealed as reasoning is. So is the page of a web search in Messages, which
+is bound to nothing."""
 
 
 class AnswerRelay(Protocol):
@@ -322,7 +324,7 @@ def is_bound(message: Message) -> bool:
 
 def is_bound_answer(raw: bytes) -> bool:
     """True if the bytes of an answer bear reasoning that is bound to its prompt."""
-    return _BOUND.search(raw) is not None
+    return _BOUND.search(raw) is not None or (_SEALED in raw and _COMPACTED.search(raw) is not None)
 
 
 def count_sent_messages(request: Request, known_until: int) -> int:

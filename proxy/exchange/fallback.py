@@ -75,7 +75,7 @@ REASON_TEXTS: Final[Mapping[FallbackReason, str]] = {
     ),
     FallbackReason.ERROR: "A fault of the proxy, counted in `context_proxy_internal_errors_total` and logged.",
     FallbackReason.UPSTREAM_REJECT: (
-        "The upstream refused the rewritten request with a 400. The original was sent once more."
+        "The upstream refused the rewritten request with a 400 or 422. The original was sent once more."
     ),
     FallbackReason.BOUND: (
         "Reasoning is bound to another prompt: the upstream refused it, or would have. The request went out without it."

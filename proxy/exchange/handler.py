@@ -36,6 +36,7 @@ from proxy.exchange import (
     prefix_bindings,
     record_outcome,
     splice_rounds,
+    usage_option,
 )
 from proxy.exchange.dialect import DIALECTS, AnswerRelay, repair_cut_answers
 from proxy.exchange.fallback import FallbackReason
@@ -53,7 +54,9 @@ from proxy.upstream.client import BODILESS_STATUSES, Reply, Target, begins_strea
 
 log = logging.getLogger(__name__)
 
-TOO_LONG_STATUSES = (400, 413, 422)
+REFUSAL_STATUSES = (400, 422)
+"""Statuses with which an upstream refuses a request that it does not understand. Mistral answers 422."""
+TOO_LONG_STATUSES = (*REFUSAL_STATUSES, 413)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
 
@@ -179,8 +182,8 @@ async def _send_and_relay(
 
 
 async def _send(services: Services, turn: Turn, target: Target, incoming: Incoming) -> tuple[Turn, Reply]:
-    """Send the plan's bytes upstream; return the turn as it was sent, and the reply. A 400 to rewritten bytes is
-    answered with one resend of the original."""
+    """Send the plan's bytes upstream; return the turn as it was sent, and the reply. A refusal of rewritten
+    bytes is answered with one resend of the original."""
 
     async def ask(body: bytes) -> Reply:
         if incoming.chain is not None:
@@ -206,14 +209,20 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
         record_sent(services, turn)
     if turn.prompt.unmarked and reply.status < 400:
         cache_breakpoints.remember_support(services, turn, is_supported=True)
-    if reply.status == 400 and await cache_breakpoints.is_refusal(turn, reply):
+    if reply.status in REFUSAL_STATUSES and await usage_option.is_refusal(turn, reply):
+        await reply.close()
+        turn = usage_option.without_option(services, turn)
+        reply = await ask(turn.prompt.outgoing)
+    if reply.status in REFUSAL_STATUSES and await cache_breakpoints.is_refusal(turn, reply):
         await reply.close()
         turn = cache_breakpoints.without_breakpoints(turn)
         reply = await ask(turn.prompt.outgoing)
         record_sent(services, turn)
         if reply.status < 400:
             cache_breakpoints.remember_support(services, turn, is_supported=False)
-    if reply.status == 400 and (turn.prompt.outgoing != incoming.body or bound_reasoning.may_be_ours(turn)):
+    if reply.status in REFUSAL_STATUSES and (
+        turn.prompt.outgoing != incoming.body or bound_reasoning.may_be_ours(turn)
+    ):
         turn, reply = await _answer_refusal(services, turn, reply, ask)
     return turn, reply
 

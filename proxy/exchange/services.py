@@ -153,6 +153,8 @@ class Services:
     """Entries of `models` by the names that clients use; at most 1,000."""
     breakpoint_support: dict[tuple[str, str], bool] = field(default_factory=dict)
     """By upstream and model: True if it took a prompt with cache breakpoints of the proxy, False if it refused one."""
+    usage_refused: set[tuple[str, str]] = field(default_factory=set)
+    """Upstreams and models that refused to be asked for the usage of a stream."""
     clearing_refused: set[tuple[str, str]] = field(default_factory=set)
     """Upstreams and models that refused to clear tool results."""
     warm_counters: set[int] = field(default_factory=set)

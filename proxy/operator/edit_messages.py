@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from proxy.chat.chain import public_id
-from proxy.chat.group import find_last_user, split_steps
+from proxy.chat.group import find_last_user, join_steps, split_steps
 from proxy.context.models import Model
 from proxy.context.operator_edits import NAME
 from proxy.errors import Conflict, NotFound, Unprocessable
@@ -202,7 +202,7 @@ def _complete_steps(selected: SelectedBranch, chosen: Sequence[int]) -> list[int
     """Return the chosen messages with the rest of their steps: a call never goes without its results, nor results
     without their call."""
     wanted = set(chosen)
-    for step in split_steps(selected.request.messages):
+    for step in join_steps(selected.request, split_steps(selected.request.messages)):
         if wanted & set(range(step.start, step.end)):
             wanted |= set(range(step.start, step.end))
     return sorted(wanted)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
-from proxy.dialects.completions.request import MessageReader, read_message
+from proxy.dialects.completions.request import CONTINUES, MessageReader, read_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +128,16 @@ def splice_hidden_rounds(
 def drop_wire(raw: bytes) -> bytes:
     """A message of a hidden round as chat completions have it.
 
-    Items or blocks of another dialect leave, with the reasoning that was read from them. So does the mark of a failed
-    call.
+    Items or blocks of another dialect leave, with what was read from them: reasoning, and that the answer goes on with
+    another one. So does the mark of a failed call.
     """
     if b'"is_error"' in raw:
         raw = json_spans.remove_member(raw, "is_error")
     if b'"wire"' not in raw or json_spans.find_member(raw, "wire") is None:
         return raw
-    return json_spans.remove_member(json_spans.remove_member(raw, "wire"), "reasoning_content")
+    for name in ("wire", "reasoning_content", CONTINUES):
+        raw = json_spans.remove_member(raw, name)
+    return raw
 
 
 def add_tools(spliced: SplicedRequest, tools: bytes) -> SplicedRequest:

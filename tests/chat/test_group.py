@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat import chain
-from proxy.chat.group import Step, find_last_user, is_beside_results, is_observation, split_groups, split_steps
-from tests.conversations import Json, assistant, messages, result, system, user
+from proxy.chat.group import (
+    Step,
+    find_last_user,
+    is_beside_results,
+    is_observation,
+    join_steps,
+    split_groups,
+    split_steps,
+)
+from tests.conversations import Json, assistant, messages, request, result, system, user
 
 TALKS = st.lists(st.sampled_from("suoacrb"), max_size=12)
 REMINDER = "<system-reminder>\nKeep the list of tasks.\n</system-reminder>\n"
@@ -52,6 +60,20 @@ def test_parallel_calls_and_all_their_results_are_one_step() -> None:
 def test_reused_call_ids_are_paired_by_where_they_stand() -> None:
     twice = (assistant(None, "1"), result("1", "x"))
     assert cut(*twice, *twice, user("a"), *twice) == [(0, 2), (2, 4), (4, 5), (5, 7)]
+
+
+def test_an_answer_that_goes_on_with_another_one_joins_its_step() -> None:
+    more = {"continues": True}
+    talk = [user("a"), assistant("so"), assistant("on", "1") | more, result("1", "x"), system(), assistant("b") | more]
+
+    def join(values: list[Json]) -> list[tuple[int, int]]:
+        asked = request(values)
+        return [(s.start, s.end) for s in join_steps(asked, split_steps(asked.messages))]
+
+    assert join(talk) == [(0, 1), (1, 6)]
+    assert join(talk[:4]) == [(0, 1), (1, 4)]
+    assert join([talk[0], talk[2], *talk[3:]]) == [(0, 1), (1, 5)], "what it goes on with is not there"
+    assert join([user("a"), assistant("so"), user("b")]) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_calls_without_an_answer_at_the_end_are_a_step_of_their_own() -> None:

@@ -153,6 +153,8 @@ def test_a_state_can_be_asked_for_where_one_free_text_is_expected(more: Json, va
         (TALK, "user", (None, True)),
         (TALK, "none", (None, False)),
         ([*TALK[:3], result("1", None)], "append", (None, False)),
+        ([*TALK[:3], result("1", [PICTURE])], "append", (None, False)),
+        ([*TALK[:3], result("1", [{"type": "text", "text": "x"}, PICTURE])], "append", (3, False)),
         ([*TALK, assistant("so: ")], "append", (None, False)),
     ],
 )

@@ -114,3 +114,10 @@ def test_a_model_whose_cache_never_serves_anything_has_one_price_for_all_tokens(
     plain = without_cache(model)
     assert (plain.r, plain.cache) == (1.25, "none")
     assert without_cache(Model("m", w=1.25, r=0.1)) is plain, "facts about messages are remembered by the model"
+
+
+def test_conversations_of_claude_and_gemini_begin_with_the_user_in_every_wire_format() -> None:
+    models = read_models(tomllib.loads((Path(__file__).parents[2] / "config/models.toml").read_text())["models"])
+    assert {m.user_first for m in models if m.name.startswith(("claude", "gemini"))} == {True}
+    assert find_model(models, "google/gemini-3-pro-preview").user_first
+    assert not find_model(models, "gpt-5").user_first

@@ -7,7 +7,7 @@ import msgspec
 
 from proxy.context.branch_state import BranchState
 from proxy.context.plan import Edit, View
-from proxy.context.repair import repair_order
+from proxy.context.repair import are_steps_whole, repair_order, restore_whole_steps
 from tests.conversations import PLAIN, Json, assistant, look, result, system, user
 
 TALK = [
@@ -103,3 +103,13 @@ def test_edits_in_force_are_not_withdrawn() -> None:
     view = look(TALK, session=BranchState(edits={short.key: short}))
     left = repair_order(view, {short.key: msgspec.structs.replace(short, action="gone", text=None)}, view.edits)
     assert left == {short.key: short}
+
+
+def test_an_answer_and_the_one_that_goes_on_with_it_leave_together() -> None:
+    talk: list[Json] = [user("a"), assistant("so"), assistant("on") | {"continues": True}, user("b"), assistant("B.")]
+    view = look(talk)
+    gone = {view.keys[n]: Edit(view.keys[n], "gone", None, "s", "", 1, 0) for n in (1, 2)}
+    assert restore_whole_steps(view, dict(gone), {}) == gone
+    first = {view.keys[1]: gone[view.keys[1]]}
+    assert restore_whole_steps(view, dict(first), {}) == {}
+    assert not are_steps_whole(look(talk, session=BranchState(edits=first)), 0, None)

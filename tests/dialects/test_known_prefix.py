@@ -362,7 +362,7 @@ def test_the_last_known_item_is_judged_with_the_one_behind_it() -> None:
     assert responses_rules.find_violations(cut, None, memo) == responses_rules.find_violations(cut)
 
 
-def test_a_change_in_front_of_a_compaction_is_refused_although_it_was_written_before() -> None:
+def test_a_change_in_front_of_a_compaction_is_written_as_before() -> None:
     items = [histories.user("old"), histories.said("a"), histories.user("new")]
     before = read_wire_request(json.dumps({"input": items}).encode())
 
@@ -370,11 +370,10 @@ def test_a_change_in_front_of_a_compaction_is_refused_although_it_was_written_be
         messages = read_request(request.chat_body).messages
         return [(n, replace_text(m.raw, "cut") if not n else m.raw) for n, m in enumerate(messages)]
 
-    before.write(plan(before))
+    written = json.loads(before.write(plan(before)))["input"]
     longer = [*items, {"type": "compaction", "encrypted_content": "e"}, histories.user("newer")]
     request = read_wire_request(json.dumps({"input": longer}).encode(), None, before)
-    with pytest.raises(ValueError, match="in front of a compaction"):
-        request.write(plan(request))
+    assert json.loads(request.write(plan(request)))["input"] == [*written, *longer[3:]]
 
 
 def test_a_result_of_the_proxy_finds_its_call_among_the_items_that_are_written_already() -> None:

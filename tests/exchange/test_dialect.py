@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.scripted import reply
 from tests.strict_messages import StrictMessages
 from tests.strict_responses import Ask, Say, StrictResponses, Think
 
+Json = dict[str, Any]
 LISTING = "\n".join(f"{n}\tdef function_{n}(argument): return argument + {n}" for n in range(1, 260))
 STEPS = 25
 
@@ -136,3 +138,86 @@ def test_the_clients_instructions_are_told_where_others_were_sent(head: bytes, t
     for sent in (body, body.replace(b"Do.", b"Cut."), body.replace(b"Theirs.", b"Ours."), body.replace(b"Beh", b"H")):
         same = json_spans.read_value(sent, "instructions") == own
         assert RESPONSES.find_echo(request, sent) == ({} if same else {"instructions": own})
+
+
+@pytest.mark.parametrize("policy", ["hierarchical", "progressive"])
+async def test_a_search_that_goes_on_in_a_later_answer_leaves_as_a_whole(policy: str) -> None:
+    """The provider runs the search while the client runs its own call: the result stands in the next answer."""
+    model = StrictMessages([{"type": "text", "text": "Done."}])
+    messages: list[Json] = [{"role": "user", "content": "Find the fault."}]
+    for n in range(40):
+        search = {"type": "server_tool_use", "id": f"srvtoolu_{n}", "name": "web_search", "input": {"query": "q"}}
+        found = {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_{n}", "content": []}
+        calls = [{"type": "tool_use", "id": f"toolu_{n}_{k}", "name": "read", "input": {"n": n}} for k in range(2)]
+        results = [{"type": "tool_result", "tool_use_id": one["id"], "content": LISTING[n:4000]} for one in calls]
+        messages += [
+            {"role": "assistant", "content": [search, calls[0]]},
+            {"role": "user", "content": results[:1]},
+            {"role": "assistant", "content": [found, {"type": "text", "text": f"Found {n}."}, calls[1]]},
+            {"role": "user", "content": results[1:]},
+        ]
+    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+        agent = MessagesAgent(proxy, read, messages=messages)
+        await agent.ask()
+    assert (model.refusals, agent.heard[0].header("x-context-fallback")) == ([], None)
+    sent = [block for message in model.bodies[0]["messages"] for block in message["content"]]
+    asked = {one["id"] for one in sent if isinstance(one, dict) and one["type"] == "server_tool_use"}
+    answered = {one["tool_use_id"] for one in sent if isinstance(one, dict) and one["type"] == "web_search_tool_result"}
+    assert asked == answered
+    assert 0 < len(asked) < 40
+
+
+async def test_edits_stay_as_they_were_sent_when_the_provider_compacts_the_history() -> None:
+    seal = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
+
+    async def compact(_: Request, there: Connection) -> None:
+        made = {"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-5.1", "output": [seal]}
+        await reply(there, b"200 OK", json.dumps(made).encode(), b"content-type: application/json")
+
+    model = StrictResponses(compact, [Say("Done.")], binds=False)
+    items: list[Json] = [{"role": "user", "content": "Find the fault."}]
+    for n in range(4):
+        call = {"type": "function_call", "call_id": f"call_{n}", "name": "read", "arguments": "{}"}
+        items += [call, {"type": "function_call_output", "call_id": f"call_{n}", "output": LISTING}]
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = ResponsesAgent(proxy, read, items=items, more={"model": "gpt-5.1", "include": []})
+        await agent.ask()
+        agent.items.append({"role": "user", "content": "Go on."})
+        await agent.ask()
+    assert (model.refused, [one.header("x-context-fallback") for one in agent.heard]) == ([], [None, None])
+    first, second = (one["input"] for one in model.received)
+    assert len(str(first)) < 0.8 * len(str(items[:9])), "a repeated result is sent once"
+    assert second == [*first, *agent.items[9:-1]]
+
+
+async def test_the_pages_of_a_search_are_no_bound_reasoning() -> None:
+    """They are sealed, but bound to nothing: the policy of the request plans it."""
+    model = StrictMessages([{"type": "text", "text": "Done."}])
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
+    page = {"type": "web_search_result", "url": "https://a", "title": "A", "encrypted_content": "EoXy"}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [page]}
+    messages: list[Json] = [{"role": "user", "content": "Look."}, {"role": "assistant", "content": [search, found]}]
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        agent = MessagesAgent(proxy, read, messages=[*messages, {"role": "user", "content": "Go on."}])
+        await agent.ask()
+    assert (model.refusals, agent.heard[0].header("x-context-policy-used")) == ([], None)
+    assert model.bodies[0]["messages"][1] == messages[1]
+
+
+async def test_a_text_of_the_proxy_joins_no_result_that_has_no_place_for_one() -> None:
+    """A screenshot holds no text: the plan goes out without the note that would stand behind it."""
+    model = StrictResponses([Say("Done.")], binds=False)
+    items: list[Json] = [{"role": "user", "content": "Look."}]
+    for n in range(9):
+        screen = {"type": "computer_screenshot", "image_url": f"https://x/{n}.png"}
+        call = {"type": "computer_call", "id": f"cu_{n}", "call_id": f"call_{n}", "pending_safety_checks": []}
+        more = {"action": {"type": "wait"}, "status": "completed"}
+        items += [call | more, {"type": "computer_call_output", "call_id": f"call_{n}", "output": screen}]
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="progressive", state={"ask": "always"}) as proxy,
+    ):
+        agent = ResponsesAgent(proxy, read, items=list(items), more={"model": "gpt-5.1", "include": []})
+        await agent.ask()
+    assert (model.refused, agent.heard[0].header("x-context-fallback")) == ([], None)
+    assert model.received[0]["input"][-1] == items[-1]

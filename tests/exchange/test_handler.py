@@ -68,6 +68,22 @@ async def test_usage_is_asked_for_and_taken_out_again_where_the_client_did_not_a
     assert used == [(11, 3)]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_422_to_a_rewritten_prompt_is_a_refusal_as_a_400_is(stream: bool) -> None:
+    model = Scripted("Well.")
+
+    async def script(request: Request, there: Connection) -> None:
+        if "### STATE" in request.body.decode():
+            await reply(there, b"422 Unprocessable Entity", b'{"detail":[]}', JSON)
+        else:
+            await model(request, there)
+
+    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+        found = await proxy.post(HELLO | {"stream": stream}, b"x-context-session: a")
+    assert (found.status, found.header("x-context-fallback")) == (200, "upstream_reject")
+    assert [r.body for r in model.received] == [json.dumps(HELLO | {"stream": stream}).encode()]
+
+
 async def test_a_rewritten_prompt_that_is_refused_is_sent_once_more_as_it_came() -> None:
     model = Scripted("Well.")
     original = HELLO["messages"]

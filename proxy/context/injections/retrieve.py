@@ -162,7 +162,8 @@ class Retrieve(Injection):
             text = view.messages[n].derive(
                 lambda m: make_excerpt(m.text, query, self.item_chars), (SOURCE, about.form, self.item_chars)
             )
-            yield Quotation(view.keys[n], view.messages[n].role, text)
+            if text:  # an answer of nothing but calls is found by their arguments
+                yield Quotation(view.keys[n], view.messages[n].role, text)
         here = set(view.keys)
         stored = [
             f for f in view.retrieved_texts if f.key not in here and (f.kind == "summary" or self._is_asked(f.role))

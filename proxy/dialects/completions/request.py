@@ -20,6 +20,8 @@ from proxy.errors import NotManaged
 
 CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
 """The client's cache marks inside a message: they stay where they are."""
+CONTINUES = "continues"
+"""Member of a canonical answer that is `Message.continues`."""
 _REASONING = ("reasoning_content", "reasoning")
 _MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
@@ -50,8 +52,9 @@ def read_message(raw: bytes) -> Message:
     named = chain.digest_message(role, text, calls, call_id, media)
     parts = len(content) if isinstance(content, list) else 0
     return Message(
-        raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, chain.compute_form(raw), parts
-    )
+        raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, chain.compute_form(raw), parts,
+        CONTINUES in fields,
+    )  # fmt: skip
 
 
 def _read_field(fields: dict[str, msgspec.Raw], name: str) -> Any:
@@ -293,6 +296,15 @@ def _add_usage_option(body: bytes, span: tuple[int, int] | None) -> tuple[int, i
         return end, end, (b',"stream_options":{"include_usage":true}',)
     options = body[span[0] : span[1]]
     return *span, (json_spans.set_member(b"{}" if options == b"null" else options, "include_usage", b"true"),)
+
+
+def remove_usage_option(body: bytes) -> bytes:
+    """The body without the request for usage, and without `stream_options` if no other option is left. Raises
+    ValueError if the body cannot be read."""
+    options = json_spans.remove_member(json_spans.read_value(body, "stream_options") or b"{}", "include_usage")
+    if json_spans.find_members(options):
+        return json_spans.set_member(body, "stream_options", options)
+    return json_spans.remove_member(body, "stream_options")
 
 
 def _splice(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:

@@ -20,7 +20,7 @@ import msgspec
 from proxy.chat import json_spans
 from proxy.dialects import spans
 from proxy.dialects.base import BOUND_SEPARATOR
-from proxy.dialects.completions.request import CACHE_MARKS, make_message, read_message
+from proxy.dialects.completions.request import CACHE_MARKS, CONTINUES, make_message, read_message
 from proxy.dialects.part_edits import make_text_part
 from proxy.errors import NotManaged
 
@@ -29,6 +29,8 @@ _FOREIGN_TYPES = frozenset({"message", "reasoning", "item_reference"})
 WIRE = "wire"
 """Member of a canonical assistant message: the blocks of its wire message."""
 
+SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
+"""Types of the calls that the provider runs itself."""
 _KNOWN = {"text": {"type", "text"}, "tool_use": {"type", "id", "name", "input"}}
 """Members of the blocks that chat form can express in full. Cache marks are the client's and are not part of them."""
 _ROLES = frozenset({"user", "assistant", "system"})
@@ -115,7 +117,8 @@ def convert_answer(blocks: Sequence[bytes]) -> MessageUnit:
     calls: list[bytes] = []
     reasoning: list[str] = []
     tokens: list[str] = []
-    is_plain, texts, mark = True, 0, b""
+    server_calls: set[str] = set()
+    is_plain, continues, texts, mark = True, False, 0, b""
     for block in blocks:
         value = spans.read_any(block)
         kind = value.get("type") if isinstance(value, dict) else None
@@ -126,6 +129,9 @@ def convert_answer(blocks: Sequence[bytes]) -> MessageUnit:
         is_plain = is_plain and all(name in (known or ()) or name in CACHE_MARKS for name in value)
         if "cache_control" in value:
             mark = json_spans.read_value(block, "cache_control") or b""
+        if kind in SERVER_CALLS:
+            server_calls.add(str(value.get("id")))
+        continues = continues or not find_server_calls(value) <= server_calls
         if kind == "text" and isinstance(value.get("text"), str):
             texts += 1
             parts.append(block)
@@ -146,11 +152,22 @@ def convert_answer(blocks: Sequence[bytes]) -> MessageUnit:
         more.append(("tool_calls", b"[" + b",".join(calls) + b"]"))
     if mark and len(parts) <= texts <= 1:  # a list of parts shows the mark itself
         more.append(("cache_control", mark))
+    if continues:
+        more.append((CONTINUES, b"true"))
     if not is_plain:
         more.append((WIRE, b"[" + b",".join(blocks) + b"]"))
     bound = BOUND_SEPARATOR.join(filter(None, tokens))
     chat = make_message("assistant", content or b'""', *more)
     return MessageUnit(chat, tuple(range(len(blocks))), bound=bound or None)
+
+
+def find_server_calls(block: dict[str, Any]) -> set[str]:
+    """The ids of the provider's own calls that a block belongs to: its result, or a call that its code has made."""
+    if str(block.get("type")).endswith("_tool_result"):
+        return {str(block.get("tool_use_id"))}
+    caller = block.get("caller")
+    named = caller.get("tool_id") if isinstance(caller, dict) else None
+    return {named} if isinstance(named, str) else set()
 
 
 def read_token(block: dict[str, Any]) -> str:

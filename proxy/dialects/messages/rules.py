@@ -35,12 +35,11 @@ from proxy.dialects.known_prefix import (
     keep_objects,
     read_history,
 )
-from proxy.dialects.messages.blocks import make_answer_blocks, read_token
+from proxy.dialects.messages.blocks import SERVER_CALLS, find_server_calls, make_answer_blocks, read_token
 
 _MAX_MARKS = 4
 _ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _THINKING = ("thinking", "redacted_thinking")
-_SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 _PLAIN = frozenset({"text", "tool_use", "tool_result"})
 """Kinds of blocks that are neither thinking nor of the provider's own tools."""
 
@@ -163,10 +162,8 @@ def _judge_message(messages: _Messages, n: int) -> Iterator[str]:
         yield from _judge_results(messages, n, kinds)
     if "tool_use" in kinds and _is_answer(messages.values[n]):
         yield from _judge_calls(messages, n)
-    if not is_plain:
-        yield from _judge_server_results(messages, n)
     if not is_plain or [block for block in blocks if "caller" in block]:
-        yield from _judge_callers(messages, n)
+        yield from _judge_hosted(messages, n)
     if "tool_use" in kinds:
         yield from _judge_ids(messages, n)
     if not is_plain:
@@ -203,7 +200,7 @@ def _judge_ends(messages: _Messages) -> Iterator[str]:
 
 def _is_of_server(block: dict[str, Any]) -> bool:
     kind = str(block.get("type"))
-    return kind in _SERVER_CALLS or (kind.endswith("_tool_result"))
+    return kind in SERVER_CALLS or (kind.endswith("_tool_result"))
 
 
 def _judge_empty(messages: _Messages, n: int, inner: Sequence[_Placed]) -> Iterator[str]:
@@ -248,26 +245,15 @@ def _judge_calls(messages: _Messages, n: int) -> Iterator[str]:
         yield f"M8 {messages.name(n)}: calls without results in the next message: {', '.join(missing)}"
 
 
-def _judge_server_results(messages: _Messages, n: int) -> Iterator[str]:
-    """The provider runs its own tools inside of an answer."""
-    blocks = messages.contents[n]
-    made = {block.get("id") for block in blocks if block.get("type") in _SERVER_CALLS}
-    for block in blocks:
-        kind = str(block.get("type"))
-        if kind.endswith("_tool_result") and block.get("tool_use_id") not in made:
-            yield f"M9 {messages.name(n)}: a {kind} without its call"
-
-
-def _judge_callers(messages: _Messages, n: int) -> Iterator[str]:
-    """A call that the provider's code execution made names the block of that code, which has to be there."""
+def _judge_hosted(messages: _Messages, n: int) -> Iterator[str]:
+    """The provider's own calls have to be there: their results and the calls of their code name them. They stand in
+    front, also in an earlier message where the provider has paused."""
     made = messages.judged.code
     for block in messages.contents[n]:
-        caller = block.get("caller")
-        named = caller.get("tool_id") if isinstance(caller, dict) else None
-        if block.get("type") in _SERVER_CALLS:
+        if block.get("type") in SERVER_CALLS:
             made.add(block.get("id"))
-        elif isinstance(named, str) and named not in made:
-            yield f"M9 {messages.name(n)}: the code that called {block.get('id')} is not there"
+        for missing in find_server_calls(block) - made:
+            yield f"M9 {messages.name(n)}: a {block.get('type')} without its call {missing}"
 
 
 def _judge_ids(messages: _Messages, n: int) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from proxy.chat import json_spans
+from proxy.dialects.completions.request import CONTINUES
 from proxy.errors import NotManaged
 
 ItemRole = Literal["user", "system", "result", "model"]
@@ -23,7 +24,7 @@ CACHE_MARK: Final = "prompt_cache_breakpoint"
 REASONING_NAME: Final = b'"reasoning"'
 """The type of reasoning, as it stands in a body."""
 COMPACTIONS: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
-"""Items in front of which nothing is edited or removed."""
+"""Items that stand for all in front of them: no new edit is made there, and what was sent stays as it was."""
 
 CALLS: Final = frozenset(
     {
@@ -244,8 +245,22 @@ def make_assistant(items: Sequence[tuple[Mapping[str, Any], bytes]]) -> bytes:
         message["tool_calls"] = calls
     if reasoning:
         message["reasoning_content"] = "\n\n".join(reasoning)
+    if _goes_on([item for item, _ in items]):
+        message[CONTINUES] = True
     message["wire"] = msgspec.Raw(b"[" + b",".join([raw for _, raw in items]) + b"]")
     return _encode(message)
+
+
+def _goes_on(items: Sequence[Mapping[str, Any]]) -> bool:
+    """True if these items belong to a program of an earlier answer: its output, or calls that it makes."""
+    programs = {str(item.get("call_id")) for item in items if find_type(item) in OPAQUE_PAIRS.values()}
+    for item in items:
+        caller = item.get("caller")
+        name = caller.get("caller_id") if isinstance(caller, dict) else None
+        name = item.get("call_id") if find_type(item) in OPAQUE_PAIRS else name
+        if isinstance(name, str) and name not in programs:
+            return True
+    return False
 
 
 def _read_reasoning(item: Mapping[str, Any]) -> list[str]:

@@ -59,9 +59,6 @@ class ResponsesRequest:
     body: bytes
     chat_body: bytes
     bound: tuple[str | None, ...]
-    first_editable: int
-    """Index of the first canonical message that may be changed or removed: those before it stand in front of a
-    compaction item."""
     messages: tuple[ItemMessage, ...]
     members: dict[str, Span]
     elements: tuple[Span, ...]
@@ -93,8 +90,8 @@ class ResponsesRequest:
 
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages and tools: see `base.WireRequest.write`. Raises ValueError for a change
-        that this dialect does not allow. It allows no change of assistant messages, of ids, and of anything in front of
-        a compaction item. A system message may only get a text at its end."""
+        that this dialect does not allow. It allows no change of assistant messages and of ids. A system message may
+        only get a text at its end."""
         changes = _Changes(self)
         changes.take(messages)
         replacements, elements = changes.build()
@@ -153,8 +150,7 @@ def read_wire_request(
     elif found is not None and before is not None and before.has_instructions == bool(items.read):
         elements = found[1]
         items.go_on(before, elements)
-        if items.barrier == before.first_editable:  # or changes in front of it are no longer allowed
-            memo = before.memo.copy(len(before.elements))
+        memo = before.memo.copy(len(before.elements))
     else:
         problem = "input is neither a text nor a list, or an empty list"
         elements = spans.find_history(body, members["input"], limits, problem)
@@ -163,7 +159,7 @@ def read_wire_request(
     read, bound = tuple(items.read), tuple(items.bound)
     prefix_end, first = (before.prefix_end, before.first_reasoning) if before is not None else (0, -1)
     first = spans.find_again(body, wire.REASONING_NAME, prefix_end, first)
-    return ResponsesRequest(body, chat, bound, items.barrier, read, members, elements, items.is_cut, count, first, memo)
+    return ResponsesRequest(body, chat, bound, read, members, elements, items.is_cut, count, first, memo)
 
 
 def _read(body: bytes, members: Mapping[str, Span], name: str) -> Any:
@@ -185,8 +181,6 @@ class _Items:
         self._body = body
         self.read: list[ItemMessage] = []
         self.bound: list[str | None] = []
-        self.barrier = 0
-        """Index of the first message behind the last compaction."""
         self.is_cut = False
         """True if reasoning leads to nothing."""
 
@@ -203,7 +197,6 @@ class _Items:
             end, first = end - 1, before.messages[-1].start
         self.read += before.messages[own:end]
         self.bound += before.bound[own:end]
-        self.barrier = before.first_editable if before.first_editable <= end else 0
         self.read_elements(elements, first, is_chain=True)
 
     def read_elements(self, elements: Sequence[Span], first: int = 0, *, is_chain: bool = False) -> None:
@@ -234,8 +227,6 @@ class _Items:
         types = [*(wire.find_type(item) for item, _ in run), "reasoning"]
         self.is_cut |= ("reasoning", "reasoning") in pairwise(types)
         tokens = [token for item, _ in run if (token := wire.find_token(item)) is not None]
-        if any(wire.find_type(item) in wire.COMPACTIONS for item, _ in run):
-            self.barrier = len(self.read) + 1
         self.add(ItemMessage(canonical, start, start + len(run)), BOUND_SEPARATOR.join(tokens) if tokens else None)
 
 
@@ -324,7 +315,7 @@ class _Changes:
             else:
                 self._remove(range(before + 1, source))
                 before = source
-                self._copy(request.messages[source], raw, is_fixed=source < request.first_editable)
+                self._copy(request.messages[source], raw)
             self._firsts += [n] * (len(self._new) - len(self._firsts))
         if not is_cut:
             self._remove(range(before + 1, len(request.messages)))
@@ -341,18 +332,14 @@ class _Changes:
 
     def _remove(self, gone: range) -> None:
         for n in gone:
-            if n < self._request.first_editable:
-                raise ValueError("a message in front of a compaction cannot be removed")
             if self._request.messages[n].start == _INSTRUCTIONS:
                 raise ValueError("the instructions cannot be removed")
             self._is_same = False
 
-    def _copy(self, message: ItemMessage, raw: bytes, *, is_fixed: bool) -> None:
+    def _copy(self, message: ItemMessage, raw: bytes) -> None:
         request = self._request
         if message.start == _HELD:
             raise ValueError("the provider holds a message of this request")
-        if raw != message.canonical and is_fixed:
-            raise ValueError("a message in front of a compaction cannot be changed")
         is_answer = raw != message.canonical and message.canonical.startswith(b'{"role":"assistant"')
         arguments = read_changed_arguments(message.canonical, raw) if is_answer else None
         if arguments is not None:

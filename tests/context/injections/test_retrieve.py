@@ -70,6 +70,12 @@ def test_what_was_said_again_and_again_is_quoted_once() -> None:
     assert sorted(found) == ["The tokenizer chokes on unicode.", "The tokenizer reads unicode twice."]
 
 
+def test_an_answer_of_nothing_but_a_call_is_not_quoted() -> None:
+    values = [user("x"), *step(1, "read"), assistant("Done."), user("does the tokenizer read unicode")]
+    values[1]["tool_calls"][0]["function"]["arguments"] = '{"query":"tokenizer unicode"}'
+    assert list(Retrieve()(hidden(values, [1]))) == []
+
+
 @pytest.mark.parametrize("text", ["continue", "Next.", "go on", "OK", "Thanks!", "yes", "Go ahead"])
 def test_e5_going_on_retrieves_nothing(text: str) -> None:
     assert ask(text) == []

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.chat.message import Call, Message, Request
-from proxy.dialects.completions.request import read_message, read_request
+from proxy.dialects.completions.request import read_message, read_request, remove_usage_option, write_request
 from proxy.errors import NotManaged
 from tests.conversations import Json, assistant, dump, message, request, result, user
 
@@ -266,3 +266,19 @@ def test_no_tools_are_no_tools_however_they_are_written(tools: Any) -> None:
 def test_parameters_of_odd_kinds_are_upstreams_to_judge() -> None:
     found = request([user("a")], model=7, stream="yes", n="two", stream_options=[1], reasoning_effort=3)
     assert (found.model, found.stream, found.choices, found.usage_wanted) == ("", False, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (b"", b""),
+        (b',"stream_options":null', b""),
+        (b',"stream_options":{"include_obfuscation":false}', b',"stream_options":{"include_obfuscation":false}'),
+    ],
+)
+def test_the_request_for_usage_is_taken_out_again(options: bytes, left: bytes) -> None:
+    asked = read_request(b'{"messages":[{"role":"user","content":"a"}],"stream":true' + options + b"}")
+    written = write_request(asked, request_usage=True)
+    assert b"include_usage" in written
+    assert remove_usage_option(written) == b'{"messages":[{"role":"user","content":"a"}],"stream":true' + left + b"}"
+    assert remove_usage_option(b"{}") == b"{}"

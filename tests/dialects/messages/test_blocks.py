@@ -157,3 +157,12 @@ def test_the_items_of_another_dialect_are_no_blocks(wire: bytes) -> None:
         {"type": "text", "text": "Hi."},
         {"type": "tool_use", "id": "call_1", "name": "read", "input": {}},
     ]
+
+
+def test_an_answer_with_the_result_of_an_earlier_answers_call_goes_on_with_it() -> None:
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    called = {**CALL, "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}
+    assert [_answer(*blocks)[0].continues for blocks in ([search], [search, found], [search, called])] == [False] * 3
+    assert _answer(found)[0].continues
+    assert _answer(called)[0].continues

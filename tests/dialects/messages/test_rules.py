@@ -66,7 +66,17 @@ def test_a_call_needs_the_code_that_made_it() -> None:
     for body, first in ((whole, [code]), (cut, [])):
         _m(body, 1)[:] = [*first, _call("a"), called]
     assert _judge(whole) == []
-    assert _judge(cut) == ["M9 messages.1: the code that called b is not there"]
+    assert _judge(cut) == ["M9 messages.1: a tool_use without its call srvtoolu_1"]
+
+
+def test_the_result_of_the_providers_own_call_may_stand_in_a_later_answer() -> None:
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    whole = _body()
+    whole["messages"][1:1] = [{"role": "assistant", "content": [search]}, {"role": "assistant", "content": [found]}]
+    assert _judge(whole) == []
+    del whole["messages"][1]
+    assert _judge(whole) == ["M9 messages.1: a web_search_tool_result without its call srvtoolu_1"]
 
 
 Change = Callable[[dict[str, Any]], Any]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from proxy.dialects.completions.request import read_message
 from proxy.dialects.responses import items as wire
 from proxy.errors import NotManaged
 from tests.dialects.responses.histories import IMAGE, KINDS, Json, call, make_pair, output, reasoning, said, user
@@ -124,3 +125,16 @@ def test_the_blocks_of_another_dialect_are_no_items(foreign: bytes) -> None:
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]},
         {"type": "function_call", "call_id": "call_1", "name": "read", "arguments": "{}"},
     ]
+
+
+def test_an_answer_with_the_output_of_an_earlier_answers_program_goes_on_with_it() -> None:
+    program: Json = {"type": "program", "call_id": "p", "code": "", "fingerprint": "f"}
+    done: Json = {"type": "program_output", "call_id": "p", "result": "", "status": "completed"}
+    called: Json = {**call(), "caller": {"type": "program", "caller_id": "p"}}
+
+    def goes_on(*items: Json) -> bool:
+        return read_message(wire.make_assistant([(item, json.dumps(item).encode()) for item in items])).continues
+
+    assert [goes_on(*items) for items in ([program], [program, called], [program, done])] == [False] * 3
+    assert goes_on(done)
+    assert goes_on(called)

@@ -338,15 +338,13 @@ def test_what_may_not_be_changed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["compaction", "compaction_summary", "context_compaction"])
-def test_nothing_in_front_of_a_compaction_is_touched(kind: str) -> None:
+def test_edits_in_front_of_a_compaction_stay_as_they_were_sent(kind: str) -> None:
     items = [user("old"), {"type": kind, "encrypted_content": "e"}, user("new"), call(), output(), user("newer")]
     request = read(items)
     kept = keep(request)
-    assert request.first_editable == 2
-    with pytest.raises(ValueError, match="in front of a compaction"):
-        request.write([(0, completions.replace_text(kept[0][1], "x")), *kept[1:]])
-    with pytest.raises(ValueError, match="in front of a compaction"):
-        request.write(kept[1:])
+    edited = written(request, [(0, completions.replace_text(kept[0][1], "x")), *kept[1:]])["input"]
+    assert edited == [user("x"), *items[1:]]
+    assert written(request, kept[1:])["input"] == items[1:]
     assert written(request, [*kept[:3], kept[5]])["input"] == [*items[:3], items[5]]
 
 
@@ -393,7 +391,6 @@ def test_the_end_of_a_run_of_items_is_read_again_when_a_body_goes_on() -> None:
     assert not before.is_cut
     again = read_wire_request(whole.body, None, before)
     assert again == whole
-    assert again.first_editable == len(again.messages) - 1
 
 
 @pytest.mark.parametrize("rest", [b'],"model":"b"}', b'],"input":[]}', b",]}", b",7]}", b"]"])

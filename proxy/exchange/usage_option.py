@@ -1,0 +1,36 @@
+"""The option by which the proxy asks for the usage of a stream, where the client has not asked.
+
+Some upstreams refuse the option; Mistral does it with a 422. The prompt then goes out without it, and so does every
+later prompt for the model. Such an upstream may tell the usage without being asked.
+"""
+
+from __future__ import annotations
+
+from proxy.dialects.completions.request import remove_usage_option
+from proxy.errors import UpstreamError
+from proxy.exchange.services import ERROR_BODY_BYTES, MAX_REMEMBERED_MODELS, Services
+from proxy.exchange.turn import Turn
+from proxy.upstream.client import Reply
+
+
+async def is_refusal(turn: Turn, reply: Reply) -> bool:
+    """True if an error is about the option, which the proxy has added. The error can still be passed on."""
+    if not turn.prompt.usage_added or turn.wire is not None or reply.encoding:
+        return False
+    try:
+        return b"stream_options" in await reply.peek_body(ERROR_BODY_BYTES)
+    except UpstreamError:
+        return False
+
+
+def without_option(services: Services, turn: Turn) -> Turn:
+    """The turn with the prompt without the option. The refusal is remembered."""
+    known = services.usage_refused
+    if len(known) >= MAX_REMEMBERED_MODELS:
+        known.clear()
+    known.add((turn.upstream, turn.request.model))
+    sent = turn.prompt
+    chat_body, outgoing, unmarked = (
+        remove_usage_option(body) if body else body for body in (sent.chat_body, sent.outgoing, sent.unmarked)
+    )
+    return turn.with_prompt(chat_body=chat_body, outgoing=outgoing, unmarked=unmarked, usage_added=False)
