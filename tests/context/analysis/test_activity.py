@@ -87,6 +87,14 @@ def test_t2_lines_of_source_are_no_errors() -> None:
     ) == ["Read: a.py", "Commands: `grep -rn FAILED src`; `cat a.py | head -30`"]
 
 
+def test_an_error_in_a_log_is_no_failure_of_the_command_that_shows_it() -> None:
+    log = "\n".join(f"10:{n:02}:00 handled request {n}" for n in range(39)) + "\nerror: could not connect to db-7"
+    assert noted(
+        ("bash", {"command": "kubectl --context prod -n shop logs web-0 | tail -40"}, log),
+        ("powershell", {"command": "Get-WinEvent -LogName App -MaxEvents 40"}, f"{log}\nBuild FAILED."),
+    ) == ["Commands: `Get-WinEvent -LogName App -MaxEvents 40`; `kubectl --context prod -n shop logs web-0 | tail -40`"]
+
+
 def test_t3_what_failed_is_not_pushed_out_by_commands_that_look() -> None:
     looks = [("bash", {"command": f"ls {n}"}, "a\nb") for n in range(6)]
     (told, *_) = noted(("bash", {"command": "pytest -q"}, "=== 1 failed in 0.1s ==="), *looks)
