@@ -94,7 +94,7 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
         fixed += _LONG * len(_find_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
     if ended.first_line is not None:
         stays.add(ended.first_line)
-    shown = [lines[n][:_SHOWN] for n in stays]
+    shown = [show_line(lines[n]) for n in stays]
     have = {hash(name): name for name in identifiers.find_names("\n".join(shown))}
     checkpoint()
     known = identifiers.read_names(message)
@@ -227,7 +227,7 @@ class StubWriter:
         if is_view:
             room = self._keep_constants(message, lines, kept, room)
         keep_short_gaps(lines, kept)
-        names, more, shown = self._find_lost_names(message, lines, kept, room)
+        names, more, shown = self._find_lost_names(message, lines, kept, whole, room)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
         if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
             # Beside these, a stub has names in its first line alone, so that its text need not be read again.
@@ -279,24 +279,20 @@ class StubWriter:
         return room
 
     def _find_lost_names(
-        self, message: Message, lines: Sequence[str], kept: set[int], room: int
+        self, message: Message, lines: Sequence[str], kept: set[int], whole_lines: Collection[int], room: int
     ) -> tuple[list[str], int, set[str] | None]:
-        """Return (names of the removed lines that stand nowhere else, how many more such names there are, the names in
+        """Return (names of the removed text that stand nowhere else, how many more such names there are, the names in
         the kept lines).
 
         The names are ordered by worth, and have at most `room` characters. The names in the kept lines are None if the
         stub has names or lines in another form than here.
         """
-        shown = [lines[n] for n in kept]
-        have = set(identifiers.find_names("\n".join([line[:_SHOWN] for line in shown])))
-        is_whole = all(len(line) <= _SHOWN for line in shown)
+        shown = [lines[n] if n in whole_lines else show_line(lines[n]) for n in kept]
+        have = set(identifiers.find_names("\n".join(shown)))
+        is_whole = all(len(lines[n]) <= _SHOWN for n in kept)
         known = identifiers.read_names(message)
         missing = self._prompt_index.select_missing_names
-        if is_whole:
-            found = missing(known.joined.split(), known.hashes)
-        else:  # names in the cut part of a kept line count only if a removed line has them
-            removed = "\n".join([line for n, line in enumerate(lines) if n not in kept])
-            found = missing(identifiers.find_distinct_names(removed))
+        found = missing(known.joined.split(), known.hashes)
         checkpoint()
         # Names that stand in another message, and blobs, stay out.
         lost = before = [name for name in found if name not in have]
@@ -412,6 +408,11 @@ def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:
         start = n + 1
 
 
+def show_line(line: str) -> str:
+    """The line as a stub shows it: of a long one both ends, and how much is missing."""
+    return line if len(line) <= _SHOWN else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}"
+
+
 def render_gap(count: int) -> str:
     """The mark that replaces missing lines."""
     return f"[... {count} lines]"
@@ -439,11 +440,7 @@ def render_stub(
         if n > start:
             out.append(render_gap(n - start))
         line = lines[n]
-        out.append(
-            line
-            if len(line) <= _SHOWN or n in whole_lines
-            else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}"
-        )
+        out.append(line if n in whole_lines else show_line(line))
         start = n + 1
     if len(lines) > start:
         out.append(render_gap(len(lines) - start))

@@ -96,6 +96,13 @@ def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
     assert stub(text, before="Look at src/one.py").splitlines()[-1] == "[also there: src/two.py:7]"
 
 
+def test_the_ids_within_one_long_line_stay() -> None:
+    orders = [{"order": f"ORD-{n}", "status": "sent", "note": "left at the door"} for n in range(7000, 7014)]
+    told = stub(json.dumps({"orders": orders}))
+    assert all(re.search(rf"\bORD-{n}\b", told) for n in range(7000, 7014))
+    assert not re.search(r"also there:.* (?:ORD-700[0-2]|ORD-7013|ORD-700|RD-7003)\b", told), "shown, or no whole name"
+
+
 def test_the_path_of_several_places_is_listed_once() -> None:
     places = [("src/one.py", 7), ("src/two.py", 3), ("src/one.py", 12), ("src/one.py", 40), ("Makefile", 2)]
     text = "\n".join(["found", *(f"{path}:{n}: {'x' * 80}" for path, n in places), *FILLER])
