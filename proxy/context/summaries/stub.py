@@ -23,13 +23,15 @@ from proxy.context.summaries import labelled_records
 
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"
-    r"|^E  "
+    r"|^E  |\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|\[ERR\]|\b\w+BackOff\b|\bOOMKilled\b"
 )
 _REPORT = re.compile(
     r"^E  |(?:^|[\s\u2192])FAIL(?:ED|URES?)?(?:\W|$)|Traceback \(most recent|\bpanic: "
     r"|(?:^|[\s:\u2192])(?:[\w.$]*\b[A-Z]\w*)?(?:Error|Exception): \S"
     r"|(?:^|: |\d(?:\u2192|\t|\|))(?:error|[Ff]atal)(?: error)?(?:\[\w+\]| \w+\d)?: \S"
-    r"|\[(?:error|fatal)\]|\b(?:level|severity)\W{1,5}(?:error|fatal)\b"
+    r"|\[(?:error|fatal|ERR|ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|SEVERE)\b"
+    r"|\d\d:\d\d[\d:.,]*Z?\b.{0,60}?\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|\b[A-Z]\w+BackOff\b|\bOOMKilled\b"
+    r"|\b(?:level|severity)\W{1,5}(?:error|fatal)\b"
     r"|: (?:No such file|[Pp]ermission denied|(?:command )?not found)\b"
 )
 """A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other

@@ -270,6 +270,8 @@ CODE = (
     "cmd/rewind_test.go:530:\t\tt.Error(expected)",
     "0499dba log error when marshalling fails",
     "  error: string;",
+    "LOG_LEVELS = (DEBUG, INFO, ERROR, CRITICAL)",
+    "        logger.log(Level.ERROR, message)",
 )
 REPORTS = (
     "ValueError: no such thing",
@@ -288,6 +290,12 @@ REPORTS = (
     "2026/01/02 03:04:05 [error] 12#0: connect() failed",
     "ts=2026-01-02 level=error msg=refused",
     '{"level": "error", "msg": "refused"}',
+    "2026-11-25T09:12:31Z ERROR pool exhausted: 40/40 connections in use",
+    "2026-11-25 02:40:11,204 [worker-3] CRITICAL batch 1040 was lost",
+    "[ERROR] upstream timed out",
+    "00:40:00 [ERR] the queue is full",
+    "checkout-api-7d9f8b6c4-7mngb   0/1     CrashLoopBackOff   20 (12m ago)   3d",
+    "      Reason:       OOMKilled",
     "ls: cannot access 'a.txt': No such file or directory",
 )
 
