@@ -473,9 +473,9 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
         failed = True
     done = not given.zero_counts and (failed is False or given.code == 0)
     verdict: Verdict = "failed" if failed else "succeeded" if done else "unknown"
-    keep = () if first is None or verdict != "failed" else (first,)
-    if keep and _HEADING.fullmatch(beginning):
-        keep = (*_find_next_lines(rows, keep[0], 1),) or keep
+    keep: tuple[int, ...] = () if first is None or verdict != "failed" else (first,)
+    if first is not None and keep and _HEADING.fullmatch(beginning):
+        keep = (*_find_next_lines(rows, first, 1),) or keep
     counted = _find_zero_counts(rows, given.zero_counts) if given.zero_counts else ()
     return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, (), tuple(sorted({*keep, *counted})), first)
 
