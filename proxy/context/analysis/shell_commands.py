@@ -38,6 +38,8 @@ _RUNNING = frozenset((
     "test", "tests", "build", "lint", "compile", "make", "python", "stdin",
 ))  # fmt: skip
 """Words in the names of tools that run commands or programs."""
+_QUERYING = frozenset(("sql", "query", "queries", "promql", "graphql", "sparql", "cypher"))
+"""Words in the names of tools that run queries: they return data, not the output of a program."""
 EDITING_WORDS = frozenset(
     ("edit", "write", "create", "insert", "replace", "str", "patch", "update", "apply", "delete", "move")
 )
@@ -212,7 +214,7 @@ def _parse_call(call: Call) -> ShellCommand:
     words = identifiers.split_tool_name(call.name)
     arguments = call.arguments
     given = identifiers.parse_arguments(arguments)
-    runs = bool(words & _RUNNING)
+    runs = bool(words & _RUNNING) and not words & _QUERYING
     text = _command(given)
     if (
         text in FILE_COMMANDS

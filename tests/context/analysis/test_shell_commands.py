@@ -144,6 +144,13 @@ def test_other_tools_have_no_command() -> None:
     assert shell_commands.parse_call(Call("1", "edit", "[1")) == EDIT_CALL
 
 
+@pytest.mark.parametrize("name", ["run_sql", "execute_query", "mcp__db__run_query"])
+def test_a_tool_that_runs_queries_returns_data(name: str) -> None:
+    """Its tables keep their labels in a shortened result; those of a program are its output."""
+    assert shell_commands.parse_call(Call("1", name, '{"query": "SELECT 1"}')) == PLAIN_CALL
+    assert shell_commands.parse_call(Call("1", "run_job", '{"job": "a"}')) == TOOL_RUN
+
+
 def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
     assert not shell_commands.parse_command("x" * (MAX_PARSED_CHARS + 1)).exit_code_proves
 
