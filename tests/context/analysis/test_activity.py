@@ -102,6 +102,18 @@ def test_a_file_that_was_there_before_is_edited_and_not_created_by_a_tool_that_w
     assert stands(read, written) == ["Edited: a.py"], "the view that stands in the prompt shows that it was there"
 
 
+def test_files_that_powershell_removed_are_not_told() -> None:
+    assert noted(
+        ("edit_file", {"path": r"C:\src\Core\Ledger.cs"}, "OK: 1 replacement(s)"),
+        ("edit_file", {"path": r"C:\src\Core\Tax.cs"}, "OK: 1 replacement(s)"),
+        ("read_file", {"path": r"C:\src\Jobs\Rate.cs"}, "class Rate {}"),
+        ("powershell", {"command": r"Remove-Item Core\Ledger.cs; Move-Item C:\src\Jobs\Rate.cs C:\src\Core"}, ""),
+    )[:2] == [
+        r"Edited: C:\src\Core\Tax.cs",
+        r"Commands: `Remove-Item Core\Ledger.cs; Move-Item C:\src\Jobs\Rate.cs C:\src\Core`",
+    ]
+
+
 def test_under_a_heading_of_an_error_stands_its_reason() -> None:
     text = "### Error\nError: Ref e11 not found in the current page snapshot. Try capturing new snapshot."
     assert noted(("browser_click", {"ref": "e11"}, text)) == [

@@ -122,6 +122,13 @@ DOUBTFUL = (
         ("[-] Ledger", "Expected 12.35", "Failed: 1"),
     ),
     Run("pester", "Invoke-Pester tests", "Tests Passed: 212, Failed: 0, Skipped: 0 NotRun: 0", "succeeded"),
+    Run(
+        "logrus",
+        "k6 run load.js",
+        "checks: 98 % 48133 / 871\nERRO[0061] thresholds on metrics 'http_req_duration' have been crossed",
+        "failed",
+        ("have been crossed",),
+    ),
 )
 """Runs whose success or failure is easily misread: parts of a run, logs of other runs, and runners that few use."""
 
