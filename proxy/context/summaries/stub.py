@@ -24,6 +24,7 @@ from proxy.context.summaries import labelled_records
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"
     r"|^E  |\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|\[ERR\]|\b\w+BackOff\b|\bOOMKilled\b"
+    r"|\b[1-9]\d* failed\b"
 )
 _REPORT = re.compile(
     r"^E  |(?:^|[\s\u2192])FAIL(?:ED|URES?)?(?:\W|$)|Traceback \(most recent|\bpanic: "

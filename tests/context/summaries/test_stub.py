@@ -103,6 +103,12 @@ def test_the_ids_within_one_long_line_stay() -> None:
     assert not re.search(r"also there:.* (?:ORD-700[0-2]|ORD-7013|ORD-700|RD-7003)\b", told), "shown, or no whole name"
 
 
+def test_a_report_of_failed_tests_keeps_their_number() -> None:
+    """A sub-agent's report is no run of the agent's own, but its failures may not be lost."""
+    report = ["## Report", "Status: done", *FILLER, "=== 1 failed, 80 passed in 12.3s ===", "```", *FILLER[:8]]
+    assert "=== 1 failed, 80 passed in 12.3s ===" in stub("\n".join(report), content="unknown").splitlines()
+
+
 def test_the_path_of_several_places_is_listed_once() -> None:
     places = [("src/one.py", 7), ("src/two.py", 3), ("src/one.py", 12), ("src/one.py", 40), ("Makefile", 2)]
     text = "\n".join(["found", *(f"{path}:{n}: {'x' * 80}" for path, n in places), *FILLER])
