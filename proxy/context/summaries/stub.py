@@ -296,6 +296,9 @@ class StubWriter:
         known = identifiers.read_names(message)
         missing = self._prompt_index.select_missing_names
         found = missing(known.joined.split(), known.hashes)
+        if any(_is_long_text(lines[n]) for n in kept):  # of such a line count only names that a removed line has too
+            removed = {*identifiers.find_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))}
+            found = [name for name in found if name in removed]
         checkpoint()
         # Names that stand in another message, and blobs, stay out.
         lost = before = [name for name in found if name not in have]
@@ -409,6 +412,11 @@ def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:
             if n - start - 1 <= longest and sum(map(len, lines[start:n])) + n - start - 1 <= longest:
                 kept.update(range(start, n))
         start = n + 1
+
+
+def _is_long_text(line: str) -> bool:
+    """True if a line is too long to be shown and is no JSON, whose ids are fields."""
+    return len(line) > _SHOWN and line.lstrip()[:1] not in ("{", "[")
 
 
 def show_line(line: str) -> str:

@@ -103,6 +103,13 @@ def test_the_ids_within_one_long_line_stay() -> None:
     assert not re.search(r"also there:.* (?:ORD-700[0-2]|ORD-7013|ORD-700|RD-7003)\b", told), "shown, or no whole name"
 
 
+def test_of_one_long_line_of_text_both_ends_stay() -> None:
+    """A page in one line has as many names as words: they cost more than they are worth, unlike the ids of JSON."""
+    told = stub(" ".join(f"chapter_{n} of book-{n * 7} goes on" for n in range(200)))
+    assert "also there" not in told
+    assert len(told) < 400
+
+
 def test_a_report_of_failed_tests_keeps_their_number() -> None:
     """A sub-agent's report is no run of the agent's own, but its failures may not be lost."""
     report = ["## Report", "Status: done", *FILLER, "=== 1 failed, 80 passed in 12.3s ===", "```", *FILLER[:8]]
