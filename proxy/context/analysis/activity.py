@@ -67,6 +67,8 @@ _UNCHANGED = re.compile(
 Portuguese, Italian, Russian, Chinese, Japanese and Korean."""
 _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
 """Words of a tool that asks for other input; they count if no word reports a change of the file."""
+_OTHER_SCRIPT = re.compile(r"[\u0370-\u03ff\u0530-\u1cff]")
+"""A letter of a script in which these words are not known, from Greek and Hebrew to Thai."""
 _REMOVING = ("gone", "undone")
 _PATH = re.compile(r"\S*\w[./\\]\w\S*")
 _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
@@ -109,6 +111,8 @@ class ActivityRecord:
     files_read: dict[str, None] = field(default_factory=dict)
     files_edited: dict[str, None] = field(default_factory=dict)
     files_created: dict[str, None] = field(default_factory=dict)
+    known_files: set[str] = field(default_factory=set)
+    """Files that were there before: a tool that writes one of them edits it."""
     command_runs: dict[str, CommandRun] = field(default_factory=dict)
     """Commands, by the identity of the run, so that the newest run of each counts."""
     error_lines: dict[str, list[str]] = field(default_factory=dict)
@@ -129,6 +133,7 @@ class ActivityRecord:
             files_read=dict(self.files_read),
             files_edited=dict(self.files_edited),
             files_created=dict(self.files_created),
+            known_files=set(self.known_files),
             command_runs=dict(self.command_runs),
             error_lines=dict(self.error_lines),
         )
@@ -160,12 +165,11 @@ class ActivityRecord:
         arguments = identifiers.parse_arguments(call.arguments)
         words, path, key = _describe_call(call, command, arguments)
         key, _ = self._add_directory(key, command, arguments)
-        if (
-            self._follow(call, command, call_outcome, lines, stands=True) is None
-            and path
-            and words & (_CREATES | _EDITS)
-        ):
-            self.change_count += _proves_change(call_outcome, lines)
+        if self._follow(call, command, call_outcome, lines, stands=True) is None and path:
+            if words & (_CREATES | _EDITS):
+                self.change_count += _proves_change(call_outcome, lines)
+            elif words & _READS and call_outcome.verdict != "failed":
+                self._add_known(path)
         if _is_item_list(words) and call_outcome.verdict != "failed":
             self._read_open_items(arguments)
         self.command_runs.pop(key, None)
@@ -234,6 +238,8 @@ class ActivityRecord:
 
         The removal of other files, for example logs, changes nothing on which a command depends.
         """
+        if gone:
+            self.known_files -= {name for name in self.known_files if moved_files.matches_path(path, name)}
         removed = False
         for files in (self.files_edited, self.files_created, self.files_read) if gone else (self.files_edited,):
             for name in [name for name in files if moved_files.matches_path(path, name)]:
@@ -245,15 +251,21 @@ class ActivityRecord:
         found = _parse_open_items(arguments)
         self.open_items = self.open_items if found is None else found
 
+    def _add_known(self, path: str) -> None:
+        if path not in self.files_created:
+            self.known_files.add(path)
+
     def _add_file(self, words: frozenset[str], path: str, end: ToolOutcome, lines: Lines) -> bool:
         """Record the file in its list. True if the call touched the file."""
-        for kinds, files in ((_CREATES, self.files_created), (_EDITS, self.files_edited), (_READS, self.files_read)):
+        written = self.files_edited if path in self.known_files else self.files_created
+        for kinds, files in ((_CREATES, written), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
                 touched = end.verdict != "failed" if files is self.files_read else _proves_change(end, lines)
                 if touched:
                     files.pop(path, None)
                     files[path] = None
                     self.change_count += files is not self.files_read
+                    self._add_known(path)
                 return touched
         return end.verdict == "succeeded"
 
@@ -348,7 +360,7 @@ def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
     if sum(map(len, shown)) > _BRIEF:
         return False
     cleaned = [_PATH.sub(" ", line) for line in shown]
-    return not any(_UNCHANGED.search(line) or _ASKS.search(line) for line in cleaned)
+    return not any(pattern.search(line) for line in cleaned for pattern in (_UNCHANGED, _ASKS, _OTHER_SCRIPT))
 
 
 def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:

@@ -11,7 +11,7 @@ GENERAL_FAILURES: tuple[tuple[str, int], ...] = (
     (r"[\w.]+\.(?:exceptions?|errors?)\.\w+: ", 0),
     (r"(?:fatal )?[Ee]rror(?:\[\w+\])?: ", 0),
     (r"(?:FAIL|FAILED|ERROR|FATAL|CRITICAL):? +(?!(?:0|none)$)\S", 0),
-    (r"\W*(?:panic|fatal): ", 0),
+    (r"\W*(?:panic|fatal): |(?:ERRO|FATA)\[\d+\] ", 0),
     (r".*\bpanicked at\b", 1),
     (r".*: (?:fatal )?error:? ", 0),
     (r"\S+:\d+:\d+:? \S", 0),
@@ -33,7 +33,7 @@ ERROR_LINES = (
     r"|curl: \(\d+\) |(?:\S+ ){2}ERROR \d{3}: |denied: requested access"
     r"|An error occurred \(\w+\) when calling |.*\bConnection refused$"
     r"|\S*: line \d+: +\d+ (?:Killed|Bus error|Illegal instruction)\b|(?:[a-z]+ ){1,5}failed: (?!\d|none)\S"
-    r"|Node\.js v\d+\.\d+\.\d+$"
+    r"|Node\.js v\d+\.\d+\.\d+$|(?:ERRO|FATA)\[\d+\] "
     r"|.*: (?:Kommando nicht gefunden|Befehl nicht gefunden|commande introuvable|orden no encontrada"
     r"|comando non trovato|Datei oder Verzeichnis nicht gefunden|Aucun fichier ou dossier de ce type"
     r"|No existe el \w+ o el directorio"

@@ -29,7 +29,10 @@ _marked = re.compile(r"[/_@.0-9]").search
 _UNMARKED = bytes(b for b in range(128) if b != 10 and not _marked(chr(b)))
 """The bytes of ASCII names that make no name: without them, a plain word is empty."""
 _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
-ERROR_WORDS = ("rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ")
+ERROR_WORDS = (
+    "rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ", "ERR", "FATAL",
+    "CRITICAL", "SEVERE", "BackOff", "OOMKilled", " failed",
+)  # fmt: skip
 """Every error line holds at least one of these words."""
 _RARE_LETTERS = "xkqFNE#"
 

@@ -26,6 +26,15 @@ _SOURCES = (
 _OPERATOR = re.compile(r" (&&|\|\||\|&?) ")
 _NOT_DONE = frozenset(("-n", "--dry-run", "--no-clobber", "-i", "--interactive"))
 """Options with which nothing, or not everything, is removed or moved: the command only reports or asks."""
+_CMDLETS = {
+    **dict.fromkeys(("remove-item", "ri", "del", "erase"), "rm"),
+    **dict.fromkeys(("move-item", "mi", "move", "rename-item", "rni", "ren"), "mv"),
+    **dict.fromkeys(("copy-item", "cpi", "copy"), "cp"),
+}
+"""Commands of Windows shells, in lower case, and the commands that do the same elsewhere."""
+_SELECTS = frozenset(("-whatif", "-confirm", "-include", "-exclude", "-filter", "-stream"))
+"""Their options with which not everything that is named is removed or moved."""
+_SWITCH = re.compile(r"/[a-zA-Z]")
 _ELSEWHERE = "~"
 """A directory that the command does not name."""
 _WANDERS = re.compile(r"(?:^|[;&|(]\s*)(?:cd|pushd|popd)\b")
@@ -101,6 +110,11 @@ def _read_simple_command(words: Sequence[str]) -> list[FileChange]:
     git = words[:1] == ["git"]
     if git:
         words = words[1:]
+    elif words and words[0].lower() in _CMDLETS:
+        if not _SELECTS.isdisjoint(map(str.lower, words)):
+            return []
+        parts = [part for word in words[1:] if not _SWITCH.fullmatch(word) for part in word.split(",") if part]
+        words = [_CMDLETS[words[0].lower()], *parts]
     named = [word for word in words[1:] if not word.startswith("-")]
     match words[:1]:
         case ["rm" | "unlink" | "mv"] if _NOT_DONE & set(words) or any(map(_EXPANDED.search, words)):

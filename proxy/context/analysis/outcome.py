@@ -34,10 +34,15 @@ _CALL_FAILED = re.compile(
     r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b(?! handling)"
     r"|[\w.]*[a-z](?:Error|Exception)\b|Traceback \(|"
     r"(?:could not|cannot|can't|unable to|failed to|invalid)\s"
-    r"|(?:fehler|erreur|errore|erro|\u043e\u0448\u0438\u0431\u043a\u0430|\u9519\u8bef|\u932f\u8aa4|\u30a8\u30e9\u30fc|\uc624\ub958)\s?[:\uff1a])",
+    r"|(?:fehler|erreur|errore|erro|fout|fel|feil|fejl|virhe|b\u0142\u0105d|chyba|hiba|eroare|hata|kesalahan|galat|l\u1ed7i"
+    r"|\u043e\u0448\u0438\u0431\u043a\u0430|\u043f\u043e\u043c\u0438\u043b\u043a\u0430|\u03c3\u03c6\u03ac\u03bb\u03bc\u03b1"
+    r"|\u05e9\u05d2\u05d9\u05d0\u05d4|\u062e\u0637\u0623|\u062e\u0637\u0627|\u0924\u094d\u0930\u0941\u091f\u093f"
+    r"|\u9519\u8bef|\u932f\u8aa4|\u30a8\u30e9\u30fc|\uc624\ub958)\s?[:\uff1a])",
     re.IGNORECASE,
 )
 """The beginning of the result of a failed call; the last alternatives are `error:` in other languages."""
+_HEADING = re.compile(r"\W*(?:error|exception|failed|failure)\W*", re.IGNORECASE)
+"""A line that only says that the call failed: the reason is the next one."""
 _SAYS_NO = re.compile(
     r"\b(?:not found|does not exist|doesn't exist|no such|denied|has not been|doesn't want|rejected|no changes"
     r"|not unique|no match|failed|not allowed|timed out)\b",
@@ -466,7 +471,9 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
         failed = True
     done = not given.zero_counts and (failed is False or given.code == 0)
     verdict: Verdict = "failed" if failed else "succeeded" if done else "unknown"
-    keep = () if first is None or verdict != "failed" else (first,)
+    keep: tuple[int, ...] = () if first is None or verdict != "failed" else (first,)
+    if first is not None and keep and _HEADING.fullmatch(beginning):
+        keep = (*_find_next_lines(rows, first, 1),) or keep
     counted = _find_zero_counts(rows, given.zero_counts) if given.zero_counts else ()
     return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, (), tuple(sorted({*keep, *counted})), first)
 

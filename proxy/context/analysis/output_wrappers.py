@@ -21,7 +21,7 @@ _EDGE_LABELS = 12
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
 _TASK = re.compile(
-    r"(?:\[(?!ERROR\])[\w:./-]+\] (?!\$)|(?!(?:ok|FAILED) \| \d)[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?"
+    r"(?:\[(?!ERROR\]|-\])[\w:./-]+\] (?!\$)|(?!(?:ok|FAILED) \| \d)[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?"
     r"|\d{4}-\d\d-\d\dT[\d:.]+Z |(?:Output|Stdout|Stderr): (?=\S))"
     r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
     r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
@@ -42,7 +42,7 @@ _CODE = re.compile(
 _FIELD = re.compile(r"\W*(?:exit[ _-]?(?:code|status)|return[ _-]?code|rc)\W{0,3}[:=]\s*-?\d{1,10},?\s*", re.IGNORECASE)
 """Such a line in a form that shown data has too, for example a log or the state of a job."""
 _LABEL = re.compile(
-    r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
+    r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|<\?xml\b[^<>]*\?>|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
     r"|(?:Wall time|Chunk ID|Original token count|Total output lines)\b.*"
     r"|Command: .*|Directory: \S.*|(?:Error|Signal|Background PIDs): \(none\)|Std(?:out|err): \(empty\)"
     r"|(?:Background PIDs|Process Group PGID): [\d, ]+|\[(?:Current working directory|Python interpreter): .*\]"

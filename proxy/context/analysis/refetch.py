@@ -325,7 +325,9 @@ def _join_path(place: str, path: str) -> str:
 
 
 def normalize_path(path: str) -> str:
-    """Return the path without empty parts and dots; a double dot removes the part before it."""
+    """Return the path without empty parts and dots; a double dot removes the part before it. A path of Windows gets
+    slashes."""
+    path = path.replace("\\", "/") if "\\" in path and "/" not in path else path
     parts: list[str] = []
     for part in path.split("/"):
         if part == ".." and parts and parts[-1] != "..":

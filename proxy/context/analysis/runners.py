@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from proxy.context.analysis import general_lines
+from proxy.context.analysis import general_lines, runner_commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +473,27 @@ RUNNERS = (
                 (r"Warning, treated as error:", 1), (r"Job for \S+ failed", 0)),
     ),
     Runner(
+        "reports in XML: JUnit, NUnit, TRX",
+        failed=(
+            r"<testsuites?\b[^>]*\b(?:failures|errors)=\"[1-9]", r"<test-run\b[^>]*\bfailed=\"[1-9]",
+            r"<Counters\b[^>]*\b(?:failed|error)=\"[1-9]",
+        ),
+        passed=(
+            r"<testsuites\b(?=[^>]*\bfailures=\"0\")(?=[^>]*\berrors=\"0\")[^>]*\btests=\"[1-9]",
+            r"<test-run\b(?=[^>]*\bfailed=\"0\")[^>]*\bresult=\"Passed\"",
+            r"<Counters\b(?=[^>]*\bfailed=\"0\")(?=[^>]*\berror=\"0\")[^>]*\bpassed=\"[1-9]",
+        ),
+        part=(r"<testsuite\b(?=[^>]*\bfailures=\"0\")(?=[^>]*\berrors=\"0\")[^>]*\btests=\"[1-9]",),
+        detail=((r"<test-case\b[^>]*\bresult=\"Failed\"", 2), (r"(?:<testcase\b[^>]*>\s*)?<(?:failure|error)\b", 1),
+                (r"<UnitTestResult\b[^>]*\boutcome=\"Failed\"", 3)),
+    ),
+    Runner(
+        "pester",
+        failed=(r"Tests Passed: \d+, Failed: [1-9]", r"Container failed: [1-9]"),
+        passed=(r"Tests Passed: [1-9]\d*, Failed: 0\b",),
+        detail=((r"\[-\] \S", 2),),
+    ),
+    Runner(
         "task runners",
         failed=(
             r"(?:ERROR|FAILED)(?::)? task .*failed", r"(?:Error|ERROR): (?:task|target|script|command) .*\bfailed",
@@ -486,34 +507,6 @@ RUNNERS = (
         detail=((r"== \[.*\] FAIL$", 1),),
     ),
 )  # fmt: skip
-
-RUNNER_COMMANDS = (
-    r"(?:(?:uv|poetry|pipenv|hatch|pdm|rye) run (?:-m )?|(?:npx|bunx|yarn|pnpm(?: exec)?) (?:-\S+ )*"
-    r"|python[\d.]* (?:-\w )*-m |coverage run -m |bundle exec |php )*(?:\S*/)?"
-    r"(?:pytest|py\.test|unittest|jest|vitest|mocha|ava|playwright test|rspec|phpunit|ctest|ruff|mypy|black|pyright"
-    r"|pylint|flake8|eslint|prettier|tsc|cmake|mvnw?|gradlew?|golangci-lint|terraform|node --test"
-    r"|pest|phpstan|artisan test|rails test|rubocop|cucumber|behave|robot|cypress run|ava|tap|sbt|lein|stack test"
-    r"|prove|bats"
-    r"|xcodebuild|buck2|nx|turbo|meson test|pre-commit|biome|manage\.py test|cargo nextest|forge test"
-    r"|flutter (?:test|analyze)|dart (?:test|analyze)"
-    r"|(?:go|cargo|dotnet|swift|mix|deno|bun|zig) (?:test|build|check|clippy))(?: |$)"
-)
-"""Commands that are runners themselves, and not scripts that start runners."""
-
-STARTING_COMMANDS = (
-    r"(?:npm|pnpm|yarn|bun|make|gmake|just|task|rake|invoke|hatch|pdm|poetry|uv|tox|nox|bazel"
-    r"|mise|mage|moon|lerna|pants|earthly)(?: |$)"
-)
-"""Commands that start runners and pass on their failure: a line of success at the end of their output is theirs."""
-
-REPEATING_COMMANDS = (
-    r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
-    r"|\b(?:npm|pnpm|yarn|bun)\b.*\s(?:-ws|--workspaces|-r|--recursive|workspaces|--filter)\b"
-    r"|\b(?:lerna|turbo) run\b|\bnx run-many\b|\bmake\b.*\s(?:-k|-i|--keep-going|--ignore-errors)\b"
-    r"|\bdotnet test\b.*\|\s*tail\b"
-)
-"""Commands that may run one program many times: the success of the last run proves nothing of the others. `dotnet test`
-reports each project in a line of its own, of which `tail` may show the last one alone."""
 
 OUTCOME_WORDS = (
     "fail", "error", "err!", "err_", "elifecycle", "***", "panic", "fault", "abort", "core dumped", "killed",
@@ -588,9 +581,9 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
         below=tuple((re.compile(line), re.compile(above)) for runner in runners for line, above in runner.below),
         harmless=re.compile(general_lines.HARMLESS_LINES),
         failure_count=re.compile(general_lines.FAILURE_COUNT),
-        runner_command=re.compile(RUNNER_COMMANDS),
-        starting_command=re.compile(STARTING_COMMANDS),
-        repeating_command=re.compile(REPEATING_COMMANDS),
+        runner_command=re.compile(runner_commands.RUNNER_COMMANDS),
+        starting_command=re.compile(runner_commands.STARTING_COMMANDS),
+        repeating_command=re.compile(runner_commands.REPEATING_COMMANDS),
         console_line=re.compile(general_lines.CONSOLE_LINE),
         broken_end=re.compile(general_lines.BROKEN_END),
     )

@@ -38,6 +38,8 @@ _RUNNING = frozenset((
     "test", "tests", "build", "lint", "compile", "make", "python", "stdin",
 ))  # fmt: skip
 """Words in the names of tools that run commands or programs."""
+_QUERYING = frozenset(("sql", "query", "queries", "promql", "graphql", "sparql", "cypher"))
+"""Words in the names of tools that run queries: they return data, not the output of a program."""
 EDITING_WORDS = frozenset(
     ("edit", "write", "create", "insert", "replace", "str", "patch", "update", "apply", "delete", "move")
 )
@@ -51,7 +53,7 @@ _SHOWING = frozenset((
     "du", "df", "ps", "id", "whoami", "uname", "hostname", "paste", "rev", "tac", "fold", "fmt", "expand", "seq",
     "yes", "md5sum", "sha256sum", "exit", "history", "man", "alias", "shopt", "ulimit", "umask", "trap", "local",
     "declare", "wait", "break", "continue", "return", "zcat", "bzcat", "xzcat", "zless", "journalctl", "dmesg",
-    "get-content", "gc", "select-string", "sls", "get-childitem", "gci", "dir", "findstr", "write-output", "write-host",
+    "gc", "sls", "gci", "dir", "findstr",
 ))  # fmt: skip
 """Commands that show, search, filter or print; their exit code is no outcome of a run."""
 _SETTING = frozenset(("cd", "pushd", "popd", "export", "unset", "source", "."))
@@ -66,6 +68,7 @@ _OTHER_SHOWING = {
     "podman": ("logs", "compose logs"),
     "kubectl": ("logs", "describe", "get", "events", "top"),
     "oc": ("logs", "describe", "get"),
+    "helm": ("history", "status", "list", "get", "show", "search"),
     "gh": ("run view", "run list", "pr view", "pr checks", "pr diff", "issue view"),
     "glab": ("ci trace", "ci view", "mr view"),
     "systemctl": ("status", "cat", "show"),
@@ -112,10 +115,17 @@ MAX_CARRIER_CHARS = 300
 """Characters in front of a quoted text that are searched for `_CARRIES`."""
 _VALUED = re.compile(r"-[BbcDEeFIiJLlmOopQRSWwuP]|--(?:env|env-file|workdir|user|index|namespace|container)")
 """Options of these carriers that have a value in the next word."""
-_VALUED_BEFORE_EXEC = re.compile(
-    r"-[cfHnps]|--(?:namespace|context|kubeconfig|cluster|server|host|connection|file|project-name|profile|env-file)"
+_VALUED_IN_FRONT = re.compile(
+    r"-[cfgHMnpRs]|--(?:namespace|context|kubeconfig|cluster|server|host|connection|file|project-name|profile|env-file"
+    r"|user|token|as|request-timeout|kube-context|repo|region|project|zone|output|format|query|subscription"
+    r"|resource-group|account|endpoint-url|machine)"
 )
-"""Options of container programs in front of `exec` that have a value in the next word."""
+"""Options in front of a client's command (`kubectl --context prod get`) that have a value in the next word."""
+_READING_CMDLET = re.compile(
+    r"(?:get|select|test|compare|find|show|format|where|sort|group|resolve|search|convertto|convertfrom|split|join"
+    r")-[a-z]+|measure-object|write-(?:output|host|error|warning|information|verbose|debug)|out-(?:string|host|null)"
+)
+"""A cmdlet of PowerShell, in lower case, whose verb says that it shows, filters or prints."""
 MAX_CARRIERS = 8
 """Carriers in a row that are looked through."""
 _SHOWN, _ASKED = "shown_", "asked_"
@@ -204,7 +214,7 @@ def _parse_call(call: Call) -> ShellCommand:
     words = identifiers.split_tool_name(call.name)
     arguments = call.arguments
     given = identifiers.parse_arguments(arguments)
-    runs = bool(words & _RUNNING)
+    runs = bool(words & _RUNNING) and not words & _QUERYING
     text = _command(given)
     if (
         text in FILE_COMMANDS
@@ -380,17 +390,19 @@ def _shows(first: str, words: list[str], depth: int = 0) -> bool:
     if first == "git":
         named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
         return bool(named) and named[0] in _GIT_SHOWING
-    given = [word for word in words[1:] if not word.startswith("-")]
+    if first in _DATABASES:
+        return any(map(_QUERY.match, words[1:]))
+    given = [word for word in _find_subcommand(words) if not word.startswith("-")]
     if depth < MAX_CARRIERS and (carried := _find_carried(first, words)):
         return carried[0].startswith((_SHOWN, _ASKED)) or _shows(carried[0].rpartition("/")[2], carried, depth + 1)
     if first in _OTHER_SHOWING:
         return any(given[: len(shown.split())] == shown.split() for shown in _OTHER_SHOWING[first])
     if first in _CLOUDS:
         return any(map(_CLOUD_SHOWING.fullmatch, given[:3]))
-    if first in _DATABASES:
-        return any(map(_QUERY.match, given))
     if first == "curl":
         return not any(map(_SENDS.match, words))
+    if _READING_CMDLET.fullmatch(first.lower()):
+        return True
     return first.lower() in _SHOWING and not (
         first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words)
     )
@@ -404,13 +416,20 @@ def _find_carried(first: str, words: Sequence[str]) -> list[str]:
         found = list(words[at + 1 : at + 2])
     elif first == "ssh":
         found = _skip_options(words[1:])[1:]
-    elif first in _CONTAINERS and (found := _skip_options(words[1:], _VALUED_BEFORE_EXEC)):
-        found = _skip_options(found[1:], _VALUED_BEFORE_EXEC) if found[0] == "compose" else found
+    elif first in _CONTAINERS:
+        found = _find_subcommand(words)
+        found = found[1:] if found[:1] == ["compose"] else found
         found = found[1:] if found[:1] == ["exec"] else []
         found = found[found.index("--") + 1 :] if "--" in found else _skip_options(found)[1:]
     while found and found[0] in _PREFIXES:
         del found[0]
     return found
+
+
+def _find_subcommand(words: Sequence[str]) -> list[str]:
+    """Return the words of a client from its command on, without the options in front (`kubectl -n shop get pods`)."""
+    found = _skip_options(words[1:], _VALUED_IN_FRONT)
+    return ["compose", *_skip_options(found[1:], _VALUED_IN_FRONT)] if found[:1] == ["compose"] else found
 
 
 def _skip_options(words: Sequence[str], valued: re.Pattern[str] = _VALUED) -> list[str]:

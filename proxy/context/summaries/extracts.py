@@ -169,7 +169,7 @@ def extract_steps(view: View, steps: Sequence[Step], call_only: Sequence[bool], 
     room = limit - len(rows[0])
     for n, step in enumerate(steps):
         share = max(16, room // (len(steps) - n) - 3)
-        row = cut_text(_render_row(extract_step(view, step), short=call_only[n]), share)
+        row = _render_row(extract_step(view, step), share, short=call_only[n])
         room -= len(row) + 3
         if row and room >= 0:
             rows.append("- " + row)
@@ -181,23 +181,26 @@ def extract_messages(view: View, steps: Sequence[Step], limit: int) -> str:
     rows = [render_heading(view, steps)]
     room = limit - len(rows[0])
     for n, step in enumerate(steps):
-        row = f"{view.messages[step.start].role}: {_render_row(extract_step(view, step), short=True)}"
-        row = cut_text(row, max(24, room // (len(steps) - n) - 3))
+        role = f"{view.messages[step.start].role}: "
+        share = max(24, room // (len(steps) - n) - 3)
+        row = role + _render_row(extract_step(view, step), share - len(role), short=True)
         room -= len(row) + 3
         if room >= 0:
             rows.append("- " + row)
     return "\n".join(rows)
 
 
-def _render_row(extract: StepExtract, *, short: bool) -> str:
+def _render_row(extract: StepExtract, share: int, *, short: bool) -> str:
+    """The line of a step in at most `share` characters. A long call yields up to half of them to how it ended: a call
+    that failed would read as done."""
     if short:
-        return extract.call or extract.first_line
+        return cut_text(extract.call or extract.first_line, share)
     lines = (*extract.errors[-1:], *extract.errors[:-1]) if extract.is_run else extract.errors
     told = (*lines, extract.first_line) if extract.is_run else (extract.first_line, *lines)
-    row = " -> ".join(
-        part for part in (extract.call, " | ".join(_collapse_spaces(line) for line in told if line)) if part
-    )
-    return row + (f" ({' '.join(extract.ids)})" if extract.ids else "")
+    end = " | ".join(_collapse_spaces(line) for line in told if line)
+    call = cut_text(extract.call, max(share // 2, share - len(end) - 4)) if end else extract.call
+    row = " -> ".join(part for part in (call, end) if part)
+    return cut_text(row + (f" ({' '.join(extract.ids)})" if extract.ids else ""), share)
 
 
 def render_answer(view: View, steps: Sequence[Step], answer: str, limit: int) -> str:

@@ -24,13 +24,16 @@ from proxy.context.summaries import labelled_records
 
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"
-    r"|^E  "
+    r"|^E  |\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|\[ERR\]|\b\w+BackOff\b|\bOOMKilled\b"
+    r"|\b[1-9]\d* failed\b"
 )
 _REPORT = re.compile(
     r"^E  |(?:^|[\s\u2192])FAIL(?:ED|URES?)?(?:\W|$)|Traceback \(most recent|\bpanic: "
     r"|(?:^|[\s:\u2192])(?:[\w.$]*\b[A-Z]\w*)?(?:Error|Exception): \S"
     r"|(?:^|: |\d(?:\u2192|\t|\|))(?:error|[Ff]atal)(?: error)?(?:\[\w+\]| \w+\d)?: \S"
-    r"|\[(?:error|fatal)\]|\b(?:level|severity)\W{1,5}(?:error|fatal)\b"
+    r"|\[(?:error|fatal|ERR|ERROR|FATAL|CRITICAL)\]|^(?:ERROR|FATAL|CRITICAL|SEVERE)\b"
+    r"|\d\d:\d\d[\d:.,]*Z?\b.{0,60}?\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|\b[A-Z]\w+BackOff\b|\bOOMKilled\b"
+    r"|\b(?:level|severity)\W{1,5}(?:error|fatal)\b"
     r"|: (?:No such file|[Pp]ermission denied|(?:command )?not found)\b"
 )
 """A line that reports an error, as a program or a log writes it. Code that handles errors has the same words in other
@@ -94,11 +97,12 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
         fixed += _LONG * len(_find_error_lines(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
     if ended.first_line is not None:
         stays.add(ended.first_line)
-    shown = [lines[n][:_SHOWN] for n in stays]
+    shown = [show_line(lines[n]) for n in stays]
     have = set(identifiers.find_names("\n".join(shown)))
     checkpoint()
     known = identifiers.read_names(message)
-    left_out = [name for name in have if f" {name} " in f" {known.joined} "]
+    all_names = f" {known.joined} "
+    left_out = [name for name in have if f" {name} " in all_names]
     if known.longest > _NAME:
         left_out += [name for name in known.joined.split() if len(name) > _NAME and name not in have]
     loose = len(known.joined) + bool(known.joined) - sum(map(len, left_out)) - len(left_out)
@@ -226,7 +230,7 @@ class StubWriter:
         if is_view:
             room = self._keep_constants(message, lines, kept, room)
         keep_short_gaps(lines, kept)
-        names, more, shown = self._find_lost_names(message, lines, kept, room)
+        names, more, shown = self._find_lost_names(message, lines, kept, whole, room)
         text = render_stub(message.text, lines, kept, names, message_id, more, whole, state=state)
         if shown is not None and state == "current" and max(len(lines), more) < _NAMED:
             # Beside these, a stub has names in its first line alone, so that its text need not be read again.
@@ -278,24 +282,23 @@ class StubWriter:
         return room
 
     def _find_lost_names(
-        self, message: Message, lines: Sequence[str], kept: set[int], room: int
+        self, message: Message, lines: Sequence[str], kept: set[int], whole_lines: Collection[int], room: int
     ) -> tuple[list[str], int, set[str] | None]:
-        """Return (names of the removed lines that stand nowhere else, how many more such names there are, the names in
+        """Return (names of the removed text that stand nowhere else, how many more such names there are, the names in
         the kept lines).
 
         The names are ordered by worth, and have at most `room` characters. The names in the kept lines are None if the
         stub has names or lines in another form than here.
         """
-        shown = [lines[n] for n in kept]
-        have = set(identifiers.find_names("\n".join([line[:_SHOWN] for line in shown])))
-        is_whole = all(len(line) <= _SHOWN for line in shown)
+        shown = [lines[n] if n in whole_lines else show_line(lines[n]) for n in kept]
+        have = set(identifiers.find_names("\n".join(shown)))
+        is_whole = all(len(lines[n]) <= _SHOWN for n in kept)
         known = identifiers.read_names(message)
         missing = self._prompt_index.select_missing_names
-        if is_whole:
-            found = missing(known.joined.split())
-        else:  # names in the cut part of a kept line count only if a removed line has them
-            removed = "\n".join([line for n, line in enumerate(lines) if n not in kept])
-            found = missing(identifiers.find_distinct_names(removed))
+        found = missing(known.joined.split())
+        if any(_is_long_text(lines[n]) for n in kept):  # of such a line count only names that a removed line has too
+            removed = {*identifiers.find_names("\n".join([line for n, line in enumerate(lines) if n not in kept]))}
+            found = [name for name in found if name in removed]
         checkpoint()
         # Names that stand in another message, and blobs, stay out.
         lost = before = [name for name in found if name not in have]
@@ -412,6 +415,16 @@ def keep_short_gaps(lines: Sequence[str], kept: set[int]) -> None:
         start = n + 1
 
 
+def _is_long_text(line: str) -> bool:
+    """True if a line is too long to be shown and is no JSON, whose ids are fields."""
+    return len(line) > _SHOWN and line.lstrip()[:1] not in ("{", "[")
+
+
+def show_line(line: str) -> str:
+    """The line as a stub shows it: of a long one both ends, and how much is missing."""
+    return line if len(line) <= _SHOWN else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}"
+
+
 def render_gap(count: int) -> str:
     """The mark that replaces missing lines."""
     return f"[... {count} lines]"
@@ -439,11 +452,7 @@ def render_stub(
         if n > start:
             out.append(render_gap(n - start))
         line = lines[n]
-        out.append(
-            line
-            if len(line) <= _SHOWN or n in whole_lines
-            else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}"
-        )
+        out.append(line if n in whole_lines else show_line(line))
         start = n + 1
     if len(lines) > start:
         out.append(render_gap(len(lines) - start))

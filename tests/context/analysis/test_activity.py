@@ -87,6 +87,48 @@ def test_t2_lines_of_source_are_no_errors() -> None:
     ) == ["Read: a.py", "Commands: `grep -rn FAILED src`; `cat a.py | head -30`"]
 
 
+def test_a_file_that_was_there_before_is_edited_and_not_created_by_a_tool_that_writes() -> None:
+    assert noted(
+        ("read_segments", {"file": "ru.xlf"}, "unit 1"),
+        ("write_segment", {"file": "ru.xlf", "id": "u1"}, "ok"),
+        ("Write", {"file_path": "new.py"}, "File created successfully"),
+        ("Read", {"file_path": "new.py"}, "1\tx"),
+        ("Write", {"file_path": "new.py"}, "File written"),
+        ("Read", {"file_path": "old.py"}, "1\tx"),
+        ("bash", {"command": "rm old.py"}, "<returncode>0</returncode>"),
+        ("Write", {"file_path": "old.py"}, "File created successfully"),
+    )[:2] == ["Edited: ru.xlf", "Created: old.py; new.py"]
+    read, written = ("Read", {"file_path": "a.py"}, "1\tx", False), ("Write", {"file_path": "a.py"}, "ok", True)
+    assert stands(read, written) == ["Edited: a.py"], "the view that stands in the prompt shows that it was there"
+
+
+def test_files_that_powershell_removed_are_not_told() -> None:
+    assert noted(
+        ("edit_file", {"path": r"C:\src\Core\Ledger.cs"}, "OK: 1 replacement(s)"),
+        ("edit_file", {"path": r"C:\src\Core\Tax.cs"}, "OK: 1 replacement(s)"),
+        ("read_file", {"path": r"C:\src\Jobs\Rate.cs"}, "class Rate {}"),
+        ("powershell", {"command": r"Remove-Item Core\Ledger.cs; Move-Item C:\src\Jobs\Rate.cs C:\src\Core"}, ""),
+    )[:2] == [
+        r"Edited: C:\src\Core\Tax.cs",
+        r"Commands: `Remove-Item Core\Ledger.cs; Move-Item C:\src\Jobs\Rate.cs C:\src\Core`",
+    ]
+
+
+def test_under_a_heading_of_an_error_stands_its_reason() -> None:
+    text = "### Error\nError: Ref e11 not found in the current page snapshot. Try capturing new snapshot."
+    assert noted(("browser_click", {"ref": "e11"}, text)) == [
+        'Last errors: "Error: Ref e11 not found in the current page snapshot. Try capturing new snap..."'
+    ]
+
+
+def test_an_error_in_a_log_is_no_failure_of_the_command_that_shows_it() -> None:
+    log = "\n".join(f"10:{n:02}:00 handled request {n}" for n in range(39)) + "\nerror: could not connect to db-7"
+    assert noted(
+        ("bash", {"command": "kubectl --context prod -n shop logs web-0 | tail -40"}, log),
+        ("powershell", {"command": "Get-WinEvent -LogName App -MaxEvents 40"}, f"{log}\nBuild FAILED."),
+    ) == ["Commands: `Get-WinEvent -LogName App -MaxEvents 40`; `kubectl --context prod -n shop logs web-0 | tail -40`"]
+
+
 def test_t3_what_failed_is_not_pushed_out_by_commands_that_look() -> None:
     looks = [("bash", {"command": f"ls {n}"}, "a\nb") for n in range(6)]
     (told, *_) = noted(("bash", {"command": "pytest -q"}, "=== 1 failed in 0.1s ==="), *looks)
@@ -383,6 +425,11 @@ def test_how_a_command_ended_before_files_were_changed_is_told_as_that() -> None
     [
         "Die Datei wurde nicht ge\u00e4ndert.",
         "Fehler: Zugriff verweigert",
+        "Hata: dosya kilitli",
+        "B\u0142\u0105d: plik zablokowany",
+        "Fout: bestand is vergrendeld",
+        "\u062e\u0637\u0623: \u0627\u0644\u0645\u0642\u0637\u0639 \u0645\u0642\u0641\u0644",
+        "\u05d4\u05e7\u05d5\u05d1\u05e5 \u05e0\u05e2\u05d5\u05dc",
         "\u00c9chec de l'\u00e9criture",
         "\u9519\u8bef\uff1a\u6743\u9650\u88ab\u62d2\u7edd",
         "\u6587\u4ef6\u672a\u66f4\u6539",

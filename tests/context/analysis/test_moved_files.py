@@ -42,6 +42,10 @@ from proxy.context.analysis import identifiers, moved_files, shell_commands
         ("pytest -q", []),
         ("echo 'rm a.py'", []),
         ("grep rm a.py && make rm", []),
+        (r"Remove-Item -Path src\a.cs,src\b.cs -Force", [r"gone src\a.cs", r"gone src\b.cs"]),
+        (r"Move-Item C:\src\a.cs -Destination C:\lib\a.cs", [r"gone C:\src\a.cs", r"placed C:\lib\a.cs"]),
+        (r"del /q C:\src\a.cs", [r"gone C:\src\a.cs"]),
+        ("Remove-Item src -Recurse -Include *.cs; Remove-Item a.cs -WhatIf; Remove-Item $old", []),
     ],
 )
 def test_a_shell_command_is_followed(command: str, told: list[str]) -> None:

@@ -10,6 +10,16 @@ from proxy.context.analysis import outcome, runners, shell_commands
 from proxy.context.analysis.runners import RUNNERS, Runner
 from tests.context.analysis.runs import Run, read_text_outcome
 
+NUNIT = """<?xml version="1.0" encoding="utf-8"?>
+<test-run id="2" testcasecount="3" result="{result}" total="3" passed="{passed}" failed="{failed}" skipped="0">
+  <test-case id="1000" name="Waits" fullname="Platforms.Waits" result="Passed" duration="0.01"></test-case>
+{last}
+</test-run>"""
+NUNIT_FAILURE = """  <test-case id="1001" name="Moves" fullname="Platforms.Moves" result="Failed">
+<failure><message><![CDATA[
+  Expected: 1.0f +/- 0.05f
+  But was:  -3.2f
+]]></message></failure></test-case>"""
 DOUBTFUL = (
     Run(
         "mocha",
@@ -80,6 +90,45 @@ DOUBTFUL = (
     Run("logs", "gh run view 12 --log-failed | tail -30", "1 failed, 3 passed in 0.1s", "unknown"),
     Run("logs", "zcat ci.log.gz | tail -3", "5 passed in 0.1s", "unknown"),
     Run("logs", "Get-Content build.log -Tail 5", "BUILD FAILED in 3s", "unknown"),
+    Run(
+        "nunit",
+        "",
+        NUNIT.format(result="Failed(Child)", passed=2, failed=1, last=NUNIT_FAILURE),
+        "failed",
+        ('failed="1"', 'fullname="Platforms.Moves"', "But was:  -3.2f"),
+    ),
+    Run("nunit", "", NUNIT.format(result="Passed", passed=3, failed=0, last=""), "succeeded", ('passed="3"',)),
+    Run(
+        "junit",
+        "cat build/report.xml; make report",
+        '<testsuites tests="9" failures="1" errors="0">\n<testcase name="a"><failure message="3 != 4"/></testcase>',
+        "failed",
+        ("3 != 4",),
+    ),
+    Run(
+        "junit",
+        "make report",
+        '<?xml version="1.0"?>\n<testsuites name="all" tests="9" failures="0" errors="0">\n</testsuites>',
+        "succeeded",
+        ('tests="9"',),
+    ),
+    Run("trx", "dotnet test", '<Counters total="9" passed="8" failed="1" error="0" />', "failed"),
+    Run(
+        "pester",
+        "Invoke-Pester tests",
+        "[+] C:\\src\\A.Tests.ps1 45ms\n[-] Ledger.rounds half away from zero 41ms\n Expected 12.35, but got 12.34.\n"
+        " at <ScriptBlock>, C:\\src\\L.Tests.ps1:88\nTests Passed: 211, Failed: 1, Skipped: 0 NotRun: 0",
+        "failed",
+        ("[-] Ledger", "Expected 12.35", "Failed: 1"),
+    ),
+    Run("pester", "Invoke-Pester tests", "Tests Passed: 212, Failed: 0, Skipped: 0 NotRun: 0", "succeeded"),
+    Run(
+        "logrus",
+        "k6 run load.js",
+        "checks: 98 % 48133 / 871\nERRO[0061] thresholds on metrics 'http_req_duration' have been crossed",
+        "failed",
+        ("have been crossed",),
+    ),
 )
 """Runs whose success or failure is easily misread: parts of a run, logs of other runs, and runners that few use."""
 
@@ -113,7 +162,8 @@ def test_no_line_of_success_is_one_of_failure() -> None:
 
 @pytest.mark.parametrize("run", DOUBTFUL, ids=lambda run: f"{run.command} -> {run.verdict}")
 def test_a_doubtful_run_is_read_as_it_ended(run: Run) -> None:
-    read = read_text_outcome(run.output, shell_commands.parse_command(run.command))
+    command = shell_commands.parse_command(run.command) if run.command else shell_commands.TOOL_RUN
+    read = read_text_outcome(run.output, command)
     assert read.verdict == run.verdict
     lines = outcome.split_lines(run.output)
     kept = "\n".join(lines[n] for n in read.kept_lines)

@@ -144,6 +144,13 @@ def test_other_tools_have_no_command() -> None:
     assert shell_commands.parse_call(Call("1", "edit", "[1")) == EDIT_CALL
 
 
+@pytest.mark.parametrize("name", ["run_sql", "execute_query", "mcp__db__run_query"])
+def test_a_tool_that_runs_queries_returns_data(name: str) -> None:
+    """Its tables keep their labels in a shortened result; those of a program are its output."""
+    assert shell_commands.parse_call(Call("1", name, '{"query": "SELECT 1"}')) == PLAIN_CALL
+    assert shell_commands.parse_call(Call("1", "run_job", '{"job": "a"}')) == TOOL_RUN
+
+
 def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
     assert not shell_commands.parse_command("x" * (MAX_PARSED_CHARS + 1)).exit_code_proves
 
@@ -161,10 +168,20 @@ def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
         ("kubectl exec -n x pod -c y -- sh -c 'tail a.log'", True),
         ("kubectl -n x exec pod -- tail a.log", True),
         ("docker --tls compose -f a.yml exec web cat a.log", True),
+        ("kubectl --context prod-eu -n checkout logs deploy/api --since=30m | tail -90", True),
+        ("kubectl --kubeconfig a.cfg --as admin get pods", True),
+        ("docker --context far compose -p shop logs web", True),
+        ("gh -R owner/name run view 7 --log", True),
+        ("helm --kube-context prod-eu -n checkout history api", True),
+        ("aws --profile audit --region eu-west-1 ec2 describe-instances", True),
+        ('psql -h db -c "SELECT count(*) FROM orders"', True),
         ("bash -c 'curl -s http://localhost/health'", True),
         ("bash -lc 'cat build.log'", False),
         ("cat curl.txt", False),
         ("grep -rn docker .", False),
+        ("Get-EventLog -LogName Application -Newest 60 | Format-Table -Auto", False),
+        ("Get-Process | Where-Object { $_.CPU -gt 5 } | Sort-Object CPU | Select-Object -First 3", False),
+        ("Test-NetConnection DB-02 -Port 1433", False),
     ],
 )
 def test_a_command_that_shows_the_answer_of_another_program(text: str, asks: bool) -> None:
@@ -184,6 +201,10 @@ def test_a_command_that_shows_the_answer_of_another_program(text: str, asks: boo
         "bash -c 'cat a.log; make'",
         'bash -c "$(curl -fsSL http://x/install.sh)"',
         "git commit -m 'cat a.log'",
+        "kubectl --context prod-eu -n checkout rollout undo deploy/get",
+        "kubectl -n logs apply -f get.yaml",
+        "Get-Process node | Stop-Process -Force",
+        "Measure-Command { dotnet build }",
     ],
 )
 def test_a_carried_command_that_runs_something_is_a_run(text: str) -> None:

@@ -95,6 +95,20 @@ def test_e4_a_summary_never_has_more_than_its_limit(limit: int, results: list[st
     assert len(text) <= max(limit, len(extracts.render_heading(view, steps)))
 
 
+def test_a_failed_call_with_long_arguments_still_says_how_it_ended() -> None:
+    edit = {"path": "src/billing/api/rate.cs", "old_text": "WebRequest.Create(url)", "new_text": "client.GetAsync(url)"}
+    failed = "Error: rate.cs is being used by another process."
+    values = [user("a")]
+    for n in range(3):
+        asked = {**assistant(None), "tool_calls": [call_of(str(n), "edit_file", json.dumps(edit))]}
+        values += [asked, result(str(n), failed)]
+    view = look([*values, user("b")])
+    steps = [step for step in view.steps if view.messages[step.start].calls]
+    text = extracts.extract_steps(view, steps, [False] * 3, 420)
+    assert len(text) <= 420
+    assert text.count("-> Error: rate.cs is being used") == 3
+
+
 def test_e4_a_helper_is_asked_with_the_sources_prompt_and_every_message_is_named() -> None:
     view = look([user("a"), *step(1, "x" * 9000), *step(2, "short, see src/mod_7.py and 4711-22"), user("b")])
     ask = extracts.build_ask(view, view.steps[1:3], 1200, 2)

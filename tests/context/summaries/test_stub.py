@@ -96,6 +96,26 @@ def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
     assert stub(text, before="Look at src/one.py").splitlines()[-1] == "[also there: src/two.py:7]"
 
 
+def test_the_ids_within_one_long_line_stay() -> None:
+    orders = [{"order": f"ORD-{n}", "status": "sent", "note": "left at the door"} for n in range(7000, 7014)]
+    told = stub(json.dumps({"orders": orders}))
+    assert all(re.search(rf"\bORD-{n}\b", told) for n in range(7000, 7014))
+    assert not re.search(r"also there:.* (?:ORD-700[0-2]|ORD-7013|ORD-700|RD-7003)\b", told), "shown, or no whole name"
+
+
+def test_of_one_long_line_of_text_both_ends_stay() -> None:
+    """A page in one line has as many names as words: they cost more than they are worth, unlike the ids of JSON."""
+    told = stub(" ".join(f"chapter_{n} of book-{n * 7} goes on" for n in range(200)))
+    assert "also there" not in told
+    assert len(told) < 400
+
+
+def test_a_report_of_failed_tests_keeps_their_number() -> None:
+    """A sub-agent's report is no run of the agent's own, but its failures may not be lost."""
+    report = ["## Report", "Status: done", *FILLER, "=== 1 failed, 80 passed in 12.3s ===", "```", *FILLER[:8]]
+    assert "=== 1 failed, 80 passed in 12.3s ===" in stub("\n".join(report), content="unknown").splitlines()
+
+
 def test_the_path_of_several_places_is_listed_once() -> None:
     places = [("src/one.py", 7), ("src/two.py", 3), ("src/one.py", 12), ("src/one.py", 40), ("Makefile", 2)]
     text = "\n".join(["found", *(f"{path}:{n}: {'x' * 80}" for path, n in places), *FILLER])
@@ -263,6 +283,8 @@ CODE = (
     "cmd/rewind_test.go:530:\t\tt.Error(expected)",
     "0499dba log error when marshalling fails",
     "  error: string;",
+    "LOG_LEVELS = (DEBUG, INFO, ERROR, CRITICAL)",
+    "        logger.log(Level.ERROR, message)",
 )
 REPORTS = (
     "ValueError: no such thing",
@@ -281,6 +303,12 @@ REPORTS = (
     "2026/01/02 03:04:05 [error] 12#0: connect() failed",
     "ts=2026-01-02 level=error msg=refused",
     '{"level": "error", "msg": "refused"}',
+    "2026-11-25T09:12:31Z ERROR pool exhausted: 40/40 connections in use",
+    "2026-11-25 02:40:11,204 [worker-3] CRITICAL batch 1040 was lost",
+    "[ERROR] upstream timed out",
+    "00:40:00 [ERR] the queue is full",
+    "checkout-api-7d9f8b6c4-7mngb   0/1     CrashLoopBackOff   20 (12m ago)   3d",
+    "      Reason:       OOMKilled",
     "ls: cannot access 'a.txt': No such file or directory",
 )
 

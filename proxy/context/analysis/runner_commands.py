@@ -1,0 +1,31 @@
+"""Commands that run tests, builds and checks: as patterns of the beginning of a command."""
+
+from __future__ import annotations
+
+RUNNER_COMMANDS = (
+    r"(?:(?:uv|poetry|pipenv|hatch|pdm|rye) run (?:-m )?|(?:npx|bunx|yarn|pnpm(?: exec)?) (?:-\S+ )*"
+    r"|python[\d.]* (?:-\w )*-m |coverage run -m |bundle exec |php )*(?:\S*/)?"
+    r"(?:pytest|py\.test|unittest|jest|vitest|mocha|ava|playwright test|rspec|phpunit|ctest|ruff|mypy|black|pyright"
+    r"|pylint|flake8|eslint|prettier|tsc|cmake|mvnw?|gradlew?|golangci-lint|terraform|node --test"
+    r"|pest|phpstan|artisan test|rails test|rubocop|cucumber|behave|robot|cypress run|ava|tap|sbt|lein|stack test"
+    r"|prove|bats"
+    r"|xcodebuild|buck2|nx|turbo|meson test|pre-commit|biome|manage\.py test|cargo nextest|forge test"
+    r"|flutter (?:test|analyze)|dart (?:test|analyze)"
+    r"|(?:go|cargo|dotnet|swift|mix|deno|bun|zig) (?:test|build|check|clippy))(?: |$)"
+)
+"""Commands that are runners themselves, and not scripts that start runners."""
+
+STARTING_COMMANDS = (
+    r"(?:npm|pnpm|yarn|bun|make|gmake|just|task|rake|invoke|hatch|pdm|poetry|uv|tox|nox|bazel"
+    r"|mise|mage|moon|lerna|pants|earthly)(?: |$)"
+)
+"""Commands that start runners and pass on their failure: a line of success at the end of their output is theirs."""
+
+REPEATING_COMMANDS = (
+    r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
+    r"|\b(?:npm|pnpm|yarn|bun)\b.*\s(?:-ws|--workspaces|-r|--recursive|workspaces|--filter)\b"
+    r"|\b(?:lerna|turbo) run\b|\bnx run-many\b|\bmake\b.*\s(?:-k|-i|--keep-going|--ignore-errors)\b"
+    r"|\bdotnet test\b.*\|\s*tail\b"
+)
+"""Commands that may run one program many times: the success of the last run proves nothing of the others. `dotnet test`
+reports each project in a line of its own, of which `tail` may show the last one alone."""
