@@ -23,9 +23,8 @@ from proxy.context.plan import ContentKind
 from proxy.context.summaries import labelled_records
 
 _ERROR = re.compile(
-    r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"
-    r"|^E  |\b(?:ERROR|FATAL|CRITICAL|SEVERE)\b|\[ERR\]|\b\w+BackOff\b|\bOOMKilled\b"
-    r"|\b[1-9]\d* failed\b"
+    r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such"
+    r"|ERROR|FATAL|CRITICAL|SEVERE|OOMKilled|[1-9]\d* failed)\b|^E  |\[ERR\]|\wBackOff\b"
 )
 _REPORT = re.compile(
     r"^E  |(?:^|[\s\u2192])FAIL(?:ED|URES?)?(?:\W|$)|Traceback \(most recent|\bpanic: "
@@ -101,10 +100,10 @@ def _estimate_stub_chars(message: Message, command: ShellCommand, content: Conte
     have = set(identifiers.find_names("\n".join(shown)))
     checkpoint()
     known = identifiers.read_names(message)
-    all_names = f" {known.joined} "
-    left_out = [name for name in have if f" {name} " in all_names]
+    names = known.joined.split()
+    left_out = [*have.intersection(names)]
     if known.longest > _NAME:
-        left_out += [name for name in known.joined.split() if len(name) > _NAME and name not in have]
+        left_out += [name for name in names if len(name) > _NAME and name not in have]
     loose = len(known.joined) + bool(known.joined) - sum(map(len, left_out)) - len(left_out)
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
