@@ -39,8 +39,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        values = vars(record)
-        fields |= {key: values[key] for key in filterfalse(_STANDARD.__contains__, values)}
+        fields |= _read_extra(record)
         if record.exc_info and record.exc_info[0]:
             fields["error"] = record.exc_info[0].__name__
             frames = traceback.extract_tb(record.exc_info[2])
@@ -53,7 +52,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without its line end."""
-        fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        fields = _read_extra(record)
         text = record.getMessage()
         if record.name == REQUEST_LOGGER:
             text = " ".join(_quote_value(fields.pop(key)) for key in ("method", "path", "status") if key in fields)
@@ -66,6 +65,12 @@ class TextFormatter(logging.Formatter):
             [at, record.levelname.lower(), text, *(f"{key}={_quote_value(value)}" for key, value in fields.items())]
         )
         return "".join(one if one.isprintable() else "?" for one in line)  # a name must not move a terminal's cursor
+
+
+def _read_extra(record: logging.LogRecord) -> dict[str, object]:
+    """The fields of `extra`."""
+    values = vars(record)
+    return {key: values[key] for key in filterfalse(_STANDARD.__contains__, values)}
 
 
 def _quote_value(value: object) -> str:

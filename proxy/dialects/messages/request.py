@@ -6,10 +6,8 @@ values that change between requests. So a body that has only grown gives a chat 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +19,7 @@ from proxy.dialects.completions.request import TopLevelFields, list_array_pieces
 from proxy.dialects.known_prefix import HistoryMemo
 from proxy.dialects.messages.blocks import MessageUnit, WireMessage, convert_message
 from proxy.dialects.messages.breakpoints import MARK_NAME, has_mark
-from proxy.dialects.messages.write import SYSTEM_PLACE, Units, write_body
+from proxy.dialects.messages.write import SYSTEM_PLACE, find_unit, write_body
 from proxy.dialects.written_history import OutgoingMessage
 from proxy.errors import NotManaged
 
@@ -127,7 +125,7 @@ def read_messages_request(
     first, memo, units = 0, HistoryMemo(), tuple([(SYSTEM_PLACE, unit) for unit in own])
     if found is not None and before is not None:
         first, memo = before.stable, before.memo.copy(before.stable)
-        units += before.units[_find_unit(before.units, 0) : _find_unit(before.units, first)]
+        units += before.units[find_unit(before.units, 0) : find_unit(before.units, first)]
     new = [convert(body[start:end]) for start, end in places[first:]]
     empty_answers = [n for n, one in enumerate(new, first) if one.is_empty and one.role == "assistant"]
     units += tuple([(n, unit) for n, one in enumerate(new, first) for unit in one.units])
@@ -151,11 +149,6 @@ def read_messages_request(
         spans.find_again(body, MARK_NAME, prefix_end, first_mark),
         memo,
     )
-
-
-def _find_unit(units: Units, place: int) -> int:
-    """The index of the first canonical message that was read from this wire message or a later one."""
-    return bisect_left(units, place, key=itemgetter(0))
 
 
 def _count_stable(body: bytes, places: Sequence[spans.Span]) -> int:

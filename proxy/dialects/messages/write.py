@@ -89,7 +89,7 @@ def write_body(
     known = memo.written.find_beginning(outgoing) if memo is not None and memo.written is not None else None
     drafts, system = _draft_messages(units, outgoing, known)
     replacements += _write_system(body, members, units, system)
-    begin = _find_first_unit(units, known.newest_source) if known is not None else 0
+    begin = find_unit(units, units[known.newest_source][0]) if known is not None and known.newest_source >= 0 else 0
     counts = Counter(place for place, _ in units[begin:])
     made = [
         (draft.first, draft.place, _read_whole(body, places, counts, draft) or _write_draft(body, places, units, draft))
@@ -226,14 +226,15 @@ def _write_draft(body: bytes, places: Sequence[spans.Span], units: Units, draft:
     return raw[: span[0]] + new + raw[span[1] :] if new else b""
 
 
-def _find_first_unit(units: Units, index: int) -> int:
-    """The index of the first canonical message of the same wire message. Places only grow."""
-    return bisect_left(units, units[index][0], key=itemgetter(0)) if index >= 0 else 0
+def find_unit(units: Units, place: int) -> int:
+    """The index of the first canonical message that was read from this wire message or a later one. Places only
+    grow."""
+    return bisect_left(units, place, key=itemgetter(0))
 
 
 def _find_units(units: Units, place: int) -> list[tuple[int, tuple[int, MessageUnit]]]:
-    """The canonical messages of one wire message with their indices. Places only grow."""
-    low = bisect_left(units, place, key=itemgetter(0))
+    """The canonical messages of one wire message with their indices."""
+    low = find_unit(units, place)
     found = []
     while low < len(units) and units[low][0] == place:
         found.append((low, units[low]))
