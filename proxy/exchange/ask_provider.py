@@ -14,7 +14,8 @@ from proxy.dialects.base import ClearedResults
 from proxy.dialects.messages import context_management
 from proxy.dialects.messages.request import MessagesRequest
 from proxy.exchange.dialect import leaves_clearing
-from proxy.exchange.services import MAX_REMEMBERED_MODELS, Headers, Services
+from proxy.exchange.refusals import remember_model
+from proxy.exchange.services import Headers, Services
 from proxy.exchange.turn import Turn
 
 USUAL_SCHEDULE: Final = "when_it_pays"
@@ -79,13 +80,10 @@ def find_hidden_member(turn: Turn) -> dict[str, bytes]:
 
 def remember_refusal(services: Services, turn: Turn) -> None:
     """Note that the upstream refused a prompt with a request to clear, and took the client's own."""
-    known = services.clearing_refused
     field = context_management.FIELD.encode()
     if field not in turn.prompt.outgoing or field in turn.original:
         return
-    if len(known) >= MAX_REMEMBERED_MODELS:
-        known.clear()
-    known.add((turn.upstream, turn.request.model))
+    remember_model(services.clearing_refused, turn.upstream, turn.request.model)
 
 
 def count_cleared_results(services: Services, cleared: ClearedResults | None) -> None:

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.errors import UpstreamError
 from proxy.exchange import exchange_rows
-from proxy.exchange.services import ERROR_BODY_BYTES, Services
+from proxy.exchange.refusals import peek_refusal
+from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.store.base import Row
 from proxy.stream.assemble import AssembledAnswer
@@ -37,12 +37,7 @@ REASONS: Final = frozenset(
 
 async def is_refusal(reply: Reply) -> bool:
     """True if an error says that reasoning is bound to another prompt. The error can still be passed on."""
-    if reply.status != 400 or reply.encoding:
-        return False
-    try:
-        return BOUND_ELSEWHERE in await reply.peek_body(ERROR_BODY_BYTES)
-    except UpstreamError:
-        return False
+    return reply.status == 400 and BOUND_ELSEWHERE in await peek_refusal(reply)
 
 
 def may_be_ours(turn: Turn) -> bool:

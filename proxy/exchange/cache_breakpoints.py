@@ -7,8 +7,8 @@ with them, and takes it without, gets none again.
 from __future__ import annotations
 
 from proxy.dialects.base import NO_BREAKPOINTS
-from proxy.errors import UpstreamError
-from proxy.exchange.services import ERROR_BODY_BYTES, MAX_REMEMBERED_MODELS, Services
+from proxy.exchange.refusals import MAX_REMEMBERED_MODELS, peek_refusal
+from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.upstream.client import Reply
 
@@ -36,12 +36,9 @@ def mark_body(services: Services, turn: Turn, body: bytes) -> bytes:
 async def is_refusal(turn: Turn, reply: Reply) -> bool:
     """True if an error is about the proxy's breakpoints. The error can still be passed on."""
     field = turn.model.breakpoint_field
-    if not turn.prompt.unmarked or not field or reply.encoding:
+    if not turn.prompt.unmarked or not field:
         return False
-    try:
-        return field.encode() in await reply.peek_body(ERROR_BODY_BYTES)
-    except UpstreamError:
-        return False
+    return field.encode() in await peek_refusal(reply)
 
 
 def remember_support(services: Services, turn: Turn, *, is_supported: bool) -> None:

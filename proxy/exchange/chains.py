@@ -20,10 +20,11 @@ from proxy.chat import json_spans
 from proxy.dialects.responses import chained, rules
 from proxy.dialects.responses.chained import ChainFacts
 from proxy.dialects.responses.request import ResponsesRequest
-from proxy.errors import NotManaged, StoreUnavailable, UpstreamError
+from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.item_references import ITEM_PREFIX, remember_items, resolve_references
 from proxy.exchange.rebuild_prompt import rebuild_request
-from proxy.exchange.services import ERROR_BODY_BYTES, MAX_REMEMBERED_MODELS, Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.refusals import peek_refusal, remember_model
+from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions.locate import derive_tenant
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
@@ -262,18 +263,12 @@ def _find_place(services: Services, body: bytes) -> tuple[str, str]:
 async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) -> bool:
     """True if a model refuses encrypted reasoning that the proxy has asked for; it is not asked again. The error can
     still be passed on."""
-    if incoming.chain is None or not incoming.chain.adds_encrypted or reply.status != 400 or reply.encoding:
+    if incoming.chain is None or not incoming.chain.adds_encrypted or reply.status != 400:
         return False
-    try:
-        error = await reply.peek_body(ERROR_BODY_BYTES)
-    except UpstreamError:
-        return False
+    error = await peek_refusal(reply)
     if b"ncrypted content" not in error and b"encrypted_content" not in error and b'"include"' not in error:
         return False
-    known = services.refused_encrypted
-    if len(known) >= MAX_REMEMBERED_MODELS:
-        known.clear()
-    known.add(_find_place(services, incoming.body))
+    remember_model(services.refused_encrypted, *_find_place(services, incoming.body))
     return True
 
 

@@ -33,8 +33,6 @@ WORKERS = 2
 at a time. Each of them runs before the event loop gets its next turn."""
 LARGE_BODY_BYTES = 256 * 1024
 """Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
-MAX_REMEMBERED_MODELS = 1000
-"""Limit of the pairs of upstream and model of which a fact is remembered. Clients choose the names of models."""
 ERROR_BODY_BYTES = 1 << 20
 """Bytes of an upstream's error that are read, so that the error can still be passed on."""
 

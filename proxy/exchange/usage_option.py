@@ -7,28 +7,22 @@ later prompt for the model. Such an upstream may tell the usage without being as
 from __future__ import annotations
 
 from proxy.dialects.completions.request import remove_usage_option
-from proxy.errors import UpstreamError
-from proxy.exchange.services import ERROR_BODY_BYTES, MAX_REMEMBERED_MODELS, Services
+from proxy.exchange.refusals import peek_refusal, remember_model
+from proxy.exchange.services import Services
 from proxy.exchange.turn import Turn
 from proxy.upstream.client import Reply
 
 
 async def is_refusal(turn: Turn, reply: Reply) -> bool:
     """True if an error is about the option, which the proxy has added. The error can still be passed on."""
-    if not turn.prompt.usage_added or turn.wire is not None or reply.encoding:
+    if not turn.prompt.usage_added or turn.wire is not None:
         return False
-    try:
-        return b"stream_options" in await reply.peek_body(ERROR_BODY_BYTES)
-    except UpstreamError:
-        return False
+    return b"stream_options" in await peek_refusal(reply)
 
 
 def without_option(services: Services, turn: Turn) -> Turn:
     """The turn with the prompt without the option. The refusal is remembered."""
-    known = services.usage_refused
-    if len(known) >= MAX_REMEMBERED_MODELS:
-        known.clear()
-    known.add((turn.upstream, turn.request.model))
+    remember_model(services.usage_refused, turn.upstream, turn.request.model)
     sent = turn.prompt
     chat_body, outgoing, unmarked = (
         remove_usage_option(body) if body else body for body in (sent.chat_body, sent.outgoing, sent.unmarked)
