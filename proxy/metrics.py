@@ -218,6 +218,12 @@ class Metrics:
         self.live_branches = self._gauge("live_branches", "Branches whose state is in memory.")
         self.live_bytes = self._gauge("live_bytes", "Memory taken by their state, estimated.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
+        self.message_cache_misses_total = self._counter(
+            "message_cache_misses_total",
+            (),
+            "Long requests of known conversations that were read anew as a whole: another beginning, a restart, or "
+            "limits.message_cache_mb is too small.",
+        )
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
         self.store_log_bytes = self._gauge("store_log_bytes", "Size of SQLite's write-ahead log.")
 

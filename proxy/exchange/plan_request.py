@@ -75,6 +75,8 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
     turn, target = await _locate(services, incoming, headers)
     is_new_branch = not turn.located.branch.stored
+    if not is_new_branch and turn.prefix_cache is not None and not turn.request.known_messages:
+        services.metrics.message_cache_misses_total.inc()
     try:
         cached = cost.count_cached_without_proxy(turn)  # before the branch moves on to this request
         forms = exchange_rows.add_request_rows(services.live_sessions, turn, turn.started_at)

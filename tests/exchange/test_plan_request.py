@@ -364,6 +364,19 @@ async def test_what_was_counted_once_is_not_counted_again_though_the_message_was
             assert rows[0][0] >= 2 * len(LONG) // 4, found
 
 
+async def test_a_known_conversation_that_the_cache_has_no_room_for_is_a_miss() -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, limits={"message_cache_mb": 1}) as proxy:
+        one, other = Agent(proxy), Agent(proxy)
+        for text in (f"one {LONG * 24}", "It goes on.", "And on."):
+            await one.say(text)
+        assert proxy.count("message_cache_misses_total") == 0
+        await other.say(f"other {LONG * 24}")
+        assert proxy.count("message_cache_misses_total") == 0  # it is new
+        for misses in (1, 1):
+            await one.say("Once more.")
+            assert proxy.count("message_cache_misses_total") == misses
+
+
 async def test_what_several_begin_with_at_once_is_counted_beside_the_loop_for_each() -> None:
     on_loop: list[str] = []
 
