@@ -1,4 +1,4 @@
-"""Events of a plan: `context:pruned` and `context:summarized` (FEATURES.md D6), with their payloads.
+"""Events of a plan: `context:pruned` and `context:summarized`, with their payloads.
 
 Only a new edit is an event. An edit that is repeated with every request is none.
 """

@@ -1,4 +1,4 @@
-"""The functions of REPLOID's context manager over a plain history, for programs without a proxy (FEATURES.md D9).
+"""The functions of REPLOID's context manager over a plain history, for programs without a proxy.
 
 A history is a list of dicts, in the form of chat completions or in that of the source (`{"role", "parts": [...]}`). A
 result has the source's shapes and names. It holds the same dict objects that were given, and none of them is changed.

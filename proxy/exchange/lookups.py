@@ -132,7 +132,7 @@ def find_task(turn: Turn) -> Task | None:
 
 
 def pin_task(turn: Turn, found: Task | None) -> None:
-    """`x-context-pin: true` pins the last user message: no policy edits it from now on (FEATURES.md E7)."""
+    """`x-context-pin: true` pins the last user message: no policy edits it from now on."""
     if found is None or turn.options.get("pin", "").lower() not in YES:
         return
     branch, chain_key = turn.located.branch, turn.keys[found[0]]
@@ -205,7 +205,7 @@ async def _compare(services: Services, turn: Turn, asked: Message, missing: dict
 
 
 def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
-    """Record the figures of the plan's notes in the metrics (FEATURES.md E9)."""
+    """Record the figures of the plan's notes in the metrics."""
     for note in plan.notes:
         if note.kind == "levels":
             for level, tokens in note.figures.items():

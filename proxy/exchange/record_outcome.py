@@ -1,7 +1,7 @@
 """The end of an exchange: state learned from the answer, rows to store, events, and the wait of the client.
 
 The client sees the end of an answer when it is on disk. After `limits.commit_wait_ms` the client gets it with a note
-that it is not on disk yet. So an acknowledged turn survives a crash (FAULTS.md, chapter 2).
+that it is not on disk yet. So an acknowledged turn survives a crash (docs/concepts/durability.md).
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
     )
 
 
-# Publish the events of an exchange, with their data (FEATURES.md D6).
+# Publish the events of an exchange, with their data.
 #
 # The data are numbers, ids, names of the proxy and the text of a summary, and no other text of a conversation. An error
 # here is counted and logged, and no request notices it.

@@ -3,7 +3,7 @@ detection.
 
 A memo was written by a model that may have believed a poisoned page, in a session that is long gone. So a memo goes
 into a prompt as quoted data with its date and its session, one JSON object a line. Nothing in a memo can end the
-quotation, begin a speaker's turn or pass for a block of the proxy (FAULTS.md S5). Quoting does not keep a model from
+quotation, begin a speaker's turn or pass for a block of the proxy. Quoting does not keep a model from
 believing the quoted text.
 """
 
@@ -54,8 +54,7 @@ class Memo(msgspec.Struct, frozen=True):
 
 
 def may_use_memos(explicit: bool, scope: Literal["session", "tenant"]) -> bool:
-    """True if a session may use memos: a session that the client named, or any session if the operator allows it
-    (DESIGN.md 4)."""
+    """True if a session may use memos: a session that the client named, or any session if the operator allows it."""
     return explicit or scope == "tenant"
 
 

@@ -327,7 +327,7 @@ def build_prompt() -> str:
 
 
 def get_guidelines() -> str:
-    """Guidelines for the model on its history: order, state, authority (FEATURES.md A9). The default of a setting."""
+    """Guidelines for the model on its history: order, state, authority. The default of a setting."""
     return _GUIDELINES
 
 

@@ -3,8 +3,8 @@
 The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
 it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of the
 proxy, is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never
-privacy (DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells branches apart: continuation, fork, retry, twin,
-side call."""
+privacy (docs/concepts/identity.md). Inside a session the same chain tells branches apart: continuation, fork, retry,
+twin, side call."""
 
 from __future__ import annotations
 
@@ -429,7 +429,7 @@ def _find_relation(
         return "fork"
     if not new:
         return "retry" if retry or branch.failed else "twin"
-    # The answer came back in other words than ours: its position is trusted (WIRE.md 2.2, step 2).
+    # The answer came back in other words than ours: its position is trusted.
     if messages[new[0]].role == "assistant" or branch.failed:
         return "continuation"
     return "fork"
@@ -472,7 +472,7 @@ def _fork_branch(
 
 
 MAX_MESSAGES = 3
-"""Messages beside the system prompt that a side call has at most (WIRE.md 2.2)."""
+"""Messages beside the system prompt that a side call has at most."""
 
 
 class BranchTraits(NamedTuple):

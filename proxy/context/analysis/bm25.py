@@ -88,7 +88,7 @@ def score_documents(query: Mapping[str, int], documents: Sequence[TermCounts]) -
 
 
 def score_relevance(query: Mapping[str, int], documents: Sequence[TermCounts]) -> list[float]:
-    """Return the BM25 scores divided by the highest: from 0 to 1 (FEATURES.md E3)."""
+    """Return the BM25 scores divided by the highest: from 0 to 1."""
     scores = score_documents(query, documents)
     most = max(scores, default=0.0)
     return [score / most for score in scores] if most > 0 else scores

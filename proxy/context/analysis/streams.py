@@ -1,4 +1,4 @@
-"""Separate streams of a conversation: results, thoughts, and research (FEATURES.md B1).
+"""Separate streams of a conversation: results, thoughts, and research.
 
 The source of `progressive` keeps three lists beside the messages. Here the streams are computed from the messages each
 time. They hold positions, no copies, so that a history that the client has changed needs no repair.

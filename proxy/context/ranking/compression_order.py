@@ -37,7 +37,7 @@ def find_blocks(ladder: CompressionLadder, group: int) -> list[StepBlock]:
 
 
 def finish_group(ladder: CompressionLadder, group: int, reason: str) -> None:
-    """Summarise a finished group, which belongs to the session level from now on (FEATURES.md E2)."""
+    """Summarise a finished group, which belongs to the session level from now on."""
     for block in find_blocks(ladder, group):
         ladder.summarize_block(block, reason)
     ladder.shorten_prompts(group, ladder.limits.excerpt_chars, reason)

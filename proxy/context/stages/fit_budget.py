@@ -16,7 +16,7 @@ class FitBudget(Stage):
     """While the prompt is over its budget, leave out whole groups, oldest first, then old steps of the active group.
     Where that is not enough, the largest results are cut to head and tail, and all steps but the newest may leave.
 
-    The first prompt of the session stays: it states the subject of the session (FEATURES.md A14).
+    The first prompt of the session stays: it states the subject of the session.
     """
 
     keep_steps: int = 4

@@ -1,4 +1,4 @@
-"""Texts in place of messages that have left: a count of them, or a helper model's summary of them (FEATURES.md D4).
+"""Texts in place of messages that have left: a count of them, or a helper model's summary of them.
 
 A count says little, but it is true, costs nothing and never fails. So it is the fallback of every other summary.
 """

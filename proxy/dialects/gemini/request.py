@@ -4,7 +4,7 @@ The model and the wish for a stream stand in the path, not in the body (`read_pl
 front of all values that change from request to request, so a body that has only grown gives a chat body that has only
 grown. Only the fields named here are read; everything else travels in its bytes.
 
-A stored message is parsed by the strategy that it was stored with, never by guessing (FEATURES.md A5).
+A stored message is parsed by the strategy that it was stored with, never by guessing.
 """
 
 from __future__ import annotations
