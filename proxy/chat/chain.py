@@ -119,10 +119,10 @@ def digest_undated_system(messages: Sequence[Message]) -> bytes:
     mixed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for message in messages:
         if message.is_system:
-            mixed.update(message.derive(_undated))
+            mixed.update(message.derive(_digest_undated))
     return mixed.digest()
 
 
-def _undated(message: Message) -> bytes:
+def _digest_undated(message: Message) -> bytes:
     words = [word for word in _WORDS.findall(message.text) if word.lower() not in _DATES]
     return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()

@@ -183,12 +183,9 @@ def is_state_wanted(policy: Policy, state: BranchState, lossy_edits: int) -> boo
 def collect_stage_notes(
     stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]
 ) -> Iterator[Note]:
-    """Yield the notes of those stages that have a method `notes`. edits: all edits in force. new: the edits of this
-    request."""
+    """Yield the notes of the stages. edits: all edits in force. new: the edits of this request."""
     for stage in stages:
-        notes = getattr(stage, "notes", None)
-        if notes is not None:
-            yield from notes(seen, edits, new)
+        yield from stage.notes(seen, edits, new)
 
 
 def make_quote_notes(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from proxy.context import (
 from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.fit import add_gap_remarks
 from proxy.context.models import Model, without_cache
-from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
+from proxy.context.plan import Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
 from proxy.context.stage import Stage
@@ -406,9 +406,7 @@ def _make_plan(
         new_edits=new,
         edits=old if same else edits if policy.literal else {**old, **edits},
         placed_inserts=tuple(placed),
-        asks=tuple(
-            ask for stage in policy.stages for ask in _find_asks(stage, seen) if ask.id not in state.helper_answers
-        ),
+        asks=tuple(ask for stage in policy.stages for ask in stage.asks(seen) if ask.id not in state.helper_answers),
         notes=tuple(notes),
         marks=tuple(made.marks),
         sizes=tuple(made.sizes),
@@ -435,12 +433,6 @@ def _find_deferred_inserts(wanted: Sequence[Insert], placed: Sequence[tuple[int,
     """Notes that are given once and have found no place."""
     given = {insert.note_count for _, insert in placed}
     return tuple(insert for insert in wanted if insert.note_count and insert.note_count not in given)
-
-
-def _find_asks(stage: object, seen: View) -> Iterable[Ask]:
-    """The questions of a stage for a helper model. Stages that ask have a method `asks`."""
-    asks = getattr(stage, "asks", None)
-    return asks(seen) if asks is not None else ()
 
 
 def _make_refused_plan(seen: View, state: BranchState, policy: Policy, rule: str, why: str) -> Plan:

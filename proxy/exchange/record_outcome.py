@@ -18,6 +18,7 @@ from proxy.chat import chain
 from proxy.chat.chain import public_id
 from proxy.chat.group import list_group_ids
 from proxy.context.injections.reflect import ASK_SOURCE
+from proxy.context.plan import Plan
 from proxy.context.plan_events import make_events
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
@@ -27,6 +28,7 @@ from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange
 from proxy.exchange.cost import Meter
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
+from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
@@ -298,6 +300,27 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
         metrics.cost_dollars_total.labels(*labels, "without").inc(owed.without_proxy)
         if owed.planned is not None:
             metrics.cost_dollars_total.labels(*labels, "planned").inc(owed.planned)
+
+
+def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
+    """Record the figures of the plan's notes in the metrics."""
+    for note in plan.notes:
+        if note.kind == "levels":
+            for level, tokens in note.figures.items():
+                metrics.level_tokens.labels(level=metrics.limit_label("level", level)).observe(tokens)
+        elif note.kind == "compressed":
+            metrics.compressed_tokens_total.labels(kind="before").inc(note.figures["before"])
+            metrics.compressed_tokens_total.labels(kind="after").inc(note.figures["after"])
+            metrics.compression_ratio.observe(note.figures["ratio"])
+        elif note.kind == "over_level":
+            metrics.over_budget_total.labels(kind="level").inc()
+        elif note.kind == "refetch":
+            for kind, count in note.figures.items():
+                metrics.refetch_total.labels(kind=kind).inc(count)
+        elif note.kind == "low_ratio":
+            metrics.low_ratio_total.inc()
+        elif note.kind == "retrieve":
+            metrics.retrieved_items_total.inc(note.figures["items"])
 
 
 async def wait_until_stored(services: Services, written: asyncio.Future[None]) -> bool:

@@ -40,13 +40,13 @@ def count_terms(text: str) -> TermCounts:
     return TermCounts(counts, sum(counts.values()))
 
 
-def _of_message(message: Message) -> TermCounts:
+def _count_terms_of(message: Message) -> TermCounts:
     return count_terms(identifiers.read_all_text(message))
 
 
 def count_message_terms(message: Message) -> TermCounts:
     """Return the terms of a message's text and calls."""
-    return message.derive(_of_message)
+    return message.derive(_count_terms_of)
 
 
 def _idf(found: Mapping[str, int], query: Iterable[str], n: int) -> dict[str, float]:
