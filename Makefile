@@ -156,7 +156,7 @@ bench-peers: .venv/.test
 	$(BIN)/python tests/benchmarks/run.py peers $(ARGS)
 
 bench-keep: .venv/.test
-	$(BIN)/python tests/benchmarks/chapter.py --from .benchmarks
+	$(BIN)/python tests/benchmarks/write_docs.py --from .benchmarks
 
 # An agent that is a program, in small worlds, through every policy; ARGS="--keep" writes the table in docs/.
 closed-loop: .venv/.test

@@ -260,7 +260,7 @@ class NotManaged(ProxyError):
 
 
 class RuleBroken(ProxyError):
-    """A plan breaks a rule of the wire (`rule` is its id, W1 to W14). The original goes out instead."""
+    """A plan breaks a rule of the wire (`rule` is its id in `context.validate`). The original goes out instead."""
 
     code = "rule_broken"
 

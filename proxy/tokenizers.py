@@ -66,8 +66,10 @@ def get_token_counter(name: str) -> Callable[[str], int]:
         if len(text) <= MAX_ENCODED_CHARS:
             return _count_whole(exact, text)
         if len(text) > MAX_EXACT_CHARS:
-            return _sampled(exact, text)
-        return sum((_count_whole if _made_of_words(part) else _sampled)(exact, part) for part in _parts(text))
+            return _estimate_from_samples(exact, text)
+        return sum(
+            (_count_whole if _has_words(part) else _estimate_from_samples)(exact, part) for part in _split_text(text)
+        )
 
     return count
 
@@ -114,14 +116,14 @@ def _count_whole(exact: Callable[[str], int], text: str) -> int:
         return estimate_text_tokens(text)
 
 
-def _made_of_words(text: str) -> bool:
+def _has_words(text: str) -> bool:
     """True if between a half and one in 32 characters is a blank, as in prose, code, logs and most JSON. Linear
     time."""
     blanks = text.count(" ") + text.count("\n") + text.count("\t")
     return len(text) <= 32 * blanks and 2 * blanks <= len(text)
 
 
-def _sampled(exact: Callable[[str], int], text: str) -> int:
+def _estimate_from_samples(exact: Callable[[str], int], text: str) -> int:
     """Return the tokens of evenly spaced windows, scaled to the whole text: 1 % or so off. The first and last
     characters are included.
 
@@ -136,7 +138,7 @@ def _sampled(exact: Callable[[str], int], text: str) -> int:
     )
 
 
-def _parts(text: str) -> Iterator[str]:
+def _split_text(text: str) -> Iterator[str]:
     """Yield the text in pieces of at most `MAX_ENCODED_CHARS`. A cut is at a line break before a letter or digit if one
     is near.
 

@@ -78,7 +78,7 @@ def request_after(before: Request | None, values: Sequence[Json], **more: Any) -
 def look(
     values: Sequence[Json],
     *,
-    session: BranchState | None = None,
+    state: BranchState | None = None,
     policy: Policy | None = None,
     model: Model = PLAIN,
     now: float = 0.0,
@@ -105,4 +105,4 @@ def look(
         scratchpad=scratchpad,
         memos=memos,
     )
-    return view.build_view(asked, session or BranchState(), policy or Policy("test"), model, now, inputs)
+    return view.build_view(asked, state or BranchState(), policy or Policy("test"), model, now, inputs)

@@ -102,6 +102,8 @@ WORD = re.compile(r"[\w'’-]+")
 """Parts of a docstring, for its sentences."""
 
 PATHS = re.compile(r"(?<![\w./-])(?:proxy|tests|docs|config|docker)/[\w./-]*\w\.(?:py|md|toml|yml|json|sql|js)\b")
+PAGES = re.compile(r"(?<![\w./-])[A-Z]+\.md\b")
+"""Pages at the top of the repository."""
 MODULES = re.compile(r"(?<![\w./-])proxy(?:\.[a-zA-Z_]\w*)+")
 """Files and modules as a docstring names them."""
 
@@ -381,7 +383,7 @@ def paths_in_docstrings_exist(house: House) -> list[str]:
             continue  # its planted trees have files of their own
         alone = [node.value for node in walk(tree) if isinstance(node, ast.Expr)]
         for text in [str(node.value) for node in alone if isinstance(node, ast.Constant)]:
-            gone = [name for name in PATHS.findall(text) if not (house.root / name).exists()]
+            gone = [name for name in PATHS.findall(text) + PAGES.findall(text) if not (house.root / name).exists()]
             gone += [name for name in MODULES.findall(text) if not _is_there(house, name)]
             found += [f"{path}: names {name}" for name in gone]
     return found
@@ -429,7 +431,7 @@ def libraries_stay_where_they_belong(house: House) -> list[str]:
 
 
 def nothing_else_lies_at_the_top(house: House) -> list[str]:
-    """The checkout's top level is as DESIGN.md lists it; what .gitignore names is no part of it."""
+    """Nothing lies at the top level that is not listed here or named by .gitignore."""
     ignored = {".git"}
     if (house.root / ".gitignore").is_file():
         ignored |= {line.strip().strip("/") for line in (house.root / ".gitignore").read_text("utf-8").splitlines()}

@@ -264,8 +264,8 @@ MUTANTS = (
     Mutant(
         "a cache that has expired is cold",
         "proxy/context/view.py",
-        "return session.sent_at is None or now - session.sent_at > model.ttl_s",
-        "return session.sent_at is None",
+        "return state.sent_at is None or now - state.sent_at > model.ttl_s",
+        "return state.sent_at is None",
         ("tests/context/test_view.py",),
     ),
 )

@@ -82,7 +82,7 @@ Answer = str | Sequence[Piece] | Script
 
 
 class Refused(Exception):
-    """A request that the provider refuses. rule: of DIALECTS.md, for tests."""
+    """A request that the provider refuses. rule: a name for the broken rule, for tests."""
 
     def __init__(self, rule: str, text: str, param: str | None = None, code: str | None = None, status: int = 400):
         super().__init__(text)

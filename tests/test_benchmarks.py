@@ -11,14 +11,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.benchmarks import chapter, dialects
+from tests.benchmarks import dialects, write_docs
 from tests.benchmarks.overhead import CLIENTS, KINDS
 from tests.benchmarks.run import SUITES
-from tests.benchmarks.starting import BARE, PROXY
+from tests.benchmarks.start_servers import BARE, PROXY
 from tests.benchmarks.wire_formats import WIRE_FORMATS
 
 RUN = Path(__file__).parent / "benchmarks" / "run.py"
-NAMED = [name for name, suite in SUITES.items() if not suite.asked_for]
+NAMED = [name for name, suite in SUITES.items() if not suite.only_if_named]
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +58,11 @@ def test_plots_are_drawn_of_what_was_measured(folder: Path) -> None:
 
 
 def test_the_page_says_what_the_kept_figures_say() -> None:
-    text = chapter.PAGE.read_text("utf-8")
-    assert chapter.filled(text, json.loads(chapter.RESULTS.read_text())) == text
+    text = write_docs.PAGE.read_text("utf-8")
+    assert write_docs.fill_markers(text, json.loads(write_docs.RESULTS.read_text())) == text
 
 
 def test_every_plot_that_is_kept_is_shown_on_a_page() -> None:
-    shown = "".join(page.read_text("utf-8") for page in chapter.PAGE.parent.glob("*.md"))
-    for path in chapter.PLOTS.glob("*.svg"):
+    shown = "".join(page.read_text("utf-8") for page in write_docs.PAGE.parent.glob("*.md"))
+    for path in write_docs.PLOTS.glob("*.svg"):
         assert f"(plots/{path.name})" in shown

@@ -11,7 +11,7 @@ from tests.benchmarks.closed_loop import (
     BEGIN,
     END,
     PAGE,
-    SHOWN,
+    PICTURE_LINK,
     describe_run,
     keep_picture,
     keep_table,
@@ -48,7 +48,7 @@ def test_the_table_is_kept_between_its_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"Front.\n\n{BEGIN}\nold\n{END}\n\nEnd.\n")
     keep_table("| new |", page)
-    assert page.read_text() == f"Front.\n\n{BEGIN}\n\n{SHOWN}\n\n| new |\n\n{END}\n\nEnd.\n"
+    assert page.read_text() == f"Front.\n\n{BEGIN}\n\n{PICTURE_LINK}\n\n| new |\n\n{END}\n\nEnd.\n"
 
 
 def test_the_page_has_every_policy_that_rewrites() -> None:

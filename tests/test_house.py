@@ -313,11 +313,13 @@ def test_a_public_class_name_that_occurs_twice_is_seen(tmp_path: Path) -> None:
 def test_a_file_or_module_that_a_docstring_names_and_that_is_not_there_is_seen(tmp_path: Path) -> None:
     text = (
         '"""See proxy/chat/gone.py, docs/gone.md, `proxy.chat.gone` and `proxy.errors.Y`;'
-        ' proxy/errors.py has `proxy.errors.X`."""\n'
+        ' proxy/errors.py has `proxy.errors.X`. GONE.md and README.md are pages."""\n'
     )
+    (tmp_path / "README.md").touch()
     assert rules.paths_in_docstrings_exist(plant(tmp_path, {"proxy/chat/a.py": text})) == [
         "proxy/chat/a.py: names proxy/chat/gone.py",
         "proxy/chat/a.py: names docs/gone.md",
+        "proxy/chat/a.py: names GONE.md",
         "proxy/chat/a.py: names proxy.chat.gone",
         "proxy/chat/a.py: names proxy.errors.Y",
     ]

@@ -311,7 +311,7 @@ def test_parts_are_the_text_and_none_is_too_long() -> None:
         PROSE * 10_000,
         "x\n" + "y" * 3 * MAX_ENCODED_CHARS,
     ):
-        parts = list(tokenizers._parts(text))
+        parts = list(tokenizers._split_text(text))
         assert "".join(parts) == text
         assert max(map(len, parts)) <= MAX_ENCODED_CHARS
 

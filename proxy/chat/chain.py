@@ -2,7 +2,7 @@
 
 Agents send their whole history with every request. They send the same message in other bytes: a string or a list of
 text parts, null or an empty string, arguments with other spaces. The digest ignores these differences, so the longest
-known prefix of a history identifies the conversation (WIRE.md 2.2). System messages stand outside the chain: dates and
+known prefix of a history identifies the conversation. System messages stand outside the chain: dates and
 working directories change in them from request to request.
 """
 
@@ -44,7 +44,7 @@ def digest_message(role: str, text: str, calls: Sequence[Call], call_id: str | N
     sorted keys), media.
 
     Left out on purpose: names, refusals, annotations, reasoning, cache marks and unknown keys. Clients drop or move
-    these between one request and the next (WIRE.md 2.2).
+    these between one request and the next.
     """
     pieces = [role, text, call_id or ""]
     for call in calls:
@@ -119,10 +119,10 @@ def digest_undated_system(messages: Sequence[Message]) -> bytes:
     mixed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for message in messages:
         if message.is_system:
-            mixed.update(message.derive(_undated))
+            mixed.update(message.derive(_digest_undated))
     return mixed.digest()
 
 
-def _undated(message: Message) -> bytes:
+def _digest_undated(message: Message) -> bytes:
     words = [word for word in _WORDS.findall(message.text) if word.lower() not in _DATES]
     return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()

@@ -1,7 +1,7 @@
 """Steps and groups: messages that can only be kept or removed together; and user messages in which no user speaks.
 
 A step is an assistant message with the results of its calls, and with what a client adds to them. Every strict upstream
-refuses half a step (WIRE.md 1.7, W1 to W3). A group is a user prompt with all that it caused (FEATURES.md A1, after
+refuses half a step (W1 and W2 in `context.validate`). A group is a user prompt with all that it caused (after
 std::slop's `group_id`). Call ids are reused within recorded runs. So results are paired by position, never by looking
 an id up in the whole history.
 """

@@ -298,7 +298,7 @@ def count_values(body: bytes, stop_after: int) -> int:
     return _Walk(body).count(len(body), stop_after)
 
 
-def find_model(body: bytes) -> bytes | None:
+def scan_model_name(body: bytes) -> bytes | None:
     """The JSON string of a body's own `model`, found without decoding the body, for bodies that are too large to
     decode. None if it is not among the first `MAX_MODEL_MATCHES` places with the word."""
     walk = _Walk(body)

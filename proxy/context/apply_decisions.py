@@ -35,7 +35,7 @@ class RemainingMessages:
     """The request without the messages that are out."""
     keys: Sequence[bytes]
     """The chain keys of the messages that are left."""
-    session: BranchState
+    state: BranchState
     removed_edits: dict[int, Edit]
     """The edits of the messages that are out, by their index in the original request."""
     _came: Request
@@ -77,7 +77,7 @@ class RemainingMessages:
 
 def rewrite_remaining(
     request: Request,
-    session: BranchState,
+    state: BranchState,
     policy: Policy,
     model: Model,
     now: float,
@@ -87,7 +87,7 @@ def rewrite_remaining(
     """`rewrite` of a conversation without the messages that the operator has taken out. inputs: of all its messages.
     hidden: as `remove_dropped_messages`."""
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
-    left = remove_dropped_messages(request, keys, session, policy, model, inputs.token_counter, inputs.strategy, hidden)
+    left = remove_dropped_messages(request, keys, state, policy, model, inputs.token_counter, inputs.strategy, hidden)
     rest = msgspec.structs.replace(
         inputs,
         keys=left.keys,
@@ -95,13 +95,13 @@ def rewrite_remaining(
         sent_count=sum(n not in left.removed_edits for n in range(inputs.sent_count)),
         times=left.select_values(inputs.times),
     )
-    return left.complete_plan(rewrite(left.request, left.session, policy, model, now, rest))
+    return left.complete_plan(rewrite(left.request, left.state, policy, model, now, rest))
 
 
 def remove_dropped_messages(
     request: Request,
     keys: Sequence[bytes],
-    session: BranchState,
+    state: BranchState,
     policy: Policy,
     model: Model,
     token_counter: TokenCounter,
@@ -112,18 +112,18 @@ def remove_dropped_messages(
 
     hidden: the keys of messages that the client does not have. A hidden message belongs to the client's next message.
     """
-    decisions = session.decisions
+    decisions = state.decisions
     out: dict[int, Edit] = {}
-    edits = dict(session.edits)
+    edits = dict(state.edits)
     if decisions is not None and decisions.dropped:
         out = _find_removed_edits(request, keys, decisions, policy, model, token_counter, strategy, hidden)
         lost = frozenset(chain.public_id(k) for k in decisions.dropped)
-        session = msgspec.structs.replace(session, decisions=replace(decisions, dropped={}, dropped_ids=lost))
+        state = msgspec.structs.replace(state, decisions=replace(decisions, dropped={}, dropped_ids=lost))
     if not out:
-        return RemainingMessages(request, keys, session, {}, request, keys, edits)
+        return RemainingMessages(request, keys, state, {}, request, keys, edits)
     stay = [n for n in range(len(keys)) if n not in out]
     left = msgspec.structs.replace(request, messages=tuple(request.messages[n] for n in stay))
-    return RemainingMessages(left, [keys[n] for n in stay], session, out, request, keys, edits)
+    return RemainingMessages(left, [keys[n] for n in stay], state, out, request, keys, edits)
 
 
 def _find_removed_edits(

@@ -18,36 +18,36 @@ from proxy.context.stage import Stage
 from proxy.notes import state_block
 
 
-def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: int) -> tuple[list[Insert], bool]:
+def make_inserts(view: View, state: BranchState, policy: Policy, lossy_edits: int) -> tuple[list[Insert], bool]:
     """Return (the inserts of this request, True if the model is asked for a STATE block).
 
     lossy_edits: how many edits in force have taken something out. A state that is written again with every answer is
     not kept: otherwise the prompt would grow by one note for each answer."""
     if policy.state_place == "system":
-        return make_system_inserts(view.request, session, policy, lossy_edits)
+        return make_system_inserts(view.request, state, policy, lossy_edits)
     found: list[Insert] = []
     always = policy.ask == "always"
-    asked = may_ask(view.request) and is_state_wanted(policy, session, lossy_edits)
-    asked = asked and (always or _has_new_losses(view, session, lossy_edits) or _is_worth_asking(view))
+    asked = may_ask(view.request) and is_state_wanted(policy, state, lossy_edits)
+    asked = asked and (always or _has_new_losses(view, state, lossy_edits) or _is_worth_asking(view))
     if (
-        session.states
-        and session.state
-        and (lossy_edits or session.is_state_external or always)
-        and not _is_state_in_prompt(view, session.state)
+        state.states
+        and state.state
+        and (lossy_edits or state.is_state_external or always)
+        and not _is_state_in_prompt(view, state.state)
     ):
-        note = "\n\n" + state_block.render_recap(session.state)
-        found.append(Insert("tail", "state", note, persistent=session.is_state_external or not always))
+        note = "\n\n" + state_block.render_recap(state.state)
+        found.append(Insert("tail", "state", note, persistent=state.is_state_external or not always))
     if asked:
         found.append(Insert("tail", "ask", "\n\n" + state_block.build_prompt()))
     return found, asked
 
 
-def _has_new_losses(view: View, session: BranchState, lossy_edits: int) -> bool:
+def _has_new_losses(view: View, state: BranchState, lossy_edits: int) -> bool:
     """True if more was taken out of the prompt than by the edits of the session.
 
     The edits in force are among them and are counted already, so that most requests count no others.
     """
-    return lossy_edits > view.edited_history.lossy_edit_count and lossy_edits > count_losses(session.edits)
+    return lossy_edits > view.edited_history.lossy_edit_count and lossy_edits > count_losses(state.edits)
 
 
 def _is_worth_asking(view: View) -> bool:
@@ -73,7 +73,8 @@ def find_tail_target(view: View) -> tuple[int | None, bool]:
     """Return (index of the message that texts at the tail are appended to, True if a user message of the proxy is
     needed instead).
 
-    After a user message: that message. After a tool result: as the model's `after_tool` says (WIRE.md 1.7, W6).
+    After a user message: that message. After a tool result: as the model's `after_tool` says (rule W6 in
+    `context.validate`).
     """
     last = len(view.messages) - 1
     message = view.messages[last]
@@ -94,8 +95,8 @@ def _takes_text(message: Message) -> bool:
 
 
 def find_system_target(view: View) -> int | None:
-    """The index of the leading system message, or None if the client sent none. Without it all inserts go to the tail
-    (FEATURES.md A9)."""
+    """The index of the leading system message, or None if the client sent none. Without it all inserts go to the
+    tail."""
     return 0 if has_appendable_system(view.request) else None
 
 
@@ -125,32 +126,32 @@ MIN_ANSWER_TOKENS = 400
 
 
 def make_system_inserts(
-    request: Request, session: BranchState, policy: Policy, lossy_edits: int
+    request: Request, state: BranchState, policy: Policy, lossy_edits: int
 ) -> tuple[list[Insert], bool]:
     """Return (the inserts behind the system prompt, True if the model is asked for its state).
 
     lossy_edits: how many edits in force have taken something out.
     """
     found: list[Insert] = []
-    asked = may_ask(request) and is_state_wanted(policy, session, lossy_edits)
+    asked = may_ask(request) and is_state_wanted(policy, state, lossy_edits)
     if asked or policy.ask == "always":
         found.append(Insert("system", "guidelines", "\n\n" + (policy.guidelines or state_block.get_guidelines())))
-    if session.state:
-        found.append(Insert("system", "state", "\n\n" + state_block.render_anchor(session.state)))
+    if state.state:
+        found.append(Insert("system", "state", "\n\n" + state_block.render_anchor(state.state)))
     if asked:
         found.append(Insert("system", "ask", "\n\n" + state_block.build_prompt()))
     return found, asked
 
 
-def make_system_texts(request: Request, session: BranchState, policy: Policy) -> list[str]:
+def make_system_texts(request: Request, state: BranchState, policy: Policy) -> list[str]:
     """The texts that will stand behind the system prompt of this request; none if there is no system prompt."""
-    if policy.state_place != "system" or session.stopped is not None or not has_appendable_system(request):
+    if policy.state_place != "system" or state.stopped is not None or not has_appendable_system(request):
         return []
-    return [insert.text for insert in make_system_inserts(request, session, policy, count_losses(session.edits))[0]]
+    return [insert.text for insert in make_system_inserts(request, state, policy, count_losses(state.edits))[0]]
 
 
 def has_appendable_system(request: Request) -> bool:
-    """True if the client sent a leading system message that a text can be appended to (FEATURES.md A9)."""
+    """True if the client sent a leading system message that a text can be appended to."""
     first = request.messages[0]
     return first.is_system and first.shape in ("string", "parts")
 
@@ -166,13 +167,13 @@ def may_ask(request: Request) -> bool:
     return request.is_free_text and (last.role == "user" or last.is_result)
 
 
-def is_state_wanted(policy: Policy, session: BranchState, lossy_edits: int) -> bool:
+def is_state_wanted(policy: Policy, state: BranchState, lossy_edits: int) -> bool:
     """True if the policy asks for a state with this request.
 
     `when_needed`: more has left the prompt since an answer with text last came to a request that asked.
     """
     if policy.ask == "when_needed":
-        return lossy_edits > session.last_state_request.lossy_edits
+        return lossy_edits > state.last_state_request.lossy_edits
     return policy.ask == "always"
 
 
@@ -182,12 +183,9 @@ def is_state_wanted(policy: Policy, session: BranchState, lossy_edits: int) -> b
 def collect_stage_notes(
     stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]
 ) -> Iterator[Note]:
-    """Yield the notes of those stages that have a method `notes`. edits: all edits in force. new: the edits of this
-    request."""
+    """Yield the notes of the stages. edits: all edits in force. new: the edits of this request."""
     for stage in stages:
-        notes = getattr(stage, "notes", None)
-        if notes is not None:
-            yield from notes(seen, edits, new)
+        yield from stage.notes(seen, edits, new)
 
 
 def make_quote_notes(

@@ -69,7 +69,7 @@ class Model:
     after_tool: Literal["append", "user", "none"] = "append"
     """Place of a text of the proxy after a tool result: appended to the result, in a user message, or nowhere."""
     alternate: bool = False
-    """True if the upstream insists that user and assistant take turns (WIRE.md W5)."""
+    """True if the upstream insists that user and assistant take turns (rule W5 in `context.validate`)."""
     user_first: bool = False
     """True if the upstream refuses a conversation that begins with the assistant. Messages and Gemini do so for every
     model."""

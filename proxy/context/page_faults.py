@@ -83,17 +83,17 @@ def find_result_lookups(view: View) -> ResultLookups:
             checkpoint()
             message = view.messages[n]
             if n in calls:
-                _note(found, n, calls[n], sources[n], calling)
+                _add_lookup(found, n, calls[n], sources[n], calling)
                 continue
             if message.calls:
                 calling = n
-            _use(found, view, n)
+            _count_uses(found, view, n)
         return found
 
     return view.memo("lookups", more)
 
 
-def _note(found: ResultLookups, n: int, call: Call, source: ResultSource, calling: int) -> None:
+def _add_lookup(found: ResultLookups, n: int, call: Call, source: ResultSource, calling: int) -> None:
     sort = call.name if source.action in ("other", "recalls") else f"{call.name} {source.action}"
     keys = find_call_keys(call)
     found.by_result[n] = ResultLookup(sort, calling, source.canonical_call)
@@ -113,7 +113,7 @@ def _find_call_keys(call: Call) -> frozenset[str]:
     return frozenset(text for text in texts if 4 <= len(text) <= MAX_KEY_CHARS)
 
 
-def _use(found: ResultLookups, view: View, n: int) -> None:
+def _count_uses(found: ResultLookups, view: View, n: int) -> None:
     """Count the old results that the user or the model comes back to in this message."""
     message = view.messages[n]
     if message.role == "user":
@@ -137,12 +137,12 @@ def find_new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
     found = []
     known = find_result_lookups(view).by_result
     for n, one in find_refetches(view).items():
-        if n >= since and is_cut(view.find_edit(one.earlier_index)) and _same_text(view, one):
+        if n >= since and is_cut(view.find_edit(one.earlier_index)) and _has_same_text(view, one):
             found.append((one, known[one.earlier_index].result_kind if one.earlier_index in known else ""))
     return found
 
 
-def _same_text(view: View, one: Refetch) -> bool:
+def _has_same_text(view: View, one: Refetch) -> bool:
     """True if the second result has the same text as the first one.
 
     A file that was changed is read again for its new text, and so is a search that finds other things now.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from proxy.context import (
 from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.fit import add_gap_remarks
 from proxy.context.models import Model, without_cache
-from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
+from proxy.context.plan import Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
 from proxy.context.stage import Stage
@@ -44,11 +44,11 @@ leave."""
 
 
 def rewrite(
-    request: Request, session: BranchState, policy: Policy, model: Model, now: float, inputs: RewriteInputs
+    request: Request, state: BranchState, policy: Policy, model: Model, now: float, inputs: RewriteInputs
 ) -> Plan:
     """Plan one request.
 
-    now: seconds, on the clock of `session.sent_at`. Raises nothing on purpose: a plan that breaks a rule comes back as
+    now: seconds, on the clock of `state.sent_at`. Raises nothing on purpose: a plan that breaks a rule comes back as
     `refusal`, and the original goes out.
     """
     if inputs.keys is None or not inputs.strategies or not inputs.times:
@@ -61,28 +61,28 @@ def rewrite(
         )
     if model.own:
         policy = apply_model_settings(policy, model)
-    if session.stopped is not None:
-        session, policy = _limit_to_last_resort(session, policy)
-    if session.cache_miss_streak and session.is_never_cached:
+    if state.stopped is not None:
+        state, policy = _limit_to_last_resort(state, policy)
+    if state.cache_miss_streak and state.is_never_cached:
         model = without_cache(model)
-    if session.decisions is not None:
-        policy = operator_edits.apply_to_policy(policy, session.decisions)
-    seen = view.build_view(request, session, policy, model, now, inputs)
+    if state.decisions is not None:
+        policy = operator_edits.apply_to_policy(policy, state.decisions)
+    seen = view.build_view(request, state, policy, model, now, inputs)
     ended = _find_expired_edits(seen, policy)
-    if session.decisions is not None:
-        ended |= operator_edits.find_revoked_edits(seen.edits, session.decisions)
+    if state.decisions is not None:
+        ended |= operator_edits.find_revoked_edits(seen.edits, state.decisions)
     if ended:
-        session = replace(session, edits={k: e for k, e in session.edits.items() if k not in ended})
-        seen = view.build_view(request, session, policy, model, now, inputs)
-    force = session.decisions.forced_action if session.decisions is not None else ""
+        state = replace(state, edits={k: e for k, e in state.edits.items() if k not in ended})
+        seen = view.build_view(request, state, policy, model, now, inputs)
+    force = state.decisions.forced_action if state.decisions is not None else ""
     if force == "prune":
         seen = replace(seen, budget=operator_edits.compute_prune_budget(seen, policy))
-    if session.stopped is not None and seen.budget is not None:
+    if state.stopped is not None and seen.budget is not None:
         seen = replace(seen, budget=max(seen.budget, seen.limit or 0))
     if policy.schedule == "append_only":
         seen = _guard_sent_messages(seen, inputs.sent_count)
-    seen, refetched = _count_new_faults(seen, session)
-    return _rewrite_view(seen, session, policy, model, now, refetched, frozen=inputs.frozen)
+    seen, refetched = _count_new_faults(seen, state)
+    return _rewrite_view(seen, state, policy, model, now, refetched, frozen=inputs.frozen)
 
 
 def _guard_sent_messages(seen: View, sent_count: int) -> View:
@@ -93,15 +93,15 @@ def _guard_sent_messages(seen: View, sent_count: int) -> View:
     return replace(seen, guarded_keys=seen.guarded_keys | {*seen.keys[:sent_count]}, budget=None)
 
 
-def _count_new_faults(seen: View, session: BranchState) -> tuple[View, list[Note]]:
+def _count_new_faults(seen: View, state: BranchState) -> tuple[View, list[Note]]:
     """Return the view with the cut results that this request fetches again, and a note of the new ones."""
-    found = page_faults.find_new_faults(seen, session.counted_messages) if seen.edits else []
+    found = page_faults.find_new_faults(seen, state.counted_messages) if seen.edits else []
     if not found:
         return seen, []
-    counts = Counter(session.refetched)
+    counts = Counter(state.refetched)
     counts.update(sort for _, sort in found)
     # After a restart all are counted again, and only those behind the last answer are reported again.
-    reported_until = session.counted_messages or (
+    reported_until = state.counted_messages or (
         seen.history.assistant_indexes[-1] if seen.history.assistant_indexes else 0
     )
     kinds = Counter[str](one.kind for one, _ in found if one.index >= reported_until)
@@ -109,14 +109,14 @@ def _count_new_faults(seen: View, session: BranchState) -> tuple[View, list[Note
     return replace(seen, refetched=dict(counts)), notes
 
 
-def _limit_to_last_resort(session: BranchState, policy: Policy) -> tuple[BranchState, Policy]:
-    """The session and the policy of a branch that is not rewritten any more.
+def _limit_to_last_resort(state: BranchState, policy: Policy) -> tuple[BranchState, Policy]:
+    """The state and the policy of a branch that is not rewritten any more.
 
     Only the stages of last resort act, if the prompt would not fit the window. The upstream would refuse such a prompt
     in any case.
     """
     last = tuple(stage for stage in policy.stages if stage.when == "last")
-    return replace(session, decisions=None), dataclasses.replace(policy, stages=last, injections=(), ask="never")
+    return replace(state, decisions=None), dataclasses.replace(policy, stages=last, injections=(), ask="never")
 
 
 class _Draft(msgspec.Struct, frozen=True):
@@ -136,34 +136,34 @@ class _Draft(msgspec.Struct, frozen=True):
 
 
 def _rewrite_view(
-    seen: View, session: BranchState, policy: Policy, model: Model, now: float, notes: list[Note], *, frozen: bool
+    seen: View, state: BranchState, policy: Policy, model: Model, now: float, notes: list[Note], *, frozen: bool
 ) -> Plan:
     """The plan for the view. notes: the notes made so far."""
-    draft = _draft_plan(seen, session, policy, frozen=frozen)
+    draft = _draft_plan(seen, state, policy, frozen=frozen)
     for _ in range(MAX_FIT_PASSES):
         if seen.budget is None or draft.tokens <= seen.budget or draft.extra <= seen.insert_tokens:
             break
         seen = replace(seen, insert_tokens=draft.extra)  # the messages have to make room for what is inserted
-        draft = _draft_plan(seen, session, policy, frozen=frozen)
+        draft = _draft_plan(seen, state, policy, frozen=frozen)
     if seen.limit is not None and draft.tokens > seen.limit and draft.extra:
         draft = _without_inserts(seen, draft, seen.limit, notes)
     try:
         made = render.render_prompt(seen, draft.edits, draft.by_index, draft.after, model)
     except RuleBroken as broken:
-        return _make_refused_plan(seen, session, policy, broken.rule, broken.message)
+        return _make_refused_plan(seen, state, policy, broken.rule, broken.message)
     except ValueError as problem:
-        return _make_refused_plan(seen, session, policy, "render", str(problem))
-    return _make_plan(seen, session, policy, draft, notes, made, now)
+        return _make_refused_plan(seen, state, policy, "render", str(problem))
+    return _make_plan(seen, state, policy, draft, notes, made, now)
 
 
-def _draft_plan(seen: View, session: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
+def _draft_plan(seen: View, state: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
     """The draft of a plan: removed messages, shortened messages, and inserts."""
-    edits = _decide_edits(seen, session, policy, frozen=frozen)
+    edits = _decide_edits(seen, state, policy, frozen=frozen)
     wanted: list[Insert] = []
     asked = False
-    if session.stopped is None:
+    if state.stopped is None:
         count = seen.edited_history.lossy_edit_count if edits is seen.edits else count_losses(edits)
-        wanted, asked = inserts.make_inserts(seen, session, policy, count)
+        wanted, asked = inserts.make_inserts(seen, state, policy, count)
         if policy.injections:
             after_edits = (
                 seen
@@ -171,8 +171,8 @@ def _draft_plan(seen: View, session: BranchState, policy: Policy, *, frozen: boo
                 else replace(seen, edits=edits, tokens=schedule.count_message_tokens(seen, edits))
             )
             wanted += [insert for injection in policy.injections for insert in injection(after_edits)]
-            deferred = {insert.source for insert in session.deferred_inserts}  # an injection gives one note at a time
-            wanted = [i for i in wanted if not (i.note_count and i.source in deferred)] + list(session.deferred_inserts)
+            deferred = {insert.source for insert in state.deferred_inserts}  # an injection gives one note at a time
+            wanted = [i for i in wanted if not (i.note_count and i.source in deferred)] + list(state.deferred_inserts)
     if policy.schedule == "append_only":  # a text that leaves again would change the prompt behind which answers follow
         wanted, asked = [insert for insert in wanted if insert.persistent], False
     return _draft_with_inserts(seen, edits, wanted, asked=asked)
@@ -204,18 +204,18 @@ def _without_inserts(seen: View, draft: _Draft, limit: int, notes: list[Note]) -
     return draft
 
 
-def _decide_edits(seen: View, session: BranchState, policy: Policy, *, frozen: bool) -> Mapping[bytes, Edit]:
+def _decide_edits(seen: View, state: BranchState, policy: Policy, *, frozen: bool) -> Mapping[bytes, Edit]:
     """The edits in force, with those of this request."""
-    force = session.decisions.forced_action if session.decisions is not None else ""
+    force = state.decisions.forced_action if state.decisions is not None else ""
     is_frozen = frozen and not policy.literal
     if is_frozen or policy.schedule == "provider":
         immediate = schedule.collect(seen, _list_immediate_stages(policy))
         edits = schedule.apply(seen, immediate, seen.edits, literal=False)
-        if not is_frozen and (session.may_edit or force):
+        if not is_frozen and (state.may_edit or force):
             edits = provider_clearing.clear_results(seen, policy, edits)
         return _update_references(seen, edits)
     low = _find_low_mark(seen, policy, force)
-    chosen = _choose_proposals(seen, policy, force, low, for_money=session.may_edit or bool(force))
+    chosen = _choose_proposals(seen, policy, force, low, for_money=state.may_edit or bool(force))
     edits = schedule.apply(seen, chosen, seen.edits, literal=policy.literal)
     if edits is not seen.edits:
         edits = add_gap_remarks(seen, edits, seen.edits, policy.remark)
@@ -382,33 +382,31 @@ def _append_insert(seen: View, index: int, insert: Insert, old: Edit | None) -> 
 
 
 def _make_plan(
-    seen: View, session: BranchState, policy: Policy, draft: _Draft, notes: list[Note], made: Rendering, now: float
+    seen: View, state: BranchState, policy: Policy, draft: _Draft, notes: list[Note], made: Rendering, now: float
 ) -> Plan:
-    old = session.edits
+    old = state.edits
     edits = schedule.keep_first_reasons(draft.edits, old) if policy.literal else draft.edits
     placed = [(n, i) for n, found in sorted(draft.by_index.items()) for i in found] + [(-1, i) for i in draft.after]
-    same = edits is seen.edits and not policy.literal  # then all of them are the session's
+    same = edits is seen.edits and not policy.literal  # then all of them are the branch's
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
     if draft.wanted:
         notes += inserts.make_quote_notes(draft.wanted, placed, edits)
     notes += inserts.collect_stage_notes(policy.stages, seen, edits, new)
     limit = fit.find_budget_limit(seen, policy)
     notes += fit.make_over_budget_notes(limit, draft.tokens)
-    boundary = session.boundary if not policy.literal else b""
+    boundary = state.boundary if not policy.literal else b""
     if new and not policy.literal:
-        boundary = breakpoints.find_boundary(seen, session, new)
+        boundary = breakpoints.find_boundary(seen, state, new)
     wanted, positions = NO_BREAKPOINTS, frozenset[int]()
     if seen.model.cache == "breakpoint":
-        wanted = breakpoints.choose_breakpoints(seen, session, made, new, boundary, draft.tokens)
+        wanted = breakpoints.choose_breakpoints(seen, state, made, new, boundary, draft.tokens)
         positions = breakpoints.find_positions(made, wanted)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
         new_edits=new,
         edits=old if same else edits if policy.literal else {**old, **edits},
         placed_inserts=tuple(placed),
-        asks=tuple(
-            ask for stage in policy.stages for ask in _find_asks(stage, seen) if ask.id not in session.helper_answers
-        ),
+        asks=tuple(ask for stage in policy.stages for ask in stage.asks(seen) if ask.id not in state.helper_answers),
         notes=tuple(notes),
         marks=tuple(made.marks),
         sizes=tuple(made.sizes),
@@ -417,7 +415,7 @@ def _make_plan(
         before=seen.prefix_tokens + sum(seen.original_tokens),
         after=draft.tokens,
         predicted=render.predict_cached_tokens(
-            seen, session, made, now, tools_added=bool(seen.tool_tokens and count_losses(edits))
+            seen, state, made, now, tools_added=bool(seen.tool_tokens and count_losses(edits))
         ),
         asks_for_state=draft.asked and any(i.source == "ask" for _, i in placed),
         deferred_inserts=_find_deferred_inserts(draft.wanted, placed),
@@ -437,18 +435,12 @@ def _find_deferred_inserts(wanted: Sequence[Insert], placed: Sequence[tuple[int,
     return tuple(insert for insert in wanted if insert.note_count and insert.note_count not in given)
 
 
-def _find_asks(stage: object, seen: View) -> Iterable[Ask]:
-    """The questions of a stage for a helper model. Stages that ask have a method `asks`."""
-    asks = getattr(stage, "asks", None)
-    return asks(seen) if asks is not None else ()
-
-
-def _make_refused_plan(seen: View, session: BranchState, policy: Policy, rule: str, why: str) -> Plan:
+def _make_refused_plan(seen: View, state: BranchState, policy: Policy, rule: str, why: str) -> Plan:
     """The plan by which the original goes out; old edits stay remembered."""
     return Plan(
         messages=None,
         new_edits=(),
-        edits=session.edits,
+        edits=state.edits,
         placed_inserts=(),
         asks=(),
         notes=(Note("refused", why),),

@@ -1,4 +1,4 @@
-"""Events of a plan: `context:pruned` and `context:summarized` (FEATURES.md D6), with their payloads.
+"""Events of a plan: `context:pruned` and `context:summarized`, with their payloads.
 
 Only a new edit is an event. An edit that is repeated with every request is none.
 """
@@ -51,12 +51,12 @@ def make_events(plan: Plan) -> list[PlanEvent]:
     if not fresh.isdisjoint(summarized):
         kept = len(plan.keys) - len(pruned) - len(summarized)
         found.append(
-            PlanEvent(SUMMARIZED, {"summarized": len(summarized), "kept": kept, "summary": _summary(plan)}),
+            PlanEvent(SUMMARIZED, {"summarized": len(summarized), "kept": kept, "summary": _find_summary(plan)}),
         )
     return found
 
 
-def _summary(plan: Plan) -> str:
+def _find_summary(plan: Plan) -> str:
     """The summary in the newest message that bears one."""
     here = [plan.edits[k] for k in plan.keys if k in plan.edits]
     texts = [edit.text for edit in here if edit.stage == SUMMARY_STAGE and edit.action == "append" and edit.text]

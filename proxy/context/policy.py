@@ -141,7 +141,7 @@ def read_policy(
     for key, given in table.items():
         value = given
         if key == "tools":
-            values["tools"], values["offer"] = _tools(value, source)
+            values["tools"], values["offer"] = _read_tools(value, source)
             continue
         if key not in known:
             names = FORMER_KEYS[key] + ", its name now" if key in FORMER_KEYS else "one of " + ", ".join(sorted(known))
@@ -207,7 +207,7 @@ def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str)
     )
 
 
-def _tools(table: Any, source: str) -> tuple[tuple[str, ...], OfferTime]:
+def _read_tools(table: Any, source: str) -> tuple[tuple[str, ...], OfferTime]:
     """Return (the names, the time of the offer) from a policy file's table `[tools]`."""
     if not isinstance(table, Mapping):
         raise ConfigError("tools", table, "a table [tools] with enabled and offer", source=source)

@@ -221,25 +221,25 @@ def _check_rules(
 
 
 def predict_cached_tokens(
-    seen: View, session: BranchState, rendering: Rendering, now: float, *, tools_added: bool
+    seen: View, state: BranchState, rendering: Rendering, now: float, *, tools_added: bool
 ) -> int:
     """Tokens of this prompt that the provider's cache should serve.
 
     tools_added: True if tool definitions come in front of the messages with this request.
     """
-    if not session.sent_marks:
+    if not state.sent_marks:
         return min(seen.cached_tokens, seen.prefix_tokens + sum(rendering.sizes))
-    if session.sent_at is None or now - session.sent_at > seen.model.ttl_s or seen.model.cache == "none":
+    if state.sent_at is None or now - state.sent_at > seen.model.ttl_s or seen.model.cache == "none":
         return 0
-    matched = 0 if tools_added else view.count_common_marks(tuple(rendering.marks), session.sent_marks)
+    matched = 0 if tools_added else view.count_common_marks(tuple(rendering.marks), state.sent_marks)
     same = seen.prefix_tokens + sum(rendering.sizes[:matched])
-    if seen.model.cache == "breakpoint" and matched < len(session.sent_marks):
+    if seen.model.cache == "breakpoint" and matched < len(state.sent_marks):
         outs = rendering.outs[:matched]
         last = next(
             (
                 n
                 for n in range(matched - 1, -1, -1)
-                if n in session.breakpoints or ((m := outs[n].message) is not None and m.has_cache_mark)
+                if n in state.breakpoints or ((m := outs[n].message) is not None and m.has_cache_mark)
             ),
             -1,
         )

@@ -1,8 +1,8 @@
 """Keep the turns of a conversation in order when messages leave it.
 
 Schedules take only some of the proposals, and stages look at one message at a time. So an answer may leave from between
-a tool result and a prompt. Then a user message follows a tool result, which strict upstreams refuse (WIRE.md 1.7, W6;
-W5 if roles have to alternate). The message that separated the two comes back.
+a tool result and a prompt. Then a user message follows a tool result, which strict upstreams refuse (W6 in
+`context.validate`; W5 if roles have to alternate). The message that separated the two comes back.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
             if seen.messages[index].is_system or (index == last and proposal.action == "gone"):
                 continue
             if proposal.action != "append" and (index == last_user or is_pinned(seen, index)):
-                continue  # FEATURES.md E7: no policy edits it
+                continue  # no policy edits a pinned message or the current prompt
             if proposal.action == "gone" and index in held and stage.when != "always":
                 continue
             old = best.get(index)
@@ -281,7 +281,7 @@ def _keeps_message(edit: Edit | None) -> bool:
 
 
 def list_units(seen: View) -> list[Group | Step]:
-    """The parts that leave together, covering every message once: finished groups (FEATURES.md A14), then steps."""
+    """The parts that leave together, covering every message once: finished groups, then steps."""
     return [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active_start)]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
-from proxy.context.plan import Insert, Proposal, View
+from proxy.context.plan import Ask, Edit, Insert, Note, Proposal, View
 from proxy.errors import ConfigError
 
 T = TypeVar("T")
@@ -39,6 +39,15 @@ class Stage(ABC):
     @abstractmethod
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Proposals for messages of the view, in any order; no message twice."""
+
+    def asks(self, view: View) -> Iterable[Ask]:  # noqa: ARG002  a hook
+        """Questions for a helper model. `View.helper_answers` has the answers of earlier requests, by `Ask.id`."""
+        return ()
+
+    def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterable[Note]:  # noqa: ARG002  a hook
+        """Notes for the record of the exchange, once the plan is made. edits: all edits in force, by chain key. new:
+        those of this request."""
+        return ()
 
 
 class Injection(ABC):

@@ -1,7 +1,19 @@
 """The rules of a strict upstream: every plan is checked, and a plan that breaks a rule is thrown away.
 
-The rules are those of WIRE.md 1.7; each stands for a 400 error seen in the field. If the client's own history breaks a
-rule, that is the client's business: only a violation that the plan adds counts.
+Each rule stands for a 400 error seen in the field:
+
+    W1    a tool result follows the assistant message with its call
+    W2    every call has its result right behind the assistant message
+    W4    system messages stand in front (templates of Qwen and Gemma)
+    W5    user and assistant alternate, for models that require it (Gemma, Ministral)
+    W6    no user message follows a tool result, for models that refuse it (Mistral)
+    W7    the last message is not the assistant's (Claude 4.6 and later)
+    W8    no assistant message is empty
+    kept  system messages, the last user message and the last message stay, and begin as the client sent them
+
+The missing numbers are rules that no edit of a message can break. W15, on reasoning that is bound to its prompt, is
+checked in `exchange.prefix_bindings`. If the client's own history breaks a rule, that is the client's business: only a
+violation that the plan adds counts.
 """
 
 from __future__ import annotations

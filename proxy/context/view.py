@@ -24,18 +24,18 @@ _NO_EDITS: Mapping[bytes, Edit] = {}
 
 
 def build_view(
-    request: Request, session: BranchState, policy: Policy, model: Model, now: float, inputs: RewriteInputs
+    request: Request, state: BranchState, policy: Policy, model: Model, now: float, inputs: RewriteInputs
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     keys = chain.compute_keys("", request.messages) if inputs.keys is None else inputs.keys
     token_counter = inputs.token_counter
     messages = request.messages
     history = build_history(request, keys, token_counter, policy.observation)
-    edited_history = apply_edits(history, _NO_EDITS if policy.literal else session.edits)
-    system_texts = make_system_texts(request, session, policy) if policy.state_place == "system" else []
+    edited_history = apply_edits(history, _NO_EDITS if policy.literal else state.edits)
+    system_texts = make_system_texts(request, state, policy) if policy.state_place == "system" else []
     prefix_tokens = token_counter.count_tools(request.tools) if request.tools else 0
-    token_budget = compute_token_budget(request, policy, model, session.learned_window)
-    warm_tokens = _count_cached_tokens(history, edited_history, prefix_tokens, session, model, system_texts)
+    token_budget = compute_token_budget(request, policy, model, state.learned_window)
+    warm_tokens = _count_cached_tokens(history, edited_history, prefix_tokens, state, model, system_texts)
     return View(
         request=request,
         messages=messages,
@@ -47,7 +47,7 @@ def build_view(
         groups=history.groups,
         active_start=history.groups[-1].start if history.groups else 0,
         prefix_tokens=prefix_tokens,
-        cached_tokens=0 if _is_cold(session, model, now) else warm_tokens,
+        cached_tokens=0 if _is_cold(state, model, now) else warm_tokens,
         warm_tokens=warm_tokens,
         request_counts=history.request_counts,
         model=model,
@@ -61,12 +61,12 @@ def build_view(
         history=history,
         edited_history=edited_history,
         now=now,
-        state=session.state,
-        helper_answers=session.helper_answers,
-        note_counts=session.note_counts,
-        pins=session.pins,
-        refetched=session.refetched,
-        exposed=session.exposed,
+        state=state.state,
+        helper_answers=state.helper_answers,
+        note_counts=state.note_counts,
+        pins=state.pins,
+        refetched=state.refetched,
+        exposed=state.exposed,
         times=inputs.times,
         retrieved_texts=inputs.retrieved_texts,
         relevance=inputs.relevance,
@@ -77,7 +77,7 @@ def build_view(
         scratchpad=inputs.scratchpad,
         memos=inputs.memos,
         tenant_faults=inputs.tenant_faults,
-        breakpoints=session.breakpoints,
+        breakpoints=state.breakpoints,
     )
 
 
@@ -98,16 +98,16 @@ def count_text_tokens(seen: View, message: Message, text: str) -> int:
     return message.derive(lambda _: seen.token_counter.count_text(text), ("count", seen.token_counter, text))
 
 
-def _is_cold(session: BranchState, model: Model, now: float) -> bool:
+def _is_cold(state: BranchState, model: Model, now: float) -> bool:
     """True if nothing was sent yet, or if the last prompt is older than the provider's cache lasts."""
-    return session.sent_at is None or now - session.sent_at > model.ttl_s
+    return state.sent_at is None or now - state.sent_at > model.ttl_s
 
 
 def _count_cached_tokens(
     history: History,
     edited_history: EditedHistory,
     prefix_tokens: int,
-    session: BranchState,
+    state: BranchState,
     model: Model,
     system_texts: Sequence[str],
 ) -> int:
@@ -121,16 +121,16 @@ def _count_cached_tokens(
     if model.cache == "none":
         return 0
     same = found = prefix_tokens
-    whole = not session.sent_marks
-    if session.sent_marks:
+    whole = not state.sent_marks
+    if state.sent_marks:
         marks = tuple(edited_history.marks)
         if system_texts:  # our texts stand behind the system prompt, which no edit removes
             marks = (add_texts_to_mark(marks[0], system_texts), *marks[1:])
-        count = count_common_marks(marks, session.sent_marks)
-        whole = count == len(session.sent_marks) < len(marks)
+        count = count_common_marks(marks, state.sent_marks)
+        whole = count == len(state.sent_marks) < len(marks)
         same += sum(edited_history.sizes[:count])
-        if history.marked_indexes or session.breakpoints:
-            found = _count_marked_tokens(history, edited_history, prefix_tokens, count, session.breakpoints)
+        if history.marked_indexes or state.breakpoints:
+            found = _count_marked_tokens(history, edited_history, prefix_tokens, count, state.breakpoints)
     else:
         last = history.assistant_indexes[-1] if history.assistant_indexes else 0
         same += sum(edited_history.tokens[:last])

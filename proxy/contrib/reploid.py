@@ -1,4 +1,4 @@
-"""The functions of REPLOID's context manager over a plain history, for programs without a proxy (FEATURES.md D9).
+"""The functions of REPLOID's context manager over a plain history, for programs without a proxy.
 
 A history is a list of dicts, in the form of chat completions or in that of the source (`{"role", "parts": [...]}`). A
 result has the source's shapes and names. It holds the same dict objects that were given, and none of them is changed.
@@ -153,7 +153,7 @@ def prune_context(
     tokens = [token_counter(message) for message in messages]
     total = sum(tokens)
     if total <= budget:
-        return _pruned(history, history, [], total, total)
+        return _make_pruned_history(history, history, [], total, total)
     steps = group.split_steps(messages)
     found = find_units(messages, steps, after_tool="user", alternate=False)
     last = len(messages) - 1
@@ -163,10 +163,10 @@ def prune_context(
     stay = {i for n in kept for i in found[n].message_indexes}
     pruned = [item for i, item in enumerate(history) if i in stay]
     removed = [item for i, item in enumerate(history) if i not in stay]
-    return _pruned(pruned, pruned, removed, total, sum(tokens[i] for i in stay))
+    return _make_pruned_history(pruned, pruned, removed, total, sum(tokens[i] for i in stay))
 
 
-def _pruned(
+def _make_pruned_history(
     pruned: PlainHistory, kept: PlainHistory, removed: PlainHistory, original: int, final: int
 ) -> PrunedHistory:
     stats: PruneStats = {

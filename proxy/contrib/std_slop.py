@@ -58,21 +58,21 @@ def read_database(file: Path) -> tuple[list[SlopSession], list[SlopMemo]]:
             there.row_factory = sqlite3.Row
             there.text_factory = lambda raw: raw.decode("utf-8", "replace")
             tables = {row[0] for row in there.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if not {"messages", "sessions"} <= tables or "session_id" not in _columns(there, "messages"):
+            if not {"messages", "sessions"} <= tables or "session_id" not in _list_columns(there, "messages"):
                 raise ConfigError("FILE", str(file), "std::slop's database, or JSONL with a conversation a line")
-            return _read_sessions(there, tables), _memos(there, tables)
+            return _read_sessions(there, tables), _read_memos(there, tables)
     except sqlite3.DatabaseError as error:
         raise ConfigError("FILE", str(file), f"a SQLite file that can be read ({error})") from None
 
 
-def _columns(there: sqlite3.Connection, name: str) -> set[str]:
+def _list_columns(there: sqlite3.Connection, name: str) -> set[str]:
     return {row["name"] for row in there.execute(f"PRAGMA table_info({name})")}
 
 
 def _read_sessions(there: sqlite3.Connection, tables: set[str]) -> list[SlopSession]:
     settings = {row["id"]: dict(row) for row in there.execute("SELECT * FROM sessions")}
-    states = _by_session(there, "session_state", "state_blob", tables)
-    pads = _by_session(there, "scratchpads", "content", tables)
+    states = _read_by_session(there, "session_state", "state_blob", tables)
+    pads = _read_by_session(there, "scratchpads", "content", tables)
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in there.execute("SELECT * FROM messages ORDER BY id"):
         rows.setdefault(row["session_id"] or "std-slop", []).append(dict(row))
@@ -93,22 +93,22 @@ def _read_sessions(there: sqlite3.Connection, tables: set[str]) -> list[SlopSess
     return talks
 
 
-def _by_session(there: sqlite3.Connection, name: str, column: str, tables: set[str]) -> dict[str, str]:
-    if name not in tables or column not in _columns(there, name):
+def _read_by_session(there: sqlite3.Connection, name: str, column: str, tables: set[str]) -> dict[str, str]:
+    if name not in tables or column not in _list_columns(there, name):
         return {}
     return {row["session_id"]: row[column] or "" for row in there.execute(f"SELECT * FROM {name}")}  # noqa: S608  # ours
 
 
-def _memos(there: sqlite3.Connection, tables: set[str]) -> list[SlopMemo]:
+def _read_memos(there: sqlite3.Connection, tables: set[str]) -> list[SlopMemo]:
     if "llm_memos" not in tables:
         return []
     return [
-        SlopMemo(row["content"], _tags(row["semantic_tags"]))
+        SlopMemo(row["content"], _read_tags(row["semantic_tags"]))
         for row in there.execute("SELECT * FROM llm_memos ORDER BY id")
     ]
 
 
-def _tags(text: str | None) -> list[str]:
+def _read_tags(text: str | None) -> list[str]:
     """Return tags from a JSON list, or from words separated by commas."""
     try:
         found = json.loads(text or "[]")
@@ -126,16 +126,16 @@ def _message(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any
     if row["role"] == "tool":
         # Some versions write `id|name`.
         return {"role": "tool", "tool_call_id": _call_of(call_id.partition("|")[0], row, before), "content": content}
-    if row["role"] == "assistant" and (row.get("status") == "tool_call" or _calls(row)):
+    if row["role"] == "assistant" and (row.get("status") == "tool_call" or _read_calls(row)):
         body = _json(content)
         text = body.get("content") if isinstance(body.get("content"), str) else _gemini_text(body)
-        return {"role": "assistant", "content": text or None, "tool_calls": _calls(row)} if _calls(row) else {
+        return {"role": "assistant", "content": text or None, "tool_calls": _read_calls(row)} if _read_calls(row) else {
             "role": "assistant", "content": text or content,
         }  # fmt: skip
     return {"role": row["role"], "content": content}
 
 
-def _calls(row: dict[str, Any]) -> list[dict[str, Any]]:
+def _read_calls(row: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the calls of a row, in OpenAI's or Gemini's format, in OpenAI's format."""
     if row.get("status") not in ("tool_call", "dropped"):
         return []
@@ -164,7 +164,7 @@ def _call_of(call_id: str, row: dict[str, Any], before: list[dict[str, Any]]) ->
     for one in reversed(before):
         if one.get("group_id") != row.get("group_id"):
             break
-        for call in _calls(one):
+        for call in _read_calls(one):
             if call_id in (call["id"], call["function"]["name"]):
                 return str(call["id"])
     return call_id or f"call_{row['id']}"

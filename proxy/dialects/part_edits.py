@@ -98,7 +98,7 @@ def _find_changed(old: Sequence[bytes], part: bytes, low: int, high: int) -> int
     if read_part_text(part) is None:
         raise ValueError("a part that is no text has changed")
     open_ = [i for i in range(low, high) if read_part_text(old[i]) is not None]
-    same = [i for i in open_ if _other_members(old[i]) == _other_members(part)]
+    same = [i for i in open_ if _read_other_members(old[i]) == _read_other_members(part)]
     return next(iter(same or open_), None)
 
 
@@ -107,7 +107,7 @@ def read_part_text(part: bytes) -> str | None:
     return None if value is None else json_spans.decode_string(value)
 
 
-def _other_members(part: bytes) -> dict[str, Any]:
+def _read_other_members(part: bytes) -> dict[str, Any]:
     return {name: value for name, value in spans.read_any(part).items() if name != "text"}
 
 

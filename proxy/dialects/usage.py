@@ -86,15 +86,15 @@ def _read_completions(value: dict[str, Any]) -> Usage | None:
         return None
     prompt, completion = prompt or 0, completion or 0
     of_prompt = _find_details(value, "prompt_tokens_details")
-    reasoning = _first(_find_details(value, "completion_tokens_details").get("reasoning_tokens"))
+    reasoning = _read_first_count(_find_details(value, "completion_tokens_details").get("reasoning_tokens"))
     total = read_count(value.get("total_tokens"))
-    cached = _first(
+    cached = _read_first_count(
         of_prompt.get("cached_tokens"),
         value.get("prompt_cache_hit_tokens"),  # DeepSeek
         value.get("cache_read_input_tokens"),  # Anthropic behind LiteLLM
         value.get("cached_tokens"),  # Moonshot
     )
-    written = _first(
+    written = _read_first_count(
         of_prompt.get("cache_write_tokens"),
         value.get("cache_creation_input_tokens"),
         of_prompt.get("cache_creation_tokens"),
@@ -128,9 +128,9 @@ def _read_responses(value: dict[str, Any]) -> Usage | None:
         prompt or 0,
         completion or 0,
         (prompt or 0) + (completion or 0) if total is None else total,
-        _first(read.get("cached_tokens"), read.get("cache_read_input_tokens")),
-        _first(read.get("cache_write_tokens"), read.get("cache_creation_input_tokens")),
-        _first(_find_details(value, "output_tokens_details").get("reasoning_tokens")),
+        _read_first_count(read.get("cached_tokens"), read.get("cache_read_input_tokens")),
+        _read_first_count(read.get("cache_write_tokens"), read.get("cache_creation_input_tokens")),
+        _read_first_count(_find_details(value, "output_tokens_details").get("reasoning_tokens")),
         _read_long(value, read),
         read_dollars(value),
     )
@@ -143,7 +143,7 @@ def _read_messages(value: dict[str, Any]) -> Usage | None:
     if fresh is None and completion is None:
         return None
     prompt = (fresh or 0) + (read or 0) + (written or 0)
-    reasoning = _first(_find_details(value, "output_tokens_details").get("reasoning_tokens"))
+    reasoning = _read_first_count(_find_details(value, "output_tokens_details").get("reasoning_tokens"))
     return Usage(
         prompt, completion or 0, prompt + (completion or 0), read, written, reasoning,
         _read_long(value, NO_DETAILS), read_dollars(value),
@@ -166,7 +166,7 @@ def _read_gemini(value: dict[str, Any]) -> Usage | None:
 def _read_long(value: Mapping[str, Any], of_prompt: Mapping[str, Any]) -> int:
     """Tokens that were written to the cache for the longer lifetime."""
     return (
-        _first(
+        _read_first_count(
             _find_details(value, "cache_creation").get("ephemeral_1h_input_tokens"),
             _find_details(of_prompt, "cache_creation_token_details").get("ephemeral_1h_input_tokens"),  # LiteLLM
             _find_details(of_prompt, "cache_write_tokens_details").get("ttl_12h_tokens"),  # OpenAI
@@ -180,7 +180,7 @@ def _find_details(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else NO_DETAILS
 
 
-def _first(*values: Any) -> int | None:
+def _read_first_count(*values: Any) -> int | None:
     for value in values:
         if value is not None and (found := read_count(value)) is not None:
             return found

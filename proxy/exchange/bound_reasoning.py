@@ -2,7 +2,7 @@
 
 An upstream refuses a request whose reasoning stands behind another prompt than its own. Edits and texts of the proxy
 are part of these prompts, so the client's own bytes may be refused too. Then the request goes out once more without
-reasoning. The removed reasoning stays out of every later request of the branch (DIALECTS.md 4.6)."""
+reasoning. The removed reasoning stays out of every later request of the branch."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.refusals import peek_refusal, remember_model
 from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
-from proxy.sessions.locate import derive_tenant
+from proxy.sessions.locate import decode_headers, derive_tenant
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
 from proxy.store.base import Row
 from proxy.store.response_names import ResponseNameRow, is_storable
@@ -160,8 +160,7 @@ def repeats_other_values(incoming: Incoming) -> bool:
 
 def find_tenant(services: Services, headers: Headers, tenant: str | None) -> str:
     """The tenant of a request. tenant: that of the client's key; None if no keys are configured."""
-    named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
-    return tenant or derive_tenant(named, services.settings.identity.salt.get_secret_value())
+    return tenant or derive_tenant(decode_headers(headers), services.settings.identity.salt.get_secret_value())
 
 
 async def run_in_worker(services: Services, size: int, work: Callable[[], _T]) -> _T:
@@ -248,7 +247,7 @@ def _may_ask(services: Services, incoming: Incoming) -> bool:
     return not services.refused_encrypted or _find_place(services, incoming.body) not in services.refused_encrypted
 
 
-def find_model(body: bytes) -> str:
+def read_model_name(body: bytes) -> str:
     """The model that a request names; "" if it names none."""
     raw = json_spans.read_value(body, "model")
     return (json_spans.decode_string(raw) if raw is not None else None) or ""
@@ -256,7 +255,7 @@ def find_model(body: bytes) -> str:
 
 def _find_place(services: Services, body: bytes) -> tuple[str, str]:
     """(the upstream, the model) of a request."""
-    model = find_model(body)
+    model = read_model_name(body)
     return services.client.select_target(model or None).name, model
 
 

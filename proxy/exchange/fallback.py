@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.chat.json_spans import find_model
+from proxy.chat.json_spans import scan_model_name
 from proxy.dialects.gemini.request import read_place
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.exchange import record_outcome, splice_rounds
@@ -159,7 +159,7 @@ async def _read_model(services: Services, incoming: Incoming) -> str:
         return named
     body = incoming.body
     if len(body) >= LARGE_BODY_BYTES:  # decoding it may take 200 ms, in which no other branch can run
-        found = await asyncio.get_running_loop().run_in_executor(services.workers, find_model, body)
+        found = await asyncio.get_running_loop().run_in_executor(services.workers, scan_model_name, body)
         body = b'{"model":%b}' % (found or b"null")
     try:
         return msgspec.json.decode(body, type=_Model).model

@@ -124,8 +124,8 @@ def may_take_over(services: Services, incoming: Incoming) -> bool:
     names, or else the usual one, changes prompts."""
     if not services.settings.responses.takeover or is_off(incoming):
         return False
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
-    target = services.client.select_target(chains.find_model(incoming.body) or None)
+    headers = locate.decode_headers(incoming.headers)
+    target = services.client.select_target(chains.read_model_name(incoming.body) or None)
     return lookups.find_policy(services, headers, target, DIALECTS[incoming.dialect]).mode == "rewrite"
 
 
@@ -185,7 +185,7 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
     """Send the plan's bytes upstream; return the turn as it was sent, and the reply. A refusal of rewritten
     bytes is answered with one resend of the original."""
 
-    async def ask(body: bytes) -> Reply:
+    async def send(body: bytes) -> Reply:
         if incoming.chain is not None:
             body = chains.drop_refused(services, incoming, body)
         headers = incoming.headers
@@ -193,11 +193,11 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
             headers = ask_provider.add_beta(turn, headers, body)
         return await services.client.send(target, incoming.method, incoming.path, incoming.query, headers, body)
 
-    reply = await ask(turn.prompt.outgoing)
+    reply = await send(turn.prompt.outgoing)
     record_sent(services, turn)
     if incoming.chain is not None and await chains.learn_refusal(services, incoming, reply):
         await reply.close()
-        reply = await ask(turn.prompt.outgoing)
+        reply = await send(turn.prompt.outgoing)
     if (
         reply.status in TOO_LONG_STATUSES
         and await _is_too_long(services, turn, incoming, reply)
@@ -205,30 +205,30 @@ async def _send(services: Services, turn: Turn, target: Target, incoming: Incomi
     ):
         await reply.close()
         turn = replanned
-        reply = await ask(turn.prompt.outgoing)
+        reply = await send(turn.prompt.outgoing)
         record_sent(services, turn)
     if turn.prompt.unmarked and reply.status < 400:
         cache_breakpoints.remember_support(services, turn, is_supported=True)
     if reply.status in REFUSAL_STATUSES and await usage_option.is_refusal(turn, reply):
         await reply.close()
         turn = usage_option.without_option(services, turn)
-        reply = await ask(turn.prompt.outgoing)
+        reply = await send(turn.prompt.outgoing)
     if reply.status in REFUSAL_STATUSES and await cache_breakpoints.is_refusal(turn, reply):
         await reply.close()
         turn = cache_breakpoints.without_breakpoints(turn)
-        reply = await ask(turn.prompt.outgoing)
+        reply = await send(turn.prompt.outgoing)
         record_sent(services, turn)
         if reply.status < 400:
             cache_breakpoints.remember_support(services, turn, is_supported=False)
     if reply.status in REFUSAL_STATUSES and (
         turn.prompt.outgoing != incoming.body or bound_reasoning.may_be_ours(turn)
     ):
-        turn, reply = await _answer_refusal(services, turn, reply, ask)
+        turn, reply = await _answer_refusal(services, turn, reply, send)
     return turn, reply
 
 
 async def _answer_refusal(
-    services: Services, turn: Turn, refused: Reply, ask: Callable[[bytes], Awaitable[Reply]]
+    services: Services, turn: Turn, refused: Reply, send: Callable[[bytes], Awaitable[Reply]]
 ) -> tuple[Turn, Reply]:
     """Send the client's own bytes in place of a prompt that was refused. If these are refused too, because reasoning is
     bound to our earlier prompts, send our prompt without reasoning."""
@@ -240,7 +240,7 @@ async def _answer_refusal(
     original = splice_rounds.repair_original(turn, original)
     if sent != original and not is_known:
         await refused.close()
-        reply = await ask(original)
+        reply = await send(original)
         if reply.status < 400 and not turn.is_prompt_changed:
             cache_breakpoints.remember_support(services, turn, is_supported=False)
             return cache_breakpoints.without_breakpoints(turn), reply
@@ -258,7 +258,7 @@ async def _answer_refusal(
             turn = fallback.use_original(services, turn, FallbackReason.UPSTREAM_REJECT)
         return turn, reply
     await reply.close()
-    reply = await ask(stripped)
+    reply = await send(stripped)
     fallback.count_fallback(services, FallbackReason.BOUND)
     if reply.status < 400:
         _leave_out(services, turn, [*prefix_bindings.trace_body(turn, sent).bindings])

@@ -1,4 +1,4 @@
-"""Compress a branch ahead of its next request, while the process is idle (FEATURES.md E9).
+"""Compress a branch ahead of its next request, while the process is idle.
 
 The stages of a policy may have `ages`, in seconds. When an age has passed and no request is being answered, the branch
 is planned again. The helper model is asked for its summaries then, and the extracts are made. Nothing is sent and

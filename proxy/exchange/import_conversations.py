@@ -2,7 +2,7 @@
 
 An imported conversation is a session whose last request has been answered. Its agent can continue it through the proxy,
 and it is shown, edited and replayed as any other. Messages in Gemini's form become chat messages, since the next
-request will bring that form. They keep the mark of the format that they were made for (FEATURES.md A3, A5).
+request will bring that form. They keep the mark of the format that they were made for.
 """
 
 from __future__ import annotations

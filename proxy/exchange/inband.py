@@ -135,7 +135,7 @@ async def answer_command(services: Services, extracted: ExtractedCommand, out: R
     request, incoming = extracted.request, extracted.incoming
     if request is None or extracted.command_line is None:
         return
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    headers = locate.decode_headers(incoming.headers)
     settings = services.settings.identity
     tenant = incoming.tenant or locate.derive_tenant(headers, settings.salt.get_secret_value())
     named = locate.find_session_name(incoming.session, headers, request, settings)

@@ -25,7 +25,7 @@ from proxy.context import operator_edits
 from proxy.context.analysis import bm25, identifiers
 from proxy.context.branch_state import MODEL_STATE_SUFFIX, OPERATOR_STATE_SUFFIX
 from proxy.context.models import Model, find_model
-from proxy.context.plan import Plan, RetrievedText
+from proxy.context.plan import RetrievedText
 from proxy.context.policy import Policy, ScheduleName
 from proxy.errors import StoreUnavailable
 from proxy.exchange import embeddings, exchange_rows
@@ -33,7 +33,6 @@ from proxy.exchange.dialect import COMPLETIONS, Dialect
 from proxy.exchange.header_warnings import YES
 from proxy.exchange.services import Headers, LearnedWindow, Services
 from proxy.exchange.turn import Turn
-from proxy.metrics import Metrics
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
 from proxy.sessions.branch import (
@@ -54,6 +53,8 @@ from proxy.store.session_notes import SettingsRow
 from proxy.stream.overflow_errors import read_overflow
 from proxy.tools import stored_memos
 from proxy.upstream.client import Target
+
+log = logging.getLogger(__name__)
 
 MAX_HITS = 8
 """Limit on the messages and summaries that a search returns: more than any policy quotes."""
@@ -131,30 +132,30 @@ def find_task(turn: Turn) -> Task | None:
     return (found, messages[found]) if found >= 0 else None
 
 
-def pin_task(turn: Turn, found: Task | None) -> None:
-    """`x-context-pin: true` pins the last user message: no policy edits it from now on (FEATURES.md E7)."""
-    if found is None or turn.options.get("pin", "").lower() not in YES:
+def pin_task(turn: Turn, task: Task | None) -> None:
+    """`x-context-pin: true` pins the last user message: no policy edits it from now on."""
+    if task is None or turn.options.get("pin", "").lower() not in YES:
         return
-    branch, chain_key = turn.located.branch, turn.keys[found[0]]
+    branch, chain_key = turn.located.branch, turn.keys[task[0]]
     if chain_key not in branch.state.pins:
-        exchange_rows.add_pin_row(turn, chain_key, turn.token_counter(found[1]), turn.started_at)
+        exchange_rows.add_pin_row(turn, chain_key, turn.token_counter(task[1]), turn.started_at)
         branch.state = msgspec.structs.replace(branch.state, pins=branch.state.pins | {chain_key})
 
 
-async def search_store(services: Services, turn: Turn, found: Task | None) -> None:
+async def search_store(services: Services, turn: Turn, task: Task | None) -> None:
     """Search the store for the subject of a new prompt, once for each prompt, where the policy uses the results.
 
     The search runs only in sessions that the client has named: without a name only the content of the request may be
     used.
     """
-    if found is None or not turn.located.explicit or turn.enriched.policy.mode != "rewrite":
+    if task is None or not turn.located.explicit or turn.enriched.policy.mode != "rewrite":
         return
     if not any(injection.searches for injection in turn.enriched.policy.injections):
         return
-    branch, chain_key = turn.located.branch, turn.keys[found[0]]
+    branch, chain_key = turn.located.branch, turn.keys[task[0]]
     if branch.search_hits is not None and branch.search_hits[0] == chain_key:
         return
-    words = " ".join(sorted(bm25.count_message_terms(found[1]).counts))
+    words = " ".join(sorted(bm25.count_message_terms(task[1]).counts))
     try:
         async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
             matches = await services.store.search(turn.tenant, branch.session, words, MAX_HITS)
@@ -165,18 +166,16 @@ async def search_store(services: Services, turn: Turn, found: Task | None) -> No
     branch.search_hits = chain_key, tuple(hits)
 
 
-def find_relevance(
-    services: Services, turn: Turn, found: Task | None, headers: Headers
-) -> Mapping[bytes, float] | None:
+def find_relevance(services: Services, turn: Turn, task: Task | None, headers: Headers) -> Mapping[bytes, float] | None:
     """The nearness of messages to the task, by form, for the vectors that are there. Other vectors are requested in the
     background, for later requests. None where embeddings are off: then words decide."""
-    if found is None or not services.settings.embeddings.enabled or turn.enriched.policy.mode != "rewrite":
+    if task is None or not services.settings.embeddings.enabled or turn.enriched.policy.mode != "rewrite":
         return None
     if not any(stage.ranks for stage in turn.enriched.policy.stages):
         return None
     branch = turn.located.branch
-    if branch.relevance is None or branch.relevance[0] != found[1].form:
-        branch.relevance = found[1].form, {}
+    if branch.relevance is None or branch.relevance[0] != task[1].form:
+        branch.relevance = task[1].form, {}
     known = branch.relevance[1]
     missing = {
         m.form: identifiers.read_all_text(m)
@@ -184,45 +183,26 @@ def find_relevance(
         if not m.is_system and m.form not in known and (m.text or m.calls)
     }
     if missing and (branch.relevance_task is None or branch.relevance_task.done()):
-        branch.relevance_task = asyncio.create_task(_compare(services, turn, found[1], missing, headers))
+        branch.relevance_task = asyncio.create_task(_find_nearness(services, turn, task[1], missing, headers))
         services.background_tasks.add(branch.relevance_task)
         branch.relevance_task.add_done_callback(services.background_tasks.discard)
     return known
 
 
-async def _compare(services: Services, turn: Turn, asked: Message, missing: dict[bytes, str], headers: Headers) -> None:
+async def _find_nearness(
+    services: Services, turn: Turn, task: Message, missing: dict[bytes, str], headers: Headers
+) -> None:
     branch = turn.located.branch
-    texts = {asked.form: identifiers.read_all_text(asked), **missing}
+    texts = {task.form: identifiers.read_all_text(task), **missing}
     vectors = await embeddings.load_vectors(services, turn.tenant, branch.session, texts, headers)
-    wanted = vectors.get(asked.form)
-    if wanted is None or branch.relevance is None or branch.relevance[0] != asked.form:
+    wanted = vectors.get(task.form)
+    if wanted is None or branch.relevance is None or branch.relevance[0] != task.form:
         return
     # Off the loop: a thousand vectors of 1,536 numbers are some 100 ms of work.
     near = await asyncio.to_thread(
         lambda: {f: bm25.cosine_similarity(v, wanted) for f, v in vectors.items() if f in missing}
     )
     branch.relevance[1].update(near)
-
-
-def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
-    """Record the figures of the plan's notes in the metrics (FEATURES.md E9)."""
-    for note in plan.notes:
-        if note.kind == "levels":
-            for level, tokens in note.figures.items():
-                metrics.level_tokens.labels(level=metrics.limit_label("level", level)).observe(tokens)
-        elif note.kind == "compressed":
-            metrics.compressed_tokens_total.labels(kind="before").inc(note.figures["before"])
-            metrics.compressed_tokens_total.labels(kind="after").inc(note.figures["after"])
-            metrics.compression_ratio.observe(note.figures["ratio"])
-        elif note.kind == "over_level":
-            metrics.over_budget_total.labels(kind="level").inc()
-        elif note.kind == "refetch":
-            for kind, count in note.figures.items():
-                metrics.refetch_total.labels(kind=kind).inc(count)
-        elif note.kind == "low_ratio":
-            metrics.low_ratio_total.inc()
-        elif note.kind == "retrieve":
-            metrics.retrieved_items_total.inc(note.figures["items"])
 
 
 # Notes that a prompt gets in addition to its history: the session's scratchpad, and the memos that fit the user's
@@ -278,13 +258,13 @@ def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None
         branch.loaded_notes = None
 
 
-async def load_notes(services: Services, turn: Turn, found: Task | None, project: str) -> None:
+async def load_notes(services: Services, turn: Turn, task: Task | None, project: str) -> None:
     """Load the notes of the turn's prompt into its branch, where they are not known yet. Side calls get none."""
     names, branch = find_wanted_notes(turn.enriched.policy), turn.located.branch
-    if found is None or not names or branch.kind == "side":
+    if task is None or not names or branch.kind == "side":
         return
     # After a call of the proxy's own tools the store may hold other notes.
-    prompt, calls = turn.keys[found[0]], len(turn.enriched.spliced.hidden_at)
+    prompt, calls = turn.keys[task[0]], len(turn.enriched.spliced.hidden_at)
     known = branch.loaded_notes
     if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
         return
@@ -299,7 +279,7 @@ async def load_notes(services: Services, turn: Turn, found: Task | None, project
                     pad = row.text if row is not None else ""
                 if known is None or known.prompt_key != prompt:  # memos that fit a message are loaded when it comes
                     fitting = ()
-                    fitting = await _load_fitting_memos(services, turn, found[1], project) if fits else ()
+                    fitting = await _load_fitting_memos(services, turn, task[1], project) if fits else ()
         except (TimeoutError, StoreUnavailable):
             services.metrics.internal_errors_total.labels(where="prompt_notes").inc()
     branch.loaded_notes = LoadedNotes(prompt, calls, pad, fitting)
@@ -447,9 +427,6 @@ async def _find_newest_state(services: Services, turn: Turn, dropped: Container[
 # A refusal can name the window of an unknown model. It can also name a smaller window than config/models.toml has:
 # a self-hosted server is started with the window that its memory allows. It also reports how many tokens the
 # upstream counts where we count fewer.
-
-
-log = logging.getLogger(__name__)
 
 WINDOW_TTL_S = 7 * 86400.0
 """Seconds for which a window is believed: an upstream may be started again with a larger one, and does not report

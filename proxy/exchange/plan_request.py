@@ -72,7 +72,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
 
     Raises NotManaged if the request has to go on as received, StoreUnavailable if the store cannot tell its session.
     """
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    headers = locate.decode_headers(incoming.headers)
     turn, target = await _locate(services, incoming, headers)
     is_new_branch = not turn.located.branch.stored
     if not is_new_branch and turn.prefix_cache is not None and not turn.request.known_messages:
@@ -86,7 +86,7 @@ async def prepare_request(services: Services, incoming: Incoming) -> tuple[Turn,
         turn.pending.rows += lookups.clear_one_time_settings(turn)
         turn = await _commit(services, turn, forms)
         if turn.prompt.plan.notes:
-            lookups.record_plan_metrics(services.metrics, turn.prompt.plan)
+            record_outcome.record_plan_metrics(services.metrics, turn.prompt.plan)
     except BaseException:
         # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
         services.live_sessions.forget_session(turn.located.branch.live_session)

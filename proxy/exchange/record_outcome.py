@@ -1,7 +1,7 @@
 """The end of an exchange: state learned from the answer, rows to store, events, and the wait of the client.
 
 The client sees the end of an answer when it is on disk. After `limits.commit_wait_ms` the client gets it with a note
-that it is not on disk yet. So an acknowledged turn survives a crash (FAULTS.md, chapter 2).
+that it is not on disk yet. So an acknowledged turn survives a crash (docs/concepts/durability.md).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from proxy.chat import chain
 from proxy.chat.chain import public_id
 from proxy.chat.group import list_group_ids
 from proxy.context.injections.reflect import ASK_SOURCE
+from proxy.context.plan import Plan
 from proxy.context.plan_events import make_events
 from proxy.dialects.completions.request import read_message
 from proxy.dialects.usage import Usage
@@ -27,6 +28,7 @@ from proxy.exchange import ask_provider, bound_reasoning, chains, cost, exchange
 from proxy.exchange.cost import Meter
 from proxy.exchange.services import Headers, Incoming, Services
 from proxy.exchange.turn import Turn
+from proxy.metrics import Metrics
 from proxy.notes import reflection, state_block
 from proxy.sessions import locate
 from proxy.store.base import ExchangeStatus, OutcomeRow, Row, StateRow
@@ -300,6 +302,27 @@ def _record_metrics(services: Services, turn: Turn, answer: AssembledAnswer | No
             metrics.cost_dollars_total.labels(*labels, "planned").inc(owed.planned)
 
 
+def record_plan_metrics(metrics: Metrics, plan: Plan) -> None:
+    """Record the figures of the plan's notes in the metrics."""
+    for note in plan.notes:
+        if note.kind == "levels":
+            for level, tokens in note.figures.items():
+                metrics.level_tokens.labels(level=metrics.limit_label("level", level)).observe(tokens)
+        elif note.kind == "compressed":
+            metrics.compressed_tokens_total.labels(kind="before").inc(note.figures["before"])
+            metrics.compressed_tokens_total.labels(kind="after").inc(note.figures["after"])
+            metrics.compression_ratio.observe(note.figures["ratio"])
+        elif note.kind == "over_level":
+            metrics.over_budget_total.labels(kind="level").inc()
+        elif note.kind == "refetch":
+            for kind, count in note.figures.items():
+                metrics.refetch_total.labels(kind=kind).inc(count)
+        elif note.kind == "low_ratio":
+            metrics.low_ratio_total.inc()
+        elif note.kind == "retrieve":
+            metrics.retrieved_items_total.inc(note.figures["items"])
+
+
 async def wait_until_stored(services: Services, written: asyncio.Future[None]) -> bool:
     """True if the write is on disk before `commit_wait_ms` is over, or by now if the event loop itself was late."""
     if not written.done():
@@ -383,7 +406,7 @@ def make_refused_row(services: Services, turn: Turn, note: str) -> OutcomeRow:
     )
 
 
-# Publish the events of an exchange, with their data (FEATURES.md D6).
+# Publish the events of an exchange, with their data.
 #
 # The data are numbers, ids, names of the proxy and the text of a summary, and no other text of a conversation. An error
 # here is counted and logged, and no request notices it.

@@ -67,26 +67,26 @@ _ERROR_WORDS = re.compile(
 def describe_call(call: Call) -> str:
     """`searched 'python tutorial'`: the verb by the tool's name, and the subject of the call."""
     verb = next((_VERB_OF[w] for w in map(str.lower, _WORDS.findall(call.name)) if w in _VERB_OF), "")
-    subject = _subject(call.arguments)
+    subject = _find_subject(call.arguments)
     phrase = verb or f"called {shorten_to_line(call.name, MAX_SUBJECT_CHARS)}"
     if not subject:
         return phrase if not verb else f"{verb} with {shorten_to_line(call.name, MAX_SUBJECT_CHARS)}"
     return f"{phrase} '{subject}'" if verb == "searched" or not verb else f"{phrase} {subject}"
 
 
-def _subject(arguments: str) -> str:
+def _find_subject(arguments: str) -> str:
     try:
         value = decode_embedded(arguments)
     except (ValueError, RecursionError):
         return shorten_to_line(arguments, MAX_SUBJECT_CHARS)
     if isinstance(value, dict):
         named = (value.get(name) for name in SUBJECT_ARGUMENTS)
-        found = next((v for v in (*named, *_texts(value)) if isinstance(v, str) and v.strip()), "")
+        found = next((v for v in (*named, *_list_texts(value)) if isinstance(v, str) and v.strip()), "")
         return shorten_to_line(found, MAX_SUBJECT_CHARS)
     return shorten_to_line(value, MAX_SUBJECT_CHARS) if isinstance(value, str) else ""
 
 
-def _texts(value: object) -> Iterator[str]:
+def _list_texts(value: object) -> Iterator[str]:
     """The texts and numbers among the values of an object."""
     for inner in value.values() if isinstance(value, dict) else ():
         if isinstance(inner, str | int | float) and not isinstance(inner, bool):

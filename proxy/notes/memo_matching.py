@@ -3,7 +3,7 @@ detection.
 
 A memo was written by a model that may have believed a poisoned page, in a session that is long gone. So a memo goes
 into a prompt as quoted data with its date and its session, one JSON object a line. Nothing in a memo can end the
-quotation, begin a speaker's turn or pass for a block of the proxy (FAULTS.md S5). Quoting does not keep a model from
+quotation, begin a speaker's turn or pass for a block of the proxy. Quoting does not keep a model from
 believing the quoted text.
 """
 
@@ -54,8 +54,7 @@ class Memo(msgspec.Struct, frozen=True):
 
 
 def may_use_memos(explicit: bool, scope: Literal["session", "tenant"]) -> bool:
-    """True if a session may use memos: a session that the client named, or any session if the operator allows it
-    (DESIGN.md 4)."""
+    """True if a session may use memos: a session that the client named, or any session if the operator allows it."""
     return explicit or scope == "tenant"
 
 
@@ -81,14 +80,14 @@ def find_refusal_reason(content: str, prompt_texts: Iterable[str] = ()) -> str |
 
     content: tidied. prompt_texts: the texts in the current prompt; a copy of one of them is refused, since it can be
     read again."""
-    words = _words(content)
+    words = _list_words(content)
     if measure_text(content) < MIN_CHARS or len(words) < MIN_WORDS:
         return "too short: say what holds, of what, and why, so that it can be understood without this conversation"
     size = len(content.encode("utf-8", "replace"))
     if size > MAX_BYTES:
         return f"too long: {size} bytes, {MAX_BYTES} are allowed; save the finding, not the material"
     bare, longest = " ".join(words), max(words, key=len)
-    if any(bare in " ".join(_words(text)) for text in prompt_texts if longest in text.lower()):
+    if any(bare in " ".join(_list_words(text)) for text in prompt_texts if longest in text.lower()):
         return "a copy of what stands in this conversation; say in your own words what was found or decided, and why"
     return None
 
@@ -96,7 +95,7 @@ def find_refusal_reason(content: str, prompt_texts: Iterable[str] = ()) -> str |
 def is_duplicate(memo: Memo, other: Memo) -> bool:
     """True if two memos have nearly the same words, or if one memo contains all words of another that is at least half
     as long."""
-    mine, theirs = Counter(_words(memo.content)), Counter(_words(other.content))
+    mine, theirs = Counter(_list_words(memo.content)), Counter(_list_words(other.content))
     both = (mine & theirs).total()
     smaller, larger = sorted((mine.total(), theirs.total()))
     return both >= DUPLICATE_SHARE * larger or (both == smaller > 0 and smaller >= larger / 2)
@@ -105,7 +104,7 @@ def is_duplicate(memo: Memo, other: Memo) -> bool:
 def merge_memos(old: Memo, new: Memo) -> Memo:
     """One memo made of two that are alike: under the old id, with the tags of both. The newer text is used, unless it
     only repeats a part of the older one."""
-    mine, theirs = Counter(_words(old.content)), Counter(_words(new.content))
+    mine, theirs = Counter(_list_words(old.content)), Counter(_list_words(new.content))
     repeats = theirs.total() < mine.total() and (mine & theirs) == theirs
     return msgspec.structs.replace(
         new,
@@ -130,7 +129,7 @@ def select_memos(
     than half of the memos have is worth nothing; stop words are left out. A memo fits if the text contains a whole tag,
     `min_words` of its words, or one rare, distinctive word. So one common word by chance selects no memo.
     """
-    asked = frozenset(_words(text[:MAX_TOPIC_CHARS]))
+    asked = frozenset(_list_words(text[:MAX_TOPIC_CHARS]))
     bags = [_find_memo_words(memo.content, memo.tags) for memo in memos]
     found = Counter(word for words, tags in bags for word in asked & words.union(*tags))
     n = len(memos)
@@ -148,7 +147,7 @@ def select_memos(
 @lru_cache(maxsize=4096)
 def _find_memo_words(content: str, tags: tuple[str, ...]) -> tuple[frozenset[str], tuple[frozenset[str], ...]]:
     """The words of a memo, and the words of each of its tags."""
-    return frozenset(_words(content)), tuple(frozenset(_words(tag)) for tag in tags)
+    return frozenset(_list_words(content)), tuple(frozenset(_list_words(tag)) for tag in tags)
 
 
 def fit_memos(memos: Iterable[Memo], max_chars: int) -> list[Memo]:
@@ -168,7 +167,7 @@ def _is_distinctive(word: str, found: int, n: int) -> bool:
     return found <= max(1.0, n / 10) and (len(word) >= 7 or (len(word) >= 4 and not word.isalpha()))
 
 
-def _words(text: str) -> list[str]:
+def _list_words(text: str) -> list[str]:
     return [
         w[:-1] if len(w) > 3 and w[-1] == "s" and w[-2] != "s" else w for w in find_topic_words(normalize_text(text))
     ]

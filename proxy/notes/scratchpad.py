@@ -1,4 +1,4 @@
-"""The scratchpad: one markdown text per session, which the model writes for itself (FEATURES.md A10).
+"""The scratchpad: one markdown text per session, which the model writes for itself.
 
 A scratchpad is never cut without the model's knowledge. A text that is too long is refused with its size, since a plan
 that lost its end unseen is worse than none.

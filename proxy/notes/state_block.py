@@ -188,11 +188,11 @@ def is_note(body: str, *, is_cut_off: bool = False) -> bool:
     if is_cut_off:
         first = next((line for line in lines if line.strip()), "")
         return _may_be_field(first)
-    named = [_field(line) for line in lines]
+    named = [_read_field(line) for line in lines]
     return len({name for name, _ in filter(None, named)}) >= MIN_FIELDS and not _is_followed(lines, named)
 
 
-def _field(line: str) -> tuple[str, bool] | None:
+def _read_field(line: str) -> tuple[str, bool] | None:
     """(the field that a line begins, True if the line has text after the field's name), None if the line begins no
     field."""
     if not line:
@@ -231,7 +231,7 @@ def find_blocks(
     was cut off there."""
     if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
         return []
-    found = _blocks(text, headings)
+    found = _split_blocks(text, headings)
     newest = next((n for n in range(len(found) - 1, -1, -1) if found[n].heading == HEADING), -1)
     counts = newest >= 0 and is_complete and _ends_with_note(text, found[newest:], cut=is_cut_off)
     return [
@@ -250,7 +250,7 @@ def _ends_with_note(text: str, found: Sequence[NoteBlock], *, cut: bool) -> bool
     return together and is_note(found[0].body, is_cut_off=cut and len(found) == 1)
 
 
-def _blocks(text: str, headings: tuple[str, ...]) -> list[NoteBlock]:
+def _split_blocks(text: str, headings: tuple[str, ...]) -> list[NoteBlock]:
     """Every heading with the text under it, as blocks."""
     blocks: list[NoteBlock] = []
     start, body, at, fence, which = -1, 0, 0, "", ""
@@ -327,7 +327,7 @@ def build_prompt() -> str:
 
 
 def get_guidelines() -> str:
-    """Guidelines for the model on its history: order, state, authority (FEATURES.md A9). The default of a setting."""
+    """Guidelines for the model on its history: order, state, authority. The default of a setting."""
     return _GUIDELINES
 
 

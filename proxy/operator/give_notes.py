@@ -162,7 +162,7 @@ async def withdraw_note(services: Services, tenant: str, session: str, note: str
 async def add_feedback(
     services: Services, tenant: str, session: str, text: str, *, branch: str | None = None
 ) -> NoteDetails:
-    """Store the user's feedback on the iterations so far: it stands in the next iteration's record (FEATURES.md C1)."""
+    """Store the user's feedback on the iterations so far: it stands in the next iteration's record."""
     record = await find_session.read_session(services, tenant, session)
     exchange = await find_session.find_last_exchange(services, record, branch)
     row = await iteration_records.store_feedback(

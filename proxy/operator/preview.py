@@ -47,7 +47,7 @@ async def preview_prompt(
     """Plan the next request of a branch. decisions: decisions to try, in place of those in force. prompted: the user
     speaks next, even where results are awaited."""
     decisions = decisions if decisions is not None else selected.operator_decisions
-    raws = _stand_ins(selected.request, prompted=prompted)
+    raws = _make_stand_ins(selected.request, prompted=prompted)
     count = len(selected.keys)
     whole = [*(m.raw for m in selected.request.messages), *raws]
     request = await find_session.parse_request(
@@ -94,7 +94,7 @@ async def preview_prompt(
     return Preview(turn, len(raws))
 
 
-def _stand_ins(request: Request, *, prompted: bool) -> Sequence[bytes]:
+def _make_stand_ins(request: Request, *, prompted: bool) -> Sequence[bytes]:
     """Return stand-ins for the messages that the client will send next."""
     last = request.messages[-1]
     if last.role != "assistant":

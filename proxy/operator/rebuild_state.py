@@ -1,7 +1,7 @@
 """Rebuild the STATE block from the messages that are in the prompt now.
 
 The helper writes it; without a helper, the upstream with its own key; else the model of the next request. Removal of
-messages can leave the state out of step with the remaining history (FEATURES.md A12).
+messages can leave the state out of step with the remaining history.
 """
 
 from __future__ import annotations

@@ -336,7 +336,7 @@ def _explain_edit(edit: Edit | None, chain_key: bytes, row: EditRow | None, stat
 
 
 async def read_reported_tokens(services: Services, selected: SelectedBranch) -> dict[bytes, int]:
-    """Return tokens of prompt and answer as the provider reported them, by the key of the answer (FEATURES.md A15)."""
+    """Return tokens of prompt and answer as the provider reported them, by the key of the answer."""
     found: dict[bytes, int] = {}
     before: float | None = None
     while page := await services.store.read_exchanges(

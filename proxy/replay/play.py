@@ -121,7 +121,7 @@ def play_conversation(conversation: RecordedConversation, settings: ReplaySettin
         for n in needed
         if players[n].offered.offered_names
     }
-    edited = frozenset(n for n in early if count_losses(players[n].session.edits))
+    edited = frozenset(n for n in early if count_losses(players[n].state.edits))
     seen, pairs = table.build_bound_inputs(settings.contenders), len(settings.prices)
     bounds = {
         name: compute_bound(table.wanted, ruler, settings.model, seen[name], price_pairs=pairs) for name in BOUNDS
@@ -233,7 +233,7 @@ class _Player:
     contender: Contender
     match: ReplaySettings
     table: _SharedInput
-    session: BranchState = field(default_factory=BranchState)
+    state: BranchState = field(default_factory=BranchState)
     asked: set[str] = field(default_factory=set)
     early: bool = False
     """True if tools are offered from the first request on, whatever the policy says."""
@@ -246,7 +246,7 @@ class _Player:
     def play(self) -> ReplayTotals:
         """Play the whole conversation, and return the sums."""
         table, match = self.table, self.match
-        self.session = BranchState(helper_answers=dict(table.conversation.answers))
+        self.state = BranchState(helper_answers=dict(table.conversation.answers))
         judge = PromptScorer(table.wanted, table.ruler, match.price_scale)
         policy = self.contender.policy
         self.offered = table.offer_tools(policy)
@@ -295,7 +295,7 @@ class _Player:
         request = replace(table.request if self.late else self.offered.request, messages=messages)
         try:
             plan = rewrite(
-                request, self.session, policy, self.match.model, now,
+                request, self.state, policy, self.match.model, now,
                 RewriteInputs(table.token_counter, keys=table.keys[:position], times=table.times[:position],
                 offered_tools=self.offered.offered_names, tool_tokens=self.offered.tool_tokens if self.late else 0),
             )  # fmt: skip
@@ -311,7 +311,7 @@ class _Player:
     def _take_answer(self, plan: Plan, step: RecordedRequest, cached: int, now: float) -> int:
         """Move the session past an answer. Return the tokens of the STATE block at the end of the answer."""
         self.asked.update(ask.id for ask in plan.asks)
-        session = self.session.after_sending(plan, now)
+        session = self.state.after_sending(plan, now)
         message = self.table.messages[step.position]
         state = None
         if self.match.play_state and plan.asks_for_state and not message.calls:
@@ -319,7 +319,7 @@ class _Player:
         answered_tip = (
             self.table.keys[step.position - 1] if plan.asks_for_state and (state or message.text.strip()) else None
         )
-        self.session = session.after_answer(
+        self.state = session.after_answer(
             predicted=plan.predicted, cached=cached, state=state, answered_tip=answered_tip
         )
         return self.table.ruler.count_text("### STATE\n" + PLAYED_STATE) if state else 0

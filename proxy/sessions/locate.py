@@ -3,8 +3,12 @@
 The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
 it is found by the hash chain. The match is the newest stored branch whose chain, up to and including an answer of the
 proxy, is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never
-privacy (DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells branches apart: continuation, fork, retry, twin,
-side call."""
+privacy (docs/concepts/identity.md). Inside a session the same chain tells branches apart: continuation, fork, retry,
+twin, side call.
+
+Functions here take `messages` and `keys`, with one entry for each message, and `chained`: the indices of the messages
+that are in the chain, which are all but system messages.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +68,11 @@ def derive_tenant(headers: Mapping[str, str], salt: str) -> str:
     return made.hex()[:32]
 
 
+def decode_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers of a request by their lower-case names."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
+
+
 def find_session_name(
     path: str | None, headers: Mapping[str, str], body: Request | None, settings: IdentitySettings
 ) -> str | None:
@@ -115,7 +124,7 @@ def find_owner(
 ) -> tuple[str, str]:
     """Return (tenant, the session's name or "") of a request whose body is not read. tenant: of a verified key, None
     without one. session: the session that the path names."""
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw_headers}
+    headers = decode_headers(raw_headers)
     name = find_session_name(session, headers, None, settings)
     return tenant or derive_tenant(headers, settings.salt.get_secret_value()), name or ""
 
@@ -149,13 +158,13 @@ async def locate_request(
     retry: the client says that it sends the same request again. known_session: the session of a response that the
     request names, which counts where the client names no session. notes: the notes that its prompt will get.
     """
-    messages, nodes = request.messages, request.find_chained_indices()
+    messages, chained = request.messages, request.find_chained_indices()
     names = _SessionNames(named_session, known_session, notes or ExpectedNotes())
-    live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, nodes)
+    live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, chained)
     if live_session is not None and branch is None and (at >= 0 or await live_sessions.is_gone(live_session)):
         # The remembered session has been deleted since, here or by another process: look once more, in the store.
         live_sessions.forget_session(live_session)
-        live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, nodes)
+        live_session, at, branch = await _find_deepest(live_sessions, tenant, names, messages, keys, chained)
     instructions = request.find_indices("system", attrgetter("is_system"))
     system = chain.digest_system_messages([messages[n] for n in instructions])
     if live_session is None:
@@ -166,7 +175,7 @@ async def locate_request(
         new_branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(messages))
         return Located(new_branch, "main", -1, named_session is not None, system)
     if branch is None:
-        undated_system, short = chain.digest_undated_system(messages), len(nodes) <= MAX_MESSAGES
+        undated_system, short = chain.digest_undated_system(messages), len(chained) <= MAX_SIDE_CALL_MESSAGES
         others = await read_branch_traits(live_sessions.store, live_session) if short else []
         kind, ends = classify_branch(undated_system, others, short=short, tools=bool(request.tool_names))
         new_branch = _make_branch(live_sessions, live_session, kind, undated_system)
@@ -175,7 +184,7 @@ async def locate_request(
     if branch.read_back and not branch.failed and branch.tip_key == keys[at] != branch.answer_key:
         status = await live_sessions.store.read_last_status(*branch.id, keys[at])
         branch.failed, branch.read_back = status not in ("complete", "deferred", "open", ""), False
-    relation = _find_relation(branch, messages, keys, nodes, at, retry)
+    relation = _find_relation(branch, messages, keys, chained, at, retry)
     if relation in ("fork", "twin"):
         undated_system = chain.digest_undated_system(messages)
         branch = _fork_branch(
@@ -212,19 +221,19 @@ async def _find_deepest(
     names: _SessionNames,
     messages: Sequence[Message],
     keys: Sequence[bytes],
-    nodes: Sequence[int],
+    chained: Sequence[int],
 ) -> tuple[LiveSession | None, int, Branch | None]:
     """(the session, the index of the deepest message that it holds, the branch that stored it first). For a new session
     or branch the index is -1 and the branch None."""
-    live_session, at = await _find_session(live_sessions, tenant, names, messages, keys, nodes)
+    live_session, at = await _find_session(live_sessions, tenant, names, messages, keys, chained)
     if live_session is None:
         return None, -1, None
-    reads_store = live_session.partial and _has_answer_after(messages, nodes, at)
+    reads_store = live_session.partial and _has_answer_after(messages, chained, at)
     if reads_store:  # the store may know an answer that is not in memory
-        at = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, nodes)
+        at = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, chained)
     branch = await live_sessions.refresh_branch(live_session, live_session.nodes[keys[at]].branch) if at >= 0 else None
-    if live_session.partial and not reads_store and not _is_continued(branch, messages, keys, nodes, at):
-        deeper = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, nodes)
+    if live_session.partial and not reads_store and not _is_continued(branch, messages, keys, chained, at):
+        deeper = await _load_nodes(live_sessions, live_session, tenant, live_session.session, keys, chained)
         if deeper != at:
             at = deeper
             branch = (
@@ -241,26 +250,26 @@ def _announce_reads(
     notes: ExpectedNotes,
     messages: Sequence[Message],
     keys: Sequence[bytes],
-    nodes: Sequence[int],
+    chained: Sequence[int],
 ) -> None:
     """Announce what this request will read, to a store behind a network."""
     if not live_sessions.store.shared:
         return
     known = live_session.nodes
-    at = next((n for n in reversed(nodes) if keys[n] in known), -1)
+    at = next((n for n in reversed(chained) if keys[n] in known), -1)
     branch = live_session.branches.get(known[keys[at]].branch) if at >= 0 else None
-    new = nodes[bisect_right(nodes, at) :]
+    new = chained[bisect_right(chained, at) :]
     is_moved = branch is None or any(messages[n].role == "assistant" for n in new)
     rounds = []
     if branch is None or (branch.tool_offer is not None and branch.tool_offer.names):
-        tips = [keys[n - 1] for n in nodes if n and messages[n].role == "assistant"]
+        tips = [keys[n - 1] for n in chained if n and messages[n].role == "assistant"]
         rounds = [key for key in tips if is_moved or key not in live_session.hidden_rounds]
     is_prompted = branch is None or any(messages[n].role == "user" for n in new)
     live_sessions.store.expect_reads(
         ExpectedReads(
             live_session.tenant,
             live_session.session,
-            [keys[n] for n in (nodes if is_moved else new) if keys[n] not in known],
+            [keys[n] for n in (chained if is_moved else new) if keys[n] not in known],
             rounds,
             branch=branch.name if branch is not None else "",
             moves=[position[2] for position in branch.positions] if branch is not None else [],
@@ -295,8 +304,8 @@ async def find_session_and_branch(
 ) -> tuple[str, str | None] | None:
     """(session, branch) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
     passes through."""
-    nodes = [n for n, m in enumerate(messages) if not m.is_system]
-    live_session, at = await _find_session(live_sessions, tenant, _SessionNames(named_session), messages, keys, nodes)
+    chained = [n for n, m in enumerate(messages) if not m.is_system]
+    live_session, at = await _find_session(live_sessions, tenant, _SessionNames(named_session), messages, keys, chained)
     if live_session is None:
         return None
     return live_session.session, live_session.nodes[keys[at]].branch if at >= 0 else None
@@ -308,7 +317,7 @@ async def _find_session(
     names: _SessionNames,
     messages: Sequence[Message],
     keys: Sequence[bytes],
-    nodes: Sequence[int],
+    chained: Sequence[int],
 ) -> tuple[LiveSession | None, int]:
     """(the session, the index of the deepest message that it holds), (None, -1) where there is none."""
     session = names.named or names.known
@@ -317,26 +326,26 @@ async def _find_session(
         is_cold = live_session is None
         if live_session is None:
             live_session = live_sessions.open_session(tenant, session, names.named is not None)
-        _announce_reads(live_sessions, live_session, names.notes, messages, keys, nodes)
+        _announce_reads(live_sessions, live_session, names.notes, messages, keys, chained)
         if is_cold:
-            await _load_nodes(live_sessions, live_session, tenant, session, keys, nodes)
-        at = next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
+            await _load_nodes(live_sessions, live_session, tenant, session, keys, chained)
+        at = next((n for n in reversed(chained) if keys[n] in live_session.nodes), -1)
         return live_session, at
-    if not any(messages[n].role == "assistant" for n in nodes):
+    if not any(messages[n].role == "assistant" for n in chained):
         # No message here can be an answer of the proxy: two first requests that are alike are two sessions.
         return None, -1
-    here = _find_in_memory(live_sessions, tenant, keys, nodes)
-    if here is not None and not (live_sessions.store.shared and _has_answer_after(messages, nodes, here[1])):
-        _announce_reads(live_sessions, here[0], names.notes, messages, keys, nodes)
+    here = _find_in_memory(live_sessions, tenant, keys, chained)
+    if here is not None and not (live_sessions.store.shared and _has_answer_after(messages, chained, here[1])):
+        _announce_reads(live_sessions, here[0], names.notes, messages, keys, chained)
         return here
-    found, at = await _search_store(live_sessions, tenant, names.notes, messages, keys, nodes)
+    found, at = await _search_store(live_sessions, tenant, names.notes, messages, keys, chained)
     return here if here is not None and at < here[1] else (found, at)
 
 
 def _find_in_memory(
-    live_sessions: LiveSessions, tenant: str, keys: Sequence[bytes], nodes: Sequence[int]
+    live_sessions: LiveSessions, tenant: str, keys: Sequence[bytes], chained: Sequence[int]
 ) -> tuple[LiveSession, int] | None:
-    for n in reversed(nodes):
+    for n in reversed(chained):
         for session in reversed(live_sessions.find_sessions_at(tenant, keys[n])):
             live_session = live_sessions.find_session(tenant, session)
             if live_session is not None:
@@ -350,29 +359,29 @@ async def _search_store(
     notes: ExpectedNotes,
     messages: Sequence[Message],
     keys: Sequence[bytes],
-    nodes: Sequence[int],
+    chained: Sequence[int],
 ) -> tuple[LiveSession | None, int]:
     """Search the store, for sessions that this process has forgotten or another process has stored."""
-    answers = [keys[n] for n in nodes if messages[n].role == "assistant"]
+    answers = [keys[n] for n in chained if messages[n].role == "assistant"]
     hits = await live_sessions.store.find_chain_hits(tenant, answers, None)
     if hits:
         best = hits[0]
         live_session = live_sessions.find_session(tenant, best.session) or live_sessions.open_session(
             tenant, best.session, False
         )
-        _announce_reads(live_sessions, live_session, notes, messages, keys, nodes)
-        at = await _load_nodes(live_sessions, live_session, tenant, best.session, keys, nodes)
+        _announce_reads(live_sessions, live_session, notes, messages, keys, chained)
+        at = await _load_nodes(live_sessions, live_session, tenant, best.session, keys, chained)
         return (live_session, at) if at >= 0 else (None, -1)
-    return _find_reworded(live_sessions, tenant, messages, keys, nodes)
+    return _find_reworded(live_sessions, tenant, messages, keys, chained)
 
 
 def _find_reworded(
-    live_sessions: LiveSessions, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
+    live_sessions: LiveSessions, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], chained: Sequence[int]
 ) -> tuple[LiveSession | None, int]:
     """Find a branch whose first answer the client has reworded, by the ids of the answer's calls."""
-    for at, n in enumerate(nodes[:-1]):
+    for at, n in enumerate(chained[:-1]):
         branches = live_sessions.find_branches_by_tip(tenant, keys[n])
-        ids = frozenset(call.id for call in messages[nodes[at + 1]].calls if len(call.id) >= 9) if branches else ()
+        ids = frozenset(call.id for call in messages[chained[at + 1]].calls if len(call.id) >= 9) if branches else ()
         for branch in branches if ids else ():
             if branch.answer_call_ids.issuperset(ids):
                 return branch.live_session, n
@@ -385,51 +394,51 @@ async def _load_nodes(
     tenant: str,
     session: str,
     keys: Sequence[bytes],
-    nodes: Sequence[int],
+    chained: Sequence[int],
 ) -> int:
     """Fill a session's memory with the present messages that the store holds. Return the index of the deepest message
     that is known then, -1 for none."""
     live_session.partial = True
-    missing = [keys[n] for n in nodes if keys[n] not in live_session.nodes]
+    missing = [keys[n] for n in chained if keys[n] not in live_session.nodes]
     found = await live_sessions.store.find_known_messages(tenant, session, missing)
-    for n in nodes:
+    for n in chained:
         row = found.get(keys[n])
         if row is not None:
             live_sessions.add_node(
                 live_session, keys[n], Node(row.form, row.branch, row.reached, row.strategy, row.seen)
             )
             live_session.stored = True
-    return next((n for n in reversed(nodes) if keys[n] in live_session.nodes), -1)
+    return next((n for n in reversed(chained) if keys[n] in live_session.nodes), -1)
 
 
-def _has_answer_after(messages: Sequence[Message], nodes: Sequence[int], index: int) -> bool:
+def _has_answer_after(messages: Sequence[Message], chained: Sequence[int], index: int) -> bool:
     """True if there is an answer behind the message at this index."""
-    return any(messages[n].role == "assistant" for n in nodes[bisect_right(nodes, index) :])
+    return any(messages[n].role == "assistant" for n in chained[bisect_right(chained, index) :])
 
 
 def _is_continued(
-    branch: Branch | None, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int
+    branch: Branch | None, messages: Sequence[Message], keys: Sequence[bytes], chained: Sequence[int], at: int
 ) -> bool:
     """True if the request plainly continues this branch. If False, and the session was read back for another branch,
     the branch that the request continues may be in the store alone."""
     if branch is None:
         return False
-    return not _has_answer_after(messages, nodes, at) and keys[at] in (branch.answer_key, branch.tip_key)
+    return not _has_answer_after(messages, chained, at) and keys[at] in (branch.answer_key, branch.tip_key)
 
 
 def _find_relation(
-    branch: Branch, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int, retry: bool
+    branch: Branch, messages: Sequence[Message], keys: Sequence[bytes], chained: Sequence[int], at: int, retry: bool
 ) -> Relation:
     """Return the relation of the request to the branch that stored its deepest known message first."""
     here = keys[at]
     if here == branch.answer_key or branch.tip_key is None:  # no tip: the process was killed while it stored the first
         return "continuation"
-    new = nodes[bisect_right(nodes, at) :]
+    new = chained[bisect_right(chained, at) :]
     if here != branch.tip_key:
         return "fork"
     if not new:
         return "retry" if retry or branch.failed else "twin"
-    # The answer came back in other words than ours: its position is trusted (WIRE.md 2.2, step 2).
+    # The answer came back in other words than ours: its position is trusted.
     if messages[new[0]].role == "assistant" or branch.failed:
         return "continuation"
     return "fork"
@@ -471,8 +480,8 @@ def _fork_branch(
 # side call. Other branches of the session that never worked become side calls.
 
 
-MAX_MESSAGES = 3
-"""Messages beside the system prompt that a side call has at most (WIRE.md 2.2)."""
+MAX_SIDE_CALL_MESSAGES = 3
+"""Messages beside the system prompt that a side call has at most."""
 
 
 class BranchTraits(NamedTuple):
@@ -532,7 +541,7 @@ def mark_working(branch: Branch) -> list[Row]:
             other.kind = "side"
     if not live_session.explicit or not (was == "side" or live_session.partial or len(live_session.branches) > 1):
         return []
-    return [WorkingBranchRow(branch.tenant, branch.session, branch.name, branch.system, MAX_MESSAGES)]
+    return [WorkingBranchRow(branch.tenant, branch.session, branch.name, branch.system, MAX_SIDE_CALL_MESSAGES)]
 
 
 def mark_side_call(branch: Branch) -> list[Row]:

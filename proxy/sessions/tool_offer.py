@@ -1,7 +1,7 @@
 """The proxy's own tools that a branch offers its model: decided once, and the same bytes from then on.
 
 Tool definitions stand at the front of the provider's cached prefix, so a changed list invalidates the whole prompt.
-Tools are left out where they could not be used, or where a strict upstream would refuse them (WIRE.md 3.1).
+Tools are left out where they could not be used, or where a strict upstream would refuse them.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ class AssembledAnswer:
             content = [*content, {"type": "text", "text": text}] if isinstance(content, list) else text
         message = {"role": turn.role, "content": content, **fields}
         if turn.rows:
-            message["tool_calls"] = _finished(turn.rows)
+            message["tool_calls"] = _build_calls(turn.rows)
         try:
             return write_json(message)
         except RecursionError:
@@ -293,7 +293,7 @@ class AssembledAnswer:
             message = self._read_raw_message()
             found, old = message.get("tool_calls"), message.get("function_call")
         else:
-            found, old = _finished(turn.rows), build_json_value(turn.fields.get("function_call"))
+            found, old = _build_calls(turn.rows), build_json_value(turn.fields.get("function_call"))
         calls = [_read_call(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         if isinstance(old, dict):
             calls.append(_read_call({"id": old.get("name"), "function": old}))
@@ -317,7 +317,7 @@ def _is_open_thinking(last: dict[str, Any], piece: dict[str, Any]) -> bool:
     return is_thinking and not build_json_value(last.get("signature"))
 
 
-def _finished(rows: list[_GrowingCall]) -> list[dict[str, Any]]:
+def _build_calls(rows: list[_GrowingCall]) -> list[dict[str, Any]]:
     found = []
     for row in sorted(rows, key=lambda row: row.index):
         call = {name: build_json_value(value) for name, value in row.fields.items()}

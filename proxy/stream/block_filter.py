@@ -336,7 +336,7 @@ def remove_blocks(
     try:
         choices = _BODY.decode(body).choices or []
     except (ValueError, RecursionError):
-        return _rewritten(body, headings)
+        return _rewrite_decoded(body, headings)
     shown: dict[int, str] = {}
     blocks: list[state_block.NoteBlock] = []
     for position, choice in enumerate(choices):
@@ -357,7 +357,7 @@ def _is_cut(reason: Any) -> bool:
     return isinstance(reason, str) and reason in CUT_REASONS
 
 
-def _rewritten(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[state_block.NoteBlock]]:
+def _rewrite_decoded(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[state_block.NoteBlock]]:
     """Do the same for a body that only Python's reader accepts: serialise it again if it holds a block."""
     value = read_json(body)
     choices = value.get("choices") if isinstance(value, dict) else None

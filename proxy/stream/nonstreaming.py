@@ -52,7 +52,7 @@ def read_round(body: bytes, hidden_tools: frozenset[str], headings: tuple[str, .
     sound = answer.error is None and answer.choice_count == 1 and (reason is None or reason in RUNNABLE_REASONS)
     if message is None or not ours or not sound:
         return RoundContent(message, [], shown, False, answer.usage)
-    ids = _ids(f"{answer.id} {answer.text}", [call.id for call in calls], ours)
+    ids = _make_call_ids(f"{answer.id} {answer.text}", [call.id for call in calls], ours)
     found = [HiddenCall(ids[place], calls[place].name, calls[place].arguments) for place in sorted(ours)]
     named = {place: ids[place] for place in ours if ids[place] != calls[place].id}
     return RoundContent(_with_ids(message, named) if named else message, found, shown, not shown, answer.usage)
@@ -83,7 +83,7 @@ def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
         earlier = read_any_json(one)
         earlier = earlier if isinstance(earlier, dict) else {}
         spent = patch.sum_spent_usage(earlier.get("usage"), spent)
-        before += _messages(earlier)[:1]
+        before += _list_messages(earlier)[:1]
     body = _with_fields(body, before)
     if isinstance(value.get("usage"), dict):
         body = patch.set_usage(body, patch.add_spent_usage(value["usage"], spent))
@@ -99,7 +99,7 @@ def _remove_hidden_calls(choice: dict[str, Any], hidden: frozenset[str]) -> patc
     if len(kept) == len(calls):
         return None
     change = patch.ChoicePatch(
-        kept_calls=[(place, n if _indexed(calls[place]) else None) for n, place in enumerate(kept)]
+        kept_calls=[(place, n if _has_index(calls[place]) else None) for n, place in enumerate(kept)]
     )
     reason = choice.get("finish_reason")
     seen = choose_finish_reason(reason, len(kept)) if isinstance(reason, str) else reason
@@ -108,7 +108,7 @@ def _remove_hidden_calls(choice: dict[str, Any], hidden: frozenset[str]) -> patc
     return change
 
 
-def _indexed(call: Any) -> bool:
+def _has_index(call: Any) -> bool:
     return isinstance(call, dict) and "index" in call
 
 
@@ -118,7 +118,7 @@ def _name(call: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _messages(value: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_messages(value: dict[str, Any]) -> list[dict[str, Any]]:
     choices = value.get("choices")
     found = [one.get("message") for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
     return [one for one in found if isinstance(one, dict)]
@@ -127,7 +127,7 @@ def _messages(value: dict[str, Any]) -> list[dict[str, Any]]:
 def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
     """Return the body with the fields of earlier messages before the fields of its own message."""
     value = read_any_json(body)
-    own = _messages(value)[:1] if isinstance(value, dict) else []
+    own = _list_messages(value)[:1] if isinstance(value, dict) else []
     if not own:
         return body
     fields: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
     joined["content"] = _join_contents([message.get("content") for message in [*before, *own]])
     new = {name: one for name, one in joined.items() if one != own[0].get(name)}
     try:
-        start, end = _first_message(body)
+        start, end = _find_first_message(body)
         raw = body[start:end]
         for name, one in new.items():
             raw = json_spans.set_member(raw, name, write_json(one))
@@ -148,7 +148,7 @@ def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
         return write_json(value)
 
 
-def _first_message(body: bytes) -> tuple[int, int]:
+def _find_first_message(body: bytes) -> tuple[int, int]:
     """Return the span of the first choice's message. Raises ValueError if it cannot be found."""
     choices = json_spans.find_member(body, "choices")
     spans = json_spans.find_elements(body[choices.start : choices.end]) if choices else None
@@ -175,7 +175,7 @@ def _join_contents(contents: list[Any]) -> Any:
     return parts
 
 
-def _ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
+def _make_call_ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
     """Return the ids of all calls. A hidden call gets a new id if it has none, or if its id is taken."""
     taken = {known for place, known in enumerate(ids) if place not in ours}
     found = list(ids)

@@ -76,7 +76,7 @@ def read_overflow(body: bytes) -> ContextOverflow | None:
         found = body.decode("utf-8", "replace")[:4000]
     texts: list[str] = []
     numbers: dict[str, int] = {}
-    for name, value in _values(found, MAX_DEPTH):
+    for name, value in _list_values(found, MAX_DEPTH):
         if isinstance(value, str):
             texts.append(value)
         elif name in ("n_ctx", "n_prompt_tokens"):
@@ -86,13 +86,13 @@ def read_overflow(body: bytes) -> ContextOverflow | None:
     if window is not None and not _UNNUMBERED.search(text):
         return None
     if window is None:
-        window, prompt = _in_words(text)
+        window, prompt = _read_words(text)
     if window is not None and MIN_WINDOW <= window <= MAX_WINDOW:
         return ContextOverflow(window, prompt)
     return ContextOverflow(None, None) if _UNNUMBERED.search(text) else None
 
 
-def _in_words(text: str) -> tuple[int | None, int | None]:
+def _read_words(text: str) -> tuple[int | None, int | None]:
     for pattern in _BOTH:
         if found := pattern.search(text):
             return _number(found[2]), _number(found[1])
@@ -108,14 +108,14 @@ def _number(text: str) -> int:
     return int(text.replace(",", "").replace("_", "")[:12])
 
 
-def _values(found: Any, deep: int, name: str = "") -> Iterator[tuple[str, Any]]:
+def _list_values(found: Any, deep: int, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the texts and numbers of an error, with their names."""
     if isinstance(found, dict) and deep:
         for key, value in found.items():
-            yield from _values(value, deep - 1, key)
+            yield from _list_values(value, deep - 1, key)
     elif isinstance(found, list) and deep:
         for value in found[:20]:
-            yield from _values(value, deep - 1, name)
+            yield from _list_values(value, deep - 1, name)
     elif isinstance(found, str):
         yield name, found[:4000]
     elif isinstance(found, int):

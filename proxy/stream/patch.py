@@ -39,7 +39,7 @@ def patch_choices(raw: bytes, member_name: str, patches: dict[int, ChoicePatch])
     if not patches:
         return raw
     try:
-        return _spliced(raw, member_name, patches)
+        return _splice(raw, member_name, patches)
     except (ValueError, LookupError, TypeError, RecursionError):
         value = read_json(raw)
     try:
@@ -56,7 +56,7 @@ def replace_texts(raw: bytes, member_name: str, texts: dict[int, str]) -> bytes:
     texts: by position in `choices`. member_name: the member of a choice that has the text (`delta` or `message`).
     Raises LookupError and TypeError if there is no such choice."""
     try:
-        return _spliced(raw, member_name, {position: ChoicePatch(text) for position, text in texts.items()})
+        return _splice(raw, member_name, {position: ChoicePatch(text) for position, text in texts.items()})
     except (ValueError, LookupError, TypeError, RecursionError):
         value = read_json(raw)
         for position, text in texts.items():
@@ -64,7 +64,7 @@ def replace_texts(raw: bytes, member_name: str, texts: dict[int, str]) -> bytes:
         return write_json(value)
 
 
-def _spliced(raw: bytes, holder: str, changes: dict[int, ChoicePatch]) -> bytes:
+def _splice(raw: bytes, holder: str, changes: dict[int, ChoicePatch]) -> bytes:
     choices = json_spans.find_member(raw, "choices")
     if choices is None:
         raise ValueError("no choices")

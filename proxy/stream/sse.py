@@ -176,16 +176,16 @@ def _read(raw: bytes) -> SseEvent:
         end = text.find(b"\n", at)
         end = len(text) if end < 0 else end
         if text.startswith(b"data:", at):
-            values.append(_value(text[at + 5 : end]))
+            values.append(_strip_space(text[at + 5 : end]))
         elif text.startswith(b"event:", at):
-            name = _value(text[at + 6 : end])
+            name = _strip_space(text[at + 6 : end])
         elif end - at == 4 and text.startswith(b"data", at):
             values.append(b"")
         at = end + 1
     return SseEvent(raw, b"\n".join(values) if values else None, name)
 
 
-def _value(text: bytes) -> bytes:
+def _strip_space(text: bytes) -> bytes:
     return text[1:] if text.startswith(b" ") else text
 
 

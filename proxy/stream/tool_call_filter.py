@@ -183,7 +183,7 @@ class ToolCallFilter:
     def _learn(self, row: _CallState, part: dict[str, Any]) -> dict[str, Any]:
         """Record the name, id and arguments that a fragment adds to its call. Return the fragment as upstream should
         get it back."""
-        known, name, arguments = _text(part.get("id")), _name(part), _arguments(part)
+        known, name, arguments = _text(part.get("id")), _name(part), _read_arguments(part)
         new = {**part, "index": row.position}
         if known and not row.upstream_id:
             row.upstream_id = row.id = known
@@ -271,7 +271,7 @@ def _name(part: dict[str, Any]) -> str:
     return _text(_find_inner(part).get("name"))
 
 
-def _arguments(part: dict[str, Any]) -> str:
+def _read_arguments(part: dict[str, Any]) -> str:
     inner = _find_inner(part)
     value = inner.get("arguments", inner.get("input"))
     return value if isinstance(value, str) else ("}" if value is not None else "")

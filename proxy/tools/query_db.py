@@ -1,4 +1,4 @@
-"""`query_db`: the model's own SQL over its own session's messages (FEATURES.md A11), in the sandbox."""
+"""`query_db`: the model's own SQL over its own session's messages, in the sandbox."""
 
 from __future__ import annotations
 

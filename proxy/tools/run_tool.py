@@ -1,6 +1,6 @@
 """Run one call of a tool and always return a result: an error is a result too, for the model to read.
 
-Nothing that a model writes may end a request (DESIGN.md 1), so every fault ends here. The one exception is a cancelled
+Nothing that a model writes may end a request, so every fault ends here. The one exception is a cancelled
 request, because nobody is left to read.
 """
 

@@ -1,6 +1,6 @@
 """Sandbox for a model's SQL: a child process with a private database, which is ended when it takes too long.
 
-A statement can hold SQLite for seconds within one opcode, and no handler is called during an opcode (FAULTS.md M3).
+A statement can hold SQLite for seconds within one opcode, and no handler is called during an opcode.
 Only a process that the system ends by itself keeps the time limit. One child answers one query and then ends, whatever
 the query did to it.
 """

@@ -4,7 +4,7 @@ It imports no module of the proxy. Its first line of output says that it is read
 object; `search` in it is true if a word index is needed. Then it reads a JSON array for each row of the table, and an
 empty line. After that, each line is a statement as a JSON string, and the child answers it with a line of JSON.
 
-A statement is confined in layers, and each layer holds alone (FAULTS.md M1 to M4, S3).
+A statement is confined in layers, and each layer holds alone.
 
 - The database is private and has this session's rows only.
 - Statements begin with SELECT, WITH or VALUES.

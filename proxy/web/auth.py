@@ -161,7 +161,7 @@ def _find_possible_keys(value: bytes) -> Iterable[bytes]:
 
 CALLER_KEY: Final = "context.caller"
 """Key of the scope for the Caller; absent if a request needs none."""
-ROUTE_KEY: Final = "context.door"
+ROUTE_KEY: Final = "context.route"
 """Key of the scope for the Route."""
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from proxy.dialects.responses import frames
 from proxy.dialects.responses.frames import AnswerItems, Carried, CreateFrame
 from proxy.errors import ClientGone
+from proxy.sessions.locate import decode_headers
 from proxy.stream.response_echo import ResponseEcho
 from proxy.stream.sse import SseEvent, SseParser
 from proxy.upstream.client import SUCCESS_STATUSES, begins_stream, is_event_stream
@@ -280,7 +281,7 @@ class _Answer:
                 )
 
     def _find_told_headers(self) -> Mapping[str, str]:
-        found = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self.headers}
+        found = decode_headers(self.headers)
         return {name: found[name] for name in _TOLD_HEADERS if name in found}
 
     async def _tell_events(self, events: list[SseEvent]) -> None:

@@ -1,9 +1,10 @@
-"""A thinking model over 70 steps of work, under each policy and schedule, in each wire format that binds reasoning.
+"""Let a thinking model work for 70 steps, under each policy and schedule, in each wire format that binds reasoning.
 
     python tests/benchmarks/bound_thinking.py [--policies thrifty,rolling] [--steps 70] [--keep]
 
-The upstreams refuse or drop reasoning behind another prompt than its own, as the providers do. `--keep` writes the
-table into docs/concepts/bound-reasoning.md. The exit status is 1 if a request failed, or if reasoning was lost.
+As the providers do, the upstreams refuse or drop reasoning that follows another prompt than the one it was made for.
+`--keep` writes the table into docs/concepts/bound-reasoning.md. The exit status is 1 if a request failed, or if
+reasoning was lost.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Run:
     failed: int
     """Requests whose client got an error."""
     refused: int
-    """Requests that the upstream refused, whatever the client saw of it."""
+    """Requests that the upstream refused, even if the client did not notice."""
     dropped: int
     """Pieces of reasoning that the client sent and the model did not get."""
     before: int
@@ -75,7 +76,7 @@ def read_file(n: int) -> str:
 
 
 def make_answers(steps: int) -> list[list[Json]]:
-    """Blocks of a model that thinks before each call, and answers behind each `STEPS_A_PROMPT` of them."""
+    """Return the blocks of a model that thinks before each call, and answers its user after `STEPS_A_PROMPT` calls."""
     made: list[list[Json]] = []
     for n in range(steps):
         path = f"src/part_{n % FILES}.py"
@@ -99,7 +100,7 @@ def _make_items(blocks: Sequence[Json]) -> list[Think | Say | Ask]:
 async def run_work(
     policy: str, wire: str, *, is_stream: bool, steps: int = STEPS, named: str | None = None, **tree: Any
 ) -> Run:
-    """One agent's work through a proxy. named: the name of the policy in the result."""
+    """Let one agent work through a proxy; return its figures. named: the name of the policy in the result."""
     answers = make_answers(steps)
     model: Upstream
     if wire == "responses":
@@ -126,8 +127,8 @@ async def run_work(
                 await agent.work(f"Look at part {n}, and mend what is broken.")
         except AssertionError:  # an error that the client saw ends its work
             failed = 1
-        told = [one.header("x-context-tokens") or "0, 0" for one in agent.heard]
-    sizes = [tuple(map(int, one.split(","))) for one in told]
+        counts = [one.header("x-context-tokens") or "0, 0" for one in agent.heard]
+    sizes = [tuple(map(int, one.split(","))) for one in counts]
     return Run(
         policy=named or policy,
         wire=wire,
@@ -142,7 +143,7 @@ async def run_work(
 
 
 def _count_dropped(model: Upstream) -> int:
-    """Reasoning that was left out by the upstream, or was not in the last prompt that it answered."""
+    """Count pieces of reasoning that the upstream left out, or that the last answered prompt did not contain."""
     there: int
     if isinstance(model, StrictResponses):
         there = sum(one.get("type") == "reasoning" for one in model.received[-1]["input"])
@@ -152,7 +153,7 @@ def _count_dropped(model: Upstream) -> int:
 
 
 def write_schedules(folder: Path) -> Iterator[str]:
-    """A policy for each schedule, in a folder of policies: `thrifty` but for its schedule. Yield their names."""
+    """Write a copy of `thrifty` with each schedule into a folder of policies. Yield the names of the copies."""
     text = (ROOT / "config" / "policies" / "thrifty.toml").read_text()
     for schedule in get_args(ScheduleName):
         name = f"thrifty-{schedule.replace('_', '-')}"
@@ -168,7 +169,7 @@ def list_bound_policies() -> list[str]:
 
 
 def make_table(runs: Sequence[Run]) -> str:
-    """One line a policy: the share of tokens saved in each wire format, and what went wrong in all of them."""
+    """One line per policy: the share of tokens saved in each wire format, and the failures in all of them."""
     lines = [
         "| Policy | "
         + " | ".join(f"Saved, {one}" for one in WIRES)
@@ -196,7 +197,7 @@ def keep_table(table: str, page: Path = PAGE) -> None:
 
 
 async def run_all(policies: Sequence[str], wires: Sequence[str], steps: int) -> list[Run]:
-    """Each policy, and `thrifty` with each schedule, in each wire format, streaming and not."""
+    """Run each policy, and `thrifty` with each schedule, in each wire format, with and without streaming."""
     runs: list[Run] = []
     with tempfile.TemporaryDirectory() as folder:
         schedules = list(write_schedules(Path(folder)))

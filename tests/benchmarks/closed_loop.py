@@ -1,4 +1,4 @@
-"""The closed loop of ../shared on every policy, and its table and picture in the documentation.
+"""Run the closed loop of ../shared on every policy; write its table and picture into the documentation.
 
     python tests/benchmarks/closed_loop.py [--policies thrifty,rolling] [--seeds 1,2] [--keep]
     python tests/benchmarks/closed_loop.py --from FILE... --keep
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the script is run by its path
 
 from proxy.replay.plot import Axis, make_ratio_axis  # noqa: E402
-from tests.benchmarks.plots import COLOURS, TOP, frame, soft  # noqa: E402
+from tests.benchmarks.plots import COLOURS, TOP, draw_frame, draw_label  # noqa: E402
 
 LOOP = ROOT.parent / "shared" / "replay" / "closed_loop" / "run.py"
 MARKS = ROOT / "tests" / "recorded" / "marks.json"
@@ -35,7 +35,7 @@ OWN_WORLD = ROOT / "tests" / "recorded" / "worlds" / "fleet.py"
 PAGE = ROOT / "docs" / "development" / "closed-loop.md"
 PICTURE = PAGE.parent / "plots" / "closed-loop.svg"
 BEGIN, END = "<!-- closed-loop -->", "<!-- /closed-loop -->"
-SHOWN = f"![Cost and harm of each policy in the closed loop]({PICTURE.relative_to(PAGE.parent)})"
+PICTURE_LINK = f"![Cost and harm of each policy in the closed loop]({PICTURE.relative_to(PAGE.parent)})"
 DIRECT = "direct"
 ROW_HEIGHT = 34
 Row = Mapping[str, Any]
@@ -49,8 +49,8 @@ def list_policies(folder: Path = ROOT / "config" / "policies") -> list[str]:
 
 
 def make_table(rows: Sequence[Row]) -> str:
-    """One line a policy and temperament, over all worlds and seeds; dollars and requests in relation to no proxy."""
-    return "\n".join(_lines(rows))
+    """One line per policy and temperament, over all worlds and seeds. Dollars and requests are relative to no proxy."""
+    return "\n".join(_list_table_lines(rows))
 
 
 def _group(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[Row], list[Row]]]:
@@ -65,7 +65,7 @@ def _group(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[Row], list[Row]
             yield arm, temperament, found, beside
 
 
-def _lines(rows: Sequence[Row]) -> Iterator[str]:
+def _list_table_lines(rows: Sequence[Row]) -> Iterator[str]:
     yield "| Policy | Agent | Dollars | Requests | Recalls | Misled | Wrong | Lost | Of tasks | Endless |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for arm, temperament, found, beside in _group(rows):
@@ -75,8 +75,7 @@ def _lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def draw_picture(rows: Sequence[Row]) -> str:
-    """A row a policy: the dollars of each temperament as dots, the requests of all, and the share of tasks that went
-    wrong."""
+    """Draw one row per policy: the dollars of each temperament as dots, the requests, and the share of failed tasks."""
     policies: dict[str, list[tuple[str, list[Row], list[Row]]]] = {}
     for arm, temperament, episodes, beside in _group(rows):
         policies.setdefault(arm, []).append((temperament, episodes, beside))
@@ -90,8 +89,8 @@ def draw_picture(rows: Sequence[Row]) -> str:
         f'<text x="{150 + 95 * n}" y="{TOP}">{escape(name)}</text>'
         for n, name in enumerate(agents)
     ]
-    heads = [soft(570, TOP, "requests", "middle"), soft(690, TOP, "tasks that failed", "middle")]
-    body = [*legend, *heads, *_grid(x, bottom)]
+    heads = [draw_label(570, TOP, "requests", "middle"), draw_label(690, TOP, "tasks that failed", "middle")]
+    body = [*legend, *heads, *_draw_grid(x, bottom)]
     for n, (arm, found) in enumerate(policies.items()):
         y = TOP + 30 + ROW_HEIGHT * n
         body.append(f'<text x="120" y="{y + 4}" text-anchor="end">{escape(arm)}</text>')
@@ -102,22 +101,22 @@ def draw_picture(rows: Sequence[Row]) -> str:
         ]
         played = [row for _, episodes, _ in found for row in episodes]
         direct = [row for _, _, beside in found for row in beside]
-        body.append(soft(570, y + 4, f"{_sum(played, 'requests') / _sum(direct, 'requests'):.3f}", "middle"))
+        body.append(draw_label(570, y + 4, f"{_sum(played, 'requests') / _sum(direct, 'requests'):.3f}", "middle"))
         failed = _sum(played, "wrong") + _sum(played, "lost")
-        body.append(soft(690, y + 4, f"{failed} of {_sum(played, 'tasks')}", "middle"))
-    body.append(soft(130, bottom + 40, "dollars in relation to the same episodes without the proxy"))
-    return frame("Closed loop: cost and harm by policy", bottom + 56, body)
+        body.append(draw_label(690, y + 4, f"{failed} of {_sum(played, 'tasks')}", "middle"))
+    body.append(draw_label(130, bottom + 40, "dollars in relation to the same episodes without the proxy"))
+    return draw_frame("Closed loop: cost and harm by policy", bottom + 56, body)
 
 
-def _grid(x: Axis, bottom: float) -> Iterator[str]:
+def _draw_grid(x: Axis, bottom: float) -> Iterator[str]:
     for tick in x.ticks:
         at, kind = x.find_pixel(tick), "least" if tick == 1 else "grid"
         yield f'<line class="{kind}" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP + 12}" y2="{bottom}"/>'
-        yield soft(at, bottom + 18, f"{tick:g}", "middle")
+        yield draw_label(at, bottom + 18, f"{tick:g}", "middle")
 
 
 def describe_run(rows: Sequence[Row]) -> str:
-    """The episodes behind the table, in one sentence."""
+    """Describe the episodes of the table in one sentence."""
     worlds, agents, seeds = (list(dict.fromkeys(row[n] for row in rows)) for n in ("world", "temperament", "seed"))
     return f"Worlds: {', '.join(worlds)}; agents: {', '.join(agents)}; seeds: {', '.join(map(str, seeds))}."
 
@@ -127,17 +126,17 @@ def _sum(rows: Iterable[Row], name: str) -> Any:
 
 
 def read_rows(files: Iterable[Path]) -> list[Row]:
-    """The rows of several runs; a later one replaces an earlier one of the same episode."""
+    """Return the rows of several runs. A later row replaces an earlier one of the same episode."""
     found = [row for file in files for row in json.loads(file.read_text())]
     known = {(row["arm"], row["world"], row["temperament"], row["seed"]): row for row in found}
     return list(known.values())
 
 
 def keep_table(table: str, page: Path = PAGE) -> None:
-    """Write the picture's place and the table between the markers."""
+    """Write the link to the picture and the table between the markers."""
     front, _, rest = page.read_text().partition(BEGIN)
     _, _, end = rest.partition(END)
-    page.write_text(f"{front}{BEGIN}\n\n{SHOWN}\n\n{table}\n\n{END}{end}")
+    page.write_text(f"{front}{BEGIN}\n\n{PICTURE_LINK}\n\n{table}\n\n{END}{end}")
 
 
 def keep_picture(rows: Sequence[Row], file: Path = PICTURE) -> None:

@@ -1,6 +1,6 @@
-"""Sends requests and takes the answers, as cheaply as Python can: it must not be what limits.
+"""The load generator: a minimal HTTP client on asyncio and uvloop, which must never be the bottleneck.
 
-Connections are kept, each has one request at a time. An answer has to be whole, else the run ends there.
+Connections are kept alive, and each has one request at a time. An answer that is not a whole 200 ends the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import uvloop
 
-from tests.benchmarks.starting import Server
+from tests.benchmarks.start_servers import Server
 
 HEAD = (
     "POST {} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-bench\r\naccept: application/json\r\n"
@@ -22,13 +22,13 @@ HEAD = (
 T = TypeVar("T")
 
 
-class Broken(RuntimeError):
-    """An answer that is not what was asked for."""
+class UnexpectedAnswer(RuntimeError):
+    """An answer that is not whole, is no 200, or does not belong to the right conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """first: seconds to the first event of a stream, or to the head; all: to the end."""
+    """An answer. first: seconds until the first event of a stream, or until the head. all: seconds until the end."""
 
     first: float
     all: float
@@ -36,13 +36,13 @@ class Answer:
     body: bytes
 
     def header(self, name: bytes) -> bytes:
-        """Its value; empty without it."""
+        """Return the value of a header; empty if the answer does not have it. name: in lower case."""
         _, found, rest = self.head.lower().partition(b"\r\n" + name + b":")
         return rest.partition(b"\r\n")[0].strip() if found else b""
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a server, opened again where it was closed in between."""
+    """One connection to a server. It is opened again if the server has closed it between two requests."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -54,8 +54,8 @@ class Connection(asyncio.Protocol):
         self._began = self._first = 0.0
         self._start = HEAD.format(server.path).encode() + server.headers
 
-    async def ask(self, body: bytes, headers: bytes = b"") -> Answer:
-        """headers: further lines, each with its end."""
+    async def send(self, body: bytes, headers: bytes = b"") -> Answer:
+        """Send a request and return its answer. headers: further header lines, each with its line end."""
         loop = asyncio.get_running_loop()
         if self._transport is None or self._transport.is_closing():
             await loop.create_connection(lambda: self, "127.0.0.1", self._server.port)
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Broken(f"{self._server.name} closed the connection: {exc}"))
+            self._answer.set_exception(UnexpectedAnswer(f"{self._server.name} closed the connection: {exc}"))
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None or self._answer.done():
@@ -105,24 +105,26 @@ class Connection(asyncio.Protocol):
         now = time.perf_counter()
         found = Answer((self._first or now) - self._began, now - self._began, self._head, b"".join(self._parts))
         if not self._head.startswith(b"HTTP/1.1 200"):
-            told = (self._head.partition(b"\r\n")[0] + b": " + found.body)[:600].decode("latin-1")
-            self._answer.set_exception(Broken(told))
+            text = (self._head.partition(b"\r\n")[0] + b": " + found.body)[:600].decode("latin-1")
+            self._answer.set_exception(UnexpectedAnswer(text))
         else:
             self._answer.set_result(found)
 
 
-async def send(
+async def send_lines(
     server: Server, lines: Sequence[Sequence[bytes]], headers: Sequence[bytes] = (), over: float = 0.0
 ) -> list[list[Answer]]:
-    """The bodies of each line one after the other, on a connection a line, all lines at once. over: seconds over which
-    their beginnings are spread."""
+    """Send the bodies of each line one after the other; all lines run at once, each on a connection of its own.
+
+    over: seconds over which the first requests of the lines are spread.
+    """
     made = [Connection(server) for _ in lines]
     given = list(headers) or [b""] * len(lines)
 
     async def one(number: int, connection: Connection, bodies: Sequence[bytes], header: bytes) -> list[Answer]:
         if over:
             await asyncio.sleep(over * number / len(lines))
-        return [await connection.ask(body, header) for body in bodies]
+        return [await connection.send(body, header) for body in bodies]
 
     try:
         return await asyncio.gather(*map(one, range(len(made)), made, lines, given))
@@ -131,7 +133,14 @@ async def send(
             connection.close()
 
 
-def drive(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run it on an event loop of its own."""
+def send_all(
+    server: Server, lines: Sequence[Sequence[bytes]], headers: Sequence[bytes] = (), over: float = 0.0
+) -> list[list[Answer]]:
+    """Run `send_lines` on an event loop of its own."""
+    return run_client(lambda: send_lines(server, lines, headers, over))
+
+
+def run_client(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on an event loop of its own."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work())

@@ -1,4 +1,4 @@
-"""What it was measured on, in a sentence: the kind of machine, never its name."""
+"""Describe the machine of a measurement in a sentence: its kind, never its name."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 LIBRARIES = ("fastapi", "httpx", "uvicorn", "uvloop")
 
 
-def described() -> str:
-    """Cores, processor, system, Python, and what the bare pass-through is made of."""
+def describe_machine() -> str:
+    """Name the cores, the processor, the system, Python, and the libraries of the bare pass-through."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     kind = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "processor")
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)

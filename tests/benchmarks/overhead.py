@@ -1,9 +1,9 @@
-"""Processor time a request: 1 KB and 218 KB, one client and sixteen at once, as an agent sends them and as wrk does.
+"""Processor time per request: of 1 KB and 218 KB, with one client and sixteen, as an agent and as wrk send them.
 
-grows       a conversation that goes on, with a call and its result more in every request
-new         a conversation that was never seen, with every request
-same        the same body again and again, as load generators send it: to the proxy, each is a conversation of its own
-same, named the same with a session's name in a header
+grows        each request continues a conversation, with one more call and its result
+new          each request begins a conversation that the proxy has not seen
+same         the same body again and again, as load generators send it; the proxy sees a new conversation each time
+same, named  as `same`, with the name of a session in a header
 """
 
 from __future__ import annotations
@@ -13,55 +13,61 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.driver import Answer, Broken, drive, send
-from tests.benchmarks.meter import Used, settled
-from tests.benchmarks.rows import Row, compared, figure, turned
+from tests.benchmarks.driver import Answer, UnexpectedAnswer, send_all
+from tests.benchmarks.meter import ProcessorTime, wait_until_idle
+from tests.benchmarks.rows import Row, compare_servers, rotate_order, round_figure
 from tests.benchmarks.scope import Scope
-from tests.benchmarks.starting import BARE, Server, field
-from tests.benchmarks.traffic import growing, long, news, short, talks
+from tests.benchmarks.start_servers import BARE, Server, start_all
+from tests.benchmarks.traffic import (
+    iter_growing,
+    iter_new_conversations,
+    iter_short_conversations,
+    make_long,
+    make_short,
+)
 
 SMALL, LARGE = 1_000, 218_000
 MESSAGES = 120
-"""Of the large one."""
+"""Messages of a large request."""
 KINDS = ("grows", "new", "same", "same, named")
 CLIENTS = (1, 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one round sends: a line a client. opening: what is sent before anything is measured."""
+    """The requests of one round: a line of bodies per client. opening: those that are sent before the measurement."""
 
     opening: list[list[bytes]]
     lines: list[list[bytes]]
     headers: list[bytes]
     sessions: int
-    """As how many conversations the proxy should see what is measured; 0: however many it likes."""
+    """Conversations that the proxy must recognise in the measured requests; 0 if their number is not checked."""
 
     @property
     def requests(self) -> int:
         return sum(map(len, self.lines))
 
 
-def load(kind: str, size: int, clients: int, each: int, seed: str) -> Load:
-    """each: requests a client."""
+def make_load(kind: str, size: int, clients: int, each: int, seed: str) -> Load:
+    """Return the load of one round. each: requests per client."""
     names = [f"{seed}_{n}" for n in range(clients)]
     messages = 2 if size == SMALL else MESSAGES
     opening: list[list[bytes]] = [[] for _ in names]
     headers = [b""] * clients
     sessions = 0
     if kind == "grows" and size == SMALL:
-        lines = [list(talks(name, each)) for name in names]
+        lines = [list(iter_short_conversations(name, each)) for name in names]
         sessions = clients * -(-each // 4)
     elif kind == "grows":
-        lines = [list(growing(long(name, messages, size), each + 1, 400)) for name in names]
+        lines = [list(iter_growing(make_long(name, messages, size), each + 1, 400)) for name in names]
         opening = [line[:1] for line in lines]
         lines = [line[1:] for line in lines]
         sessions = clients
     elif kind == "new":
-        lines = [list(news(name, each, messages, size)) for name in names]
+        lines = [list(iter_new_conversations(name, each, messages, size)) for name in names]
         sessions = clients * each
     else:
-        one = short(seed).body() if size == SMALL else long(seed, messages, size).body()
+        one = make_short(seed).body() if size == SMALL else make_long(seed, messages, size).body()
         lines = [[one] * each for _ in names]
         if kind == "same, named":
             headers = [f"x-context-session: {name}\r\n".encode() for name in names]
@@ -69,63 +75,65 @@ def load(kind: str, size: int, clients: int, each: int, seed: str) -> Load:
     return Load(opening, lines, headers, sessions)
 
 
-def ran(server: Server, this: Load) -> tuple[Used, list[Answer]]:
-    """What a server has used for the load, and what it answered."""
-    drive(lambda: send(server, this.opening, this.headers))
-    before = settled(server.pid)
-    answers = drive(lambda: send(server, this.lines, this.headers))
-    spent = settled(server.pid) - before
+def run_load(server: Server, load: Load) -> tuple[ProcessorTime, list[Answer]]:
+    """Send the load; return the processor time that the server used, and its answers."""
+    send_all(server, load.opening, load.headers)
+    before = wait_until_idle(server.pid)
+    answers = send_all(server, load.lines, load.headers)
+    spent = wait_until_idle(server.pid) - before
     return spent, [answer for line in answers for answer in line]
 
 
-def passed(answers: Sequence[Answer], sessions: int = 0) -> Counter[str]:
-    """What the proxy has to say of its own answers: how many prompts went out as they came for a fault, and why, how
-    many answers were not yet on disk. Raises Broken where it took them for other conversations than they are: then
-    something else is measured."""
+def check_answers(answers: Sequence[Answer], sessions: int = 0) -> Counter[str]:
+    """Count the answers that the proxy has marked, by mark: a fallback with its reason, or an answer not yet on disk.
+
+    Raises UnexpectedAnswer if the proxy has failed, or if it did not recognise the conversations: then the figures
+    would be those of other work.
+    """
     named = [name for answer in answers if (name := answer.header(b"x-context-session"))]
     seen = set(named)
-    # What went out as it came has no name where its plan took too long.
+    # The answer to a request whose plan took too long names no session.
     if sessions and (len(seen) > sessions or (len(seen) < sessions and len(named) == len(answers))):
-        raise Broken(f"{len(seen)} conversations were seen where {sessions} are")
-    told = [answer.header(b"x-context-fallback") for answer in answers]
-    if b"error" in told:
-        raise Broken("a fault of the proxy's own: see its log")
-    told += [answer.header(b"x-context-persist") for answer in answers]
-    return Counter(each.decode() for each in told if each)
+        raise UnexpectedAnswer(f"{len(seen)} conversations were seen where {sessions} are")
+    remarks = [answer.header(b"x-context-fallback") for answer in answers]
+    if b"error" in remarks:
+        raise UnexpectedAnswer("a fault of the proxy's own: see its log")
+    remarks += [answer.header(b"x-context-persist") for answer in answers]
+    return Counter(each.decode() for each in remarks if each)
 
 
 def measure(servers: Sequence[Server], kind: str, size: int, clients: int, scope: Scope) -> list[Row]:
-    """Microseconds a request of each server."""
+    """Measure microseconds of processor time per request, of each server."""
     total = 160 if size == SMALL else 48 if kind == "grows" else 24
-    each = scope.few(max(2, total // clients), 2)
+    each = scope.choose_count(max(2, total // clients), 2)
     found: dict[str, list[float]] = {server.name: [] for server in servers}
     main: dict[str, list[float]] = {server.name: [] for server in servers}
-    told: dict[str, Counter[str]] = {server.name: Counter() for server in servers}
+    remarks: dict[str, Counter[str]] = {server.name: Counter() for server in servers}
     for number in range(0 if scope.quick else -1, scope.rounds):  # the first one warms up
-        this = load(kind, size, clients, each if number >= 0 else 2, f"{kind[0]}{clients}{number + 1:02}")
-        for server in turned(servers, number):
-            spent, answers = ran(server, this)
+        load = make_load(kind, size, clients, each if number >= 0 else 2, f"{kind[0]}{clients}{number + 1:02}")
+        for server in rotate_order(servers, number):
+            spent, answers = run_load(server, load)
             if server.name != BARE:
-                told[server.name] += passed(answers, this.sessions)
+                remarks[server.name] += check_answers(answers, load.sessions)
             if number >= 0:
-                found[server.name].append(spent.all / this.requests * 1e6)
-                main[server.name].append(spent.main / this.requests * 1e6)
+                found[server.name].append(spent.total / load.requests * 1e6)
+                main[server.name].append(spent.main / load.requests * 1e6)
     asked = each * clients * scope.rounds + (0 if scope.quick else 2 * clients)
     case: Row = {"case": f"{size // 1000} KB, {kind}", "clients": clients, "size": size, "kind": kind}
-    rows = compared({**case, "requests": each * clients}, "us", found)
-    mains = compared(case, "us", main)
+    rows = compare_servers({**case, "requests": each * clients}, "us", found)
+    mains = compare_servers(case, "us", main)
     return [
-        {**row, "main": figure(m["value"]), "told": dict(told[row["server"]]), "asked": asked}
+        {**row, "main": round_figure(m["value"]), "told": dict(remarks[row["server"]]), "asked": asked}
         for row, m in zip(rows, mains, strict=True)
     ]
 
 
 def run(scope: Scope) -> list[Row]:
-    """All cases."""
+    """Measure all cases."""
     rows: list[Row] = []
-    with field(postgres=not scope.quick) as (_, servers):
+    with start_all(postgres=not scope.quick) as (_, servers):
         for size, kind, usual in itertools.product((SMALL, LARGE), KINDS, CLIENTS):
-            clients = scope.few(usual, min(usual, 2))
-            if scope.wants(f"{size // 1000} KB, {kind}, x{clients}"):
+            clients = scope.choose_count(usual, min(usual, 2))
+            if scope.selects(f"{size // 1000} KB, {kind}, x{clients}"):
                 rows += measure(servers, kind, size, clients, scope)
     return rows

@@ -1,8 +1,7 @@
-"""Others beside the proxy, each as its makers ship it, in an environment of its own, in front of the same upstream.
+"""Other proxies, each as its makers ship it, in an environment of its own, in front of the same upstream.
 
-They are installed when first asked for (`make bench-peers`), at the versions that stand here. What cannot be
-installed or does not start has a row that says why. Nothing is fetched at run time: Headroom goes without the model
-that it would download.
+`make bench-peers` installs them the first time, in the versions given here. A peer that cannot be installed or started
+gets a row with the reason. Nothing is downloaded at run time: Headroom runs without the model that it would download.
 """
 
 from __future__ import annotations
@@ -20,17 +19,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.benchmarks import overhead, streams
-from tests.benchmarks.driver import Broken, drive, send
+from tests.benchmarks.driver import UnexpectedAnswer, run_client, send_lines
 from tests.benchmarks.overhead import LARGE, SMALL
-from tests.benchmarks.rows import Row, compared, turned
+from tests.benchmarks.rows import Row, compare_servers, rotate_order
 from tests.benchmarks.scope import Scope
-from tests.benchmarks.starting import BARE, PROXY, NotStarted, Server, bare, proxy, stop, upstream
-from tests.benchmarks.traffic import short
+from tests.benchmarks.start_servers import (
+    BARE,
+    PROXY,
+    NotStarted,
+    Server,
+    start_bare,
+    start_proxy,
+    start_upstream,
+    stop_process,
+)
+from tests.benchmarks.traffic import make_short
 from tests.postgres import free_port
 
 VENVS = Path(__file__).resolve().parents[2] / ".venvs"
-INSTALLING, STARTING = 900, 90
-"""Seconds that each may take."""
+INSTALL_TIMEOUT_S, START_TIMEOUT_S = 900, 90
+"""Seconds that a peer may take to install, and to start."""
 LITELLM = """
 model_list:
   - model_name: "*"
@@ -40,8 +48,8 @@ model_list:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """package: with its version. command: what starts it; PORT, UPSTREAM and HOME (a folder that is thrown away) are
-    filled in, here, in headers and in the environment."""
+    """Another proxy. package: with its version. PORT, UPSTREAM and HOME (a temporary folder) are replaced in command,
+    headers, files and environment."""
 
     name: str
     package: str
@@ -53,7 +61,7 @@ class Peer:
 
     @property
     def folder(self) -> Path:
-        """Its environment."""
+        """The folder that it is installed in."""
         return VENVS / f"bench-{self.name.split()[0].lower()}"
 
 
@@ -91,7 +99,7 @@ PEERS = (
 
 
 def install(peer: Peer) -> None:
-    """Unless it is there. Raises NotStarted with the reason where it cannot be."""
+    """Install a peer, unless it is installed. Raises NotStarted with the reason."""
     if (peer.folder / peer.program).exists():
         return
     if peer.package.startswith("@"):
@@ -105,129 +113,133 @@ def install(peer: Peer) -> None:
         commands = [[sys.executable, "-m", "venv", str(peer.folder)], [*pip, peer.package]]
     for command in commands:
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALLING)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise NotStarted(f"not installed within {INSTALLING} s") from None
+            raise NotStarted(f"not installed within {INSTALL_TIMEOUT_S} s") from None
         if done.returncode:
             raise NotStarted(f"not installed: {(done.stderr.strip().splitlines() or ['?'])[-1][:200]}")
 
 
 @contextmanager
-def running(peer: Peer, upstream_port: int) -> Iterator[Server]:
-    """Once it answers. Raises NotStarted."""
+def start_peer(peer: Peer, upstream_port: int) -> Iterator[Server]:
+    """Run a peer; yield its server once it answers. Raises NotStarted."""
     port = free_port()
     with tempfile.TemporaryDirectory() as home:
 
-        def meant(text: str) -> str:
+        def fill_in(text: str) -> str:
             filled = text.replace("PROGRAM", str(peer.folder / peer.program)).replace("PORT", str(port))
             return filled.replace("UPSTREAM", str(upstream_port)).replace("HOME", home)
 
         for name, text in peer.files.items():
-            (Path(home) / name).write_text(meant(text))
-        given = {key: meant(value) for key, value in peer.environment.items()}
+            (Path(home) / name).write_text(fill_in(text))
+        given = {key: fill_in(value) for key, value in peer.environment.items()}
         log = Path(home) / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [meant(word) for word in peer.command],
+                [fill_in(word) for word in peer.command],
                 stdout=out, stderr=out, stdin=subprocess.DEVNULL, text=True, env={**os.environ, "HOME": home, **given},
             )  # fmt: skip
         try:
-            server = Server(peer.name, process.pid, port, headers=meant(peer.headers).encode())
-            wait(server, process, log)
+            server = Server(peer.name, process.pid, port, headers=fill_in(peer.headers).encode())
+            wait_until_ready(server, process, log)
             yield server
         finally:
-            stop(process)
+            stop_process(process)
 
 
-def wait(server: Server, process: subprocess.Popen[str], log: Path) -> None:
-    """Until it answers as the upstream does."""
-    end = time.monotonic() + STARTING
+def wait_until_ready(server: Server, process: subprocess.Popen[str], log: Path) -> None:
+    """Wait until a peer relays an answer of the upstream. Raises NotStarted."""
+    end = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
-            drive(lambda: asyncio.wait_for(send(server, [[short("first").body()]]), 20))
+            run_client(lambda: asyncio.wait_for(send_lines(server, [[make_short("first").body()]]), 20))
             return
-        except (OSError, Broken, TimeoutError) as error:
+        except (OSError, UnexpectedAnswer, TimeoutError) as error:
             if process.poll() is not None or time.monotonic() > end:
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise NotStarted(f"does not start: {error} {last}"[:300]) from None
             time.sleep(0.5)
 
 
-def small(servers: list[Server], clients: int, scope: Scope) -> list[Row]:
-    """Requests of 1 KB."""
-    return requests(servers, SMALL, clients, scope)
+def measure_small(servers: list[Server], clients: int, scope: Scope) -> list[Row]:
+    """Measure requests of 1 KB."""
+    return measure_requests(servers, SMALL, clients, scope)
 
 
-def large(servers: list[Server], clients: int, scope: Scope) -> list[Row]:
-    """Requests of 218 KB."""
-    return requests(servers, LARGE, clients, scope)
+def measure_large(servers: list[Server], clients: int, scope: Scope) -> list[Row]:
+    """Measure requests of 218 KB."""
+    return measure_requests(servers, LARGE, clients, scope)
 
 
-def requests(servers: list[Server], size: int, clients: int, scope: Scope) -> list[Row]:
-    """Microseconds a request of a conversation that goes on."""
-    each = scope.few(max(2, 96 // clients) if size == SMALL else max(1, 24 // clients), 2)
+def measure_requests(servers: list[Server], size: int, clients: int, scope: Scope) -> list[Row]:
+    """Measure microseconds per request of a conversation that goes on."""
+    each = scope.choose_count(max(2, 96 // clients) if size == SMALL else max(1, 24 // clients), 2)
     spent: dict[str, list[float]] = {server.name: [] for server in servers}
     for number in range(-1, scope.rounds):
-        this = overhead.load("grows", size, clients, each, f"p{size // 1000}_{clients}_{number + 1}")
-        for server in turned(servers, number):
-            spent[server.name].append(overhead.ran(server, this)[0].all / this.requests * 1e6)
+        load = overhead.make_load("grows", size, clients, each, f"p{size // 1000}_{clients}_{number + 1}")
+        for server in rotate_order(servers, number):
+            spent[server.name].append(overhead.run_load(server, load)[0].total / load.requests * 1e6)
     spent = {name: values[1:] for name, values in spent.items()}
-    return compared({"case": f"{size // 1000} KB, grows", "clients": clients, "requests": each * clients}, "us", spent)
+    return compare_servers(
+        {"case": f"{size // 1000} KB, grows", "clients": clients, "requests": each * clients}, "us", spent
+    )
 
 
-def streamed(servers: list[Server], clients: int, scope: Scope) -> list[Row]:
-    """Milliseconds a stream."""
-    each = scope.few(max(1, 16 // clients), 1)
+def measure_streams(servers: list[Server], clients: int, scope: Scope) -> list[Row]:
+    """Measure milliseconds per stream."""
+    each = scope.choose_count(max(1, 16 // clients), 1)
     spent: dict[str, list[float]] = {server.name: [] for server in servers}
     for number in range(-1, scope.rounds):
-        sent = streams.lines(SMALL, 0, clients, each, f"p{clients}_{number + 1}")
-        for server in turned(servers, number):
-            streams.one_round(server, sent, 0, spent)
+        sent = streams.make_bodies(SMALL, 0, clients, each, f"p{clients}_{number + 1}")
+        for server in rotate_order(servers, number):
+            streams.run_round(server, sent, 0, spent)
     spent = {name: values[1:] for name, values in spent.items()}
-    return compared({"case": "1 KB, stream", "clients": clients, "streams": each * clients}, "ms", spent)
+    return compare_servers({"case": "1 KB, stream", "clients": clients, "streams": each * clients}, "ms", spent)
 
 
 CASES: tuple[tuple[str, int, Callable[[list[Server], int, Scope], list[Row]]], ...] = (
-    ("1 KB, grows", 1, small),
-    ("1 KB, grows", 16, small),
-    ("218 KB, grows", 1, large),
-    ("218 KB, grows", 16, large),
-    ("1 KB, stream", 1, streamed),
-    ("1 KB, stream", 16, streamed),
+    ("1 KB, grows", 1, measure_small),
+    ("1 KB, grows", 16, measure_small),
+    ("218 KB, grows", 1, measure_large),
+    ("218 KB, grows", 16, measure_large),
+    ("1 KB, stream", 1, measure_streams),
+    ("1 KB, stream", 16, measure_streams),
 )
 
 
-def beside(made: AbstractContextManager[Server], up: Server, scope: Scope) -> list[Row]:
-    """All cases of one beside the bare one's. A case that it cannot answer has a row that says so."""
+def measure_beside_bare(made: AbstractContextManager[Server], up: Server, scope: Scope) -> list[Row]:
+    """Measure all cases of a server beside the bare pass-through. A case that fails gets a row with the reason."""
     rows: list[Row] = []
-    with bare(up.port) as simple, made as other:
+    with start_bare(up.port) as simple, made as other:
         for case, clients, measure in CASES:
             try:
                 rows += measure([simple, other], clients, scope)
-            except Broken as error:
-                rows.append(failed(case, clients, other.name, error))
+            except UnexpectedAnswer as error:
+                rows.append(make_failed_row(case, clients, other.name, error))
     return rows
 
 
-def failed(case: str, clients: int, name: str, error: Exception) -> Row:
-    """Why there is no figure."""
+def make_failed_row(case: str, clients: int, name: str, error: Exception) -> Row:
+    """Return a row with the reason why there is no figure."""
     return {"case": case, "clients": clients, "server": name, "failed": " ".join(str(error).split())[:300]}
 
 
 def run(scope: Scope) -> list[Row]:
-    """Each by itself beside the bare one, so that one that fails takes no other with it; the proxy likewise."""
+    """Measure the proxy and each peer alone beside the bare pass-through, so that a failure affects no other peer."""
     rows: list[Row] = []
     for peer in (None, *PEERS):
         name = PROXY if peer is None else peer.name
-        if not scope.wants(name):
+        if not scope.selects(name):
             continue
         try:
-            with upstream() as up:
+            with start_upstream() as up:
                 if peer is not None:
                     install(peer)
-                found = beside(proxy(up.port) if peer is None else running(peer, up.port), up, scope)
+                found = measure_beside_bare(
+                    start_proxy(up.port) if peer is None else start_peer(peer, up.port), up, scope
+                )
         except (NotStarted, OSError) as error:
-            rows += [failed(case, clients, name, error) for case, clients, _ in CASES]
+            rows += [make_failed_row(case, clients, name, error) for case, clients, _ in CASES]
             continue
         rows += [row for row in found if row["server"] != BARE or peer is None]
     return rows

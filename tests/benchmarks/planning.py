@@ -1,9 +1,9 @@
-"""What planning costs: processor time of `rewrite` by policy and length of the conversation, caches warm.
+"""Processor time of `rewrite`, by policy and length of the conversation, with warm caches.
 
-A conversation of an agent with one tool grows to each length (2,000 characters a message); what is measured is the
-next request of it, with every message known, as it comes again and again: the median of 15 runs. The model's window
-grows along and is always too small, so that every policy has to act. The aim is 4 ms for 400 messages of 800 KB, and
-linear growth to 4,000.
+The conversation of an agent with one tool grows to each length, with 2,000 characters per message. The figure is the
+median of 15 plans of its next request, with every message known. The window of the model grows with the conversation
+and is always too small, so that every policy has to act. The aim is 4 ms for 400 messages of 800 KB, and linear growth
+up to 4,000 messages.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from proxy.context.policy import Policy
 from proxy.exchange.message_cache import MessageCache
 from proxy.settings.load import load_settings
 from proxy.web.app import make_policies
-from tests.benchmarks.rows import Row, compared
+from tests.benchmarks.rows import Row, compare_servers
 from tests.benchmarks.scope import Scope
 
 LENGTHS = (10, 40, 100, 400, 1000, 4000)
 RUNS = 15
-WINDOW = 250
-"""Tokens a message that the model has room for; one has 380."""
+WINDOW_PER_MESSAGE = 250
+"""Tokens of the window per message. A message has 380."""
 
 
-def history(messages: int) -> list[Row]:
-    """An agent that reads a new file with every step."""
+def make_history(messages: int) -> list[Row]:
+    """The history of an agent that reads a new file with every step."""
     found: list[Row] = [
         {"role": "system", "content": "You are careful."},
         {"role": "user", "content": "Mend the build."},
@@ -51,43 +51,43 @@ def measure(policy: Policy, messages: int, runs: int) -> list[float]:
     cache, token_counter, model = (
         MessageCache(1 << 30),
         TokenCounter(estimate_text_tokens),
-        Model(window=messages * WINDOW),
+        Model(window=messages * WINDOW_PER_MESSAGE),
     )
-    values, session = history(messages), BranchState()
-    # The request before, whose edits and prompt are remembered, and the one that is measured.
-    request, keys, session = _step(cache, values[:-2], session, policy, model, token_counter)
-    request, keys, session = _step(cache, values, session, policy, model, token_counter)
+    values, state = make_history(messages), BranchState()
+    # The request before, whose edits and prompt are remembered; then the request that is measured.
+    request, keys, state = _plan_request(cache, values[:-2], state, policy, model, token_counter)
+    request, keys, state = _plan_request(cache, values, state, policy, model, token_counter)
     taken = []
     for _ in range(runs):
         began = time.process_time()
-        rewrite(request, session, policy, model, 2.0, RewriteInputs(token_counter, keys=keys))
+        rewrite(request, state, policy, model, 2.0, RewriteInputs(token_counter, keys=keys))
         taken.append((time.process_time() - began) * 1000)
     return taken
 
 
-def _step(
+def _plan_request(
     cache: MessageCache,
     values: list[Row],
-    session: BranchState,
+    state: BranchState,
     policy: Policy,
     model: Model,
     token_counter: TokenCounter,
 ) -> tuple[Request, list[bytes], BranchState]:
     request, _ = cache.get_request(json.dumps({"model": "bench", "messages": values}).encode())
     keys = chain.compute_keys("bench", request.messages)
-    plan = rewrite(request, session, policy, model, 1.0, RewriteInputs(token_counter, keys=keys))
-    return request, keys, session.after_sending(plan, 1.0)
+    plan = rewrite(request, state, policy, model, 1.0, RewriteInputs(token_counter, keys=keys))
+    return request, keys, state.after_sending(plan, 1.0)
 
 
 def run(scope: Scope) -> list[Row]:
-    """Every policy that rewrites."""
+    """Measure every policy that rewrites."""
     policies = make_policies(load_settings(None, {}))
     rows = []
     for name in (name for name in policies if policies[name].mode == "rewrite"):
-        if not scope.wants(name):
+        if not scope.selects(name):
             continue
-        for messages in LENGTHS[: scope.few(len(LENGTHS), 2)]:
-            taken = measure(policies[name], messages, scope.few(RUNS, 2))
+        for messages in LENGTHS[: scope.choose_count(len(LENGTHS), 2)]:
+            taken = measure(policies[name], messages, scope.choose_count(RUNS, 2))
             known = {"case": name, "server": "", "messages": f"{messages:,}"}
-            rows += [{**row, "server": ""} for row in compared(known, "ms", {"": taken})]
+            rows += [{**row, "server": ""} for row in compare_servers(known, "ms", {"": taken})]
     return rows

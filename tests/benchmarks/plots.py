@@ -1,4 +1,4 @@
-"""The plots that docs/development/benchmarks.md shows: SVG, which follows the reader's light or dark theme."""
+"""Draw the plots of docs/development/benchmarks.md as SVG, which follows the light or dark theme of the reader."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from proxy.replay.plot import STYLE, Axis
 from tests.benchmarks.rows import Row
-from tests.benchmarks.starting import BARE, PROXY
-from tests.benchmarks.table import called
+from tests.benchmarks.start_servers import BARE, PROXY
+from tests.benchmarks.table import label_case
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 84, 560, 56
-NAMES = 572
-"""Where the lines' names begin."""
+LINE_NAMES_X = 572
+"""Horizontal position at which the names of the lines begin."""
 GREY = "#818b98"
 COLOURS = ("#0969da", "#1a7f37", "#bc4c00", "#8250df", "#bf3989", "#1b7c83", "#9a6700")
 BAR = 22
@@ -24,8 +24,8 @@ Line = tuple[str, Sequence[tuple[float, float]]]
 """A name and its points, x and y."""
 
 
-def frame(title: str, height: int, body: Iterator[str] | Sequence[str]) -> str:
-    """A picture of that height with its title."""
+def draw_frame(title: str, height: int, body: Iterator[str] | Sequence[str]) -> str:
+    """Return a picture of this height with its title."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     return "\n".join(
         [
@@ -39,18 +39,18 @@ def frame(title: str, height: int, body: Iterator[str] | Sequence[str]) -> str:
     )
 
 
-def soft(x: float, y: float, text: str, anchor: str = "start") -> str:
-    """A small text."""
+def draw_label(x: float, y: float, text: str, anchor: str = "start") -> str:
+    """Return a small text."""
     return f'<text class="soft" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def shown(value: float) -> str:
-    """A number at an axis."""
+def format_tick(value: float) -> str:
+    """Return the number of a tick as text."""
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-def ratios(title: str, rows: Sequence[Row]) -> str:
-    """A bar a row: how many times what the bare pass-through takes, the quartiles as a line; 1 is marked."""
+def draw_ratios(title: str, rows: Sequence[Row]) -> str:
+    """Draw one bar per row: the ratio to the bare pass-through, with the quartiles as a line. The ratio 1 is marked."""
     found = [row for row in rows if "ratio" in row and row["server"] != BARE]
     most = max([2.0, *(row["ratio_q3"] for row in found)]) * 1.05
     start, bottom = 300, TOP + BAR * len(found)
@@ -64,10 +64,10 @@ def ratios(title: str, rows: Sequence[Row]) -> str:
                 f'<line class="{kind}" x1="{x.find_pixel(tick):.1f}" x2="{x.find_pixel(tick):.1f}"'
                 f' y1="{TOP - 8}" y2="{bottom}"/>'
             )
-            yield soft(x.find_pixel(tick), bottom + 18, f"{tick:g}", "middle")
+            yield draw_label(x.find_pixel(tick), bottom + 18, f"{tick:g}", "middle")
         for n, row in enumerate(found):
             y = TOP + n * BAR
-            name = called(row) + (f" ({row['server'].rpartition(', ')[2]})" if row["server"] != PROXY else "")
+            name = label_case(row) + (f" ({row['server'].rpartition(', ')[2]})" if row["server"] != PROXY else "")
             yield f'<text x="{start - 8}" y="{y + 11}" text-anchor="end">{escape(name)}</text>'
             kind = "bound" if row["ratio"] <= 1 else "policy"
             yield (
@@ -76,14 +76,14 @@ def ratios(title: str, rows: Sequence[Row]) -> str:
             )
             low, high = x.find_pixel(row["ratio_q1"]), x.find_pixel(row["ratio_q3"])
             yield f'<line class="edge" x1="{low:.1f}" x2="{high:.1f}" y1="{y + 7}" y2="{y + 7}"/>'
-            yield soft(max(high, x.find_pixel(row["ratio"])) + 6, y + 11, f"{row['ratio']:.2f}")
-        yield soft(start, bottom + 38, "times what FastAPI + httpx takes that does nothing")
+            yield draw_label(max(high, x.find_pixel(row["ratio"])) + 6, y + 11, f"{row['ratio']:.2f}")
+        yield draw_label(start, bottom + 38, "times what FastAPI + httpx takes that does nothing")
 
-    return frame(title, bottom + 52, body())
+    return draw_frame(title, bottom + 52, body())
 
 
-def lines(title: str, below: str, unit: str, drawn: Sequence[Line]) -> str:
-    """Both axes by ratio, so that what grows as its cause does has a slope of 1."""
+def draw_lines(title: str, below: str, unit: str, drawn: Sequence[Line]) -> str:
+    """Draw lines on two logarithmic axes, so that linear growth has a slope of 1."""
     height, bottom = 400, 344
     xs = sorted({x for _, points in drawn for x, _ in points})
     ys = [y for _, points in drawn for _, y in points if y > 0]
@@ -96,9 +96,9 @@ def lines(title: str, below: str, unit: str, drawn: Sequence[Line]) -> str:
         for tick in ticks:
             y = f"{up.find_pixel(tick):.1f}"
             yield f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y}" y2="{y}"/>'
-            yield soft(LEFT - 6, up.find_pixel(tick) + 4, f"{shown(tick)} {unit}", "end")
+            yield draw_label(LEFT - 6, up.find_pixel(tick) + 4, f"{format_tick(tick)} {unit}", "end")
         for tick in xs:
-            yield soft(across.find_pixel(tick), bottom + 20, shown(tick), "middle")
+            yield draw_label(across.find_pixel(tick), bottom + 20, format_tick(tick), "middle")
         yield f'<text x="{(LEFT + RIGHT) / 2}" y="{bottom + 44}" text-anchor="middle">{escape(below)}</text>'
         taken: list[float] = []
         colours = itertools.cycle(COLOURS)
@@ -110,74 +110,82 @@ def lines(title: str, below: str, unit: str, drawn: Sequence[Line]) -> str:
                 yield (
                     f'<circle cx="{across.find_pixel(at):.1f}" cy="{up.find_pixel(value):.1f}" r="3" fill="{colour}"/>'
                 )
-            beside = _free(up.find_pixel(points[-1][1]) + 4, taken)
-            yield f'<text x="{NAMES}" y="{beside:.1f}" style="fill: {colour}">{escape(name)}</text>'
+            beside = _find_free_height(up.find_pixel(points[-1][1]) + 4, taken)
+            yield f'<text x="{LINE_NAMES_X}" y="{beside:.1f}" style="fill: {colour}">{escape(name)}</text>'
 
-    return frame(title, height, body())
+    return draw_frame(title, height, body())
 
 
-def _free(wanted: float, taken: list[float]) -> float:
-    """The nearest height at which no other name stands."""
+def _find_free_height(wanted: float, taken: list[float]) -> float:
+    """Find the nearest height at which there is no other name."""
     steps = itertools.chain.from_iterable((wanted + n * 3, wanted - n * 3) for n in range(100))
     found = next(at for at in steps if all(abs(at - other) >= 14 for other in taken))
     taken.append(found)
     return found
 
 
-def by(rows: Sequence[Row], x: str, name: Callable[[Row], str]) -> list[Line]:
-    """Lines by name, their points by what `x` holds."""
+def group_lines(rows: Sequence[Row], x: str, name: Callable[[Row], str]) -> list[Line]:
+    """Group rows into lines by name. x: the key of the rows for the horizontal axis."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        if (at := _number(row.get(x))) and row["value"] > 0:
+        if (at := _parse_number(row.get(x))) and row["value"] > 0:
             found.setdefault(name(row), []).append((at, row["value"]))
     return list(found.items())
 
 
-def _number(value: Any) -> float:
+def _parse_number(value: Any) -> float:
     return float(str(value or 0).replace(",", ""))
 
 
-def of_server(row: Row) -> str:
-    """What a line of a server is called."""
+def name_server_line(row: Row) -> str:
+    """Name the line of a server."""
     return str(row["server"])
 
 
-def in_store(row: Row) -> str:
-    """What a line of the store's operations is called, short enough to stand beside it."""
+def name_operation_line(row: Row) -> str:
+    """Name the line of an operation of the store, short enough to be written beside the line."""
     name = str(row["case"]).partition(" (")[0]
     return f"{name}, bare" if row["server"] == BARE else name
 
 
-def drawn(results: Mapping[str, Any]) -> dict[str, str]:
-    """The pictures of what was measured, by the names of their files."""
+def draw_plots(results: Mapping[str, Any]) -> dict[str, str]:
+    """Draw the pictures of the measured groups, by the names of their files."""
     made: dict[str, str] = {}
     rows = {name: found["rows"] for name, found in results.items() if isinstance(found, dict) and "rows" in found}
     if "overhead" in rows:
-        made["overhead"] = ratios("Processor time a request", rows["overhead"])
+        made["overhead"] = draw_ratios("Processor time a request", rows["overhead"])
     if "streams" in rows:
         mine = [row for row in rows["streams"] if row["what"] == "processor"]
-        made["streams"] = ratios("Processor time a stream of 100 chunks", mine)
+        made["streams"] = draw_ratios("Processor time a stream of 100 chunks", mine)
     if "dialects" in rows:
-        made["dialects"] = ratios("Processor time a request, by dialect", rows["dialects"])
+        made["dialects"] = draw_ratios("Processor time a request, by dialect", rows["dialects"])
     if "growth" in rows:
         title = "Processor time a request by length of its history, two messages of it new"
-        made["growth"] = lines(title, "messages of 1.7 KB", "us", by(rows["growth"], "messages", of_server))
+        made["growth"] = draw_lines(
+            title, "messages of 1.7 KB", "us", group_lines(rows["growth"], "messages", name_server_line)
+        )
     if "sessions" in rows:
         title = "Processor time a request by live sessions"
-        made["sessions"] = lines(title, "live sessions", "us", by(rows["sessions"], "live", of_server))
+        made["sessions"] = draw_lines(
+            title, "live sessions", "us", group_lines(rows["sessions"], "live", name_server_line)
+        )
     if "store" in rows:
         title = "Processor time by rows stored"
-        made["store"] = lines(title, "rows stored", "us", by(rows["store"], "stored", in_store))
+        made["store"] = draw_lines(
+            title, "rows stored", "us", group_lines(rows["store"], "stored", name_operation_line)
+        )
     if "planning" in rows:
         title = "What planning costs: processor time by policy and length of the conversation"
-        made["planning"] = lines(title, "messages of 2,000 characters", "ms", by(rows["planning"], "messages", _policy))
+        made["planning"] = draw_lines(
+            title, "messages of 2,000 characters", "ms", group_lines(rows["planning"], "messages", _name_policy_line)
+        )
     if "peers" in rows:
         mine = [row for row in rows["peers"] if "ratio" in row]
-        cases = list(dict.fromkeys(map(called, mine)))
-        mine.sort(key=lambda row: cases.index(called(row)))
-        made["peers"] = ratios("Processor time beside others", mine)
+        cases = list(dict.fromkeys(map(label_case, mine)))
+        mine.sort(key=lambda row: cases.index(label_case(row)))
+        made["peers"] = draw_ratios("Processor time beside others", mine)
     return made
 
 
-def _policy(row: Row) -> str:
+def _name_policy_line(row: Row) -> str:
     return str(row["case"])

@@ -1,7 +1,7 @@
-"""What was measured, as rows: medians over interleaved rounds, beside the bare pass-through's in the same round.
+"""The rows of a result: medians over interleaved rounds, and ratios to the bare pass-through of the same round.
 
-The machines that this runs on are shared: absolute times mean little, and one round is not like the next. So each
-round measures every server, and what is told is the median of the rounds' ratios, with the quartiles beside it.
+The machines are shared, so absolute times mean little and rounds differ. Each round therefore measures every server.
+The result is the median of the ratios of all rounds, with their quartiles.
 """
 
 from __future__ import annotations
@@ -10,47 +10,57 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from tests.benchmarks.starting import BARE
+from tests.benchmarks.start_servers import BARE
 
 T = TypeVar("T")
 Row = dict[str, Any]
-"""What is written as JSON: `group` and `case`, `server`, `unit`, `value` with `q1` and `q3`, and where a bare one ran
-beside it `ratio` with `ratio_q1` and `ratio_q3`."""
+"""A row of `results.json`: `case`, `server`, `unit`, `value` with `q1` and `q3`. If a bare pass-through was measured
+beside it, also `ratio` with `ratio_q1` and `ratio_q3`."""
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """(lower quartile, median, upper quartile)."""
+def compute_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return (lower quartile, median, upper quartile)."""
     if len(values) < 2:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which so large a share of them is."""
+def find_percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which this share of the values lies. share: from 0 to 1."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def turned(servers: Sequence[T], number: int) -> list[T]:
-    """Each round begins with another one, so that none always stands behind the same."""
+def rotate_order(servers: Sequence[T], number: int) -> list[T]:
+    """Return the servers in the order of a round. Each round begins with another server, so that none always
+    follows the same one."""
     at = number % len(servers)
     return [*servers[at:], *servers[:at]]
 
 
-def compared(case: Row, unit: str, found: Mapping[str, Sequence[float]], base: str = BARE) -> list[Row]:
-    """A row a server. found: its values, one a round; those of one round stand at the same place."""
+def compare_servers(case: Row, unit: str, found: Mapping[str, Sequence[float]], base: str = BARE) -> list[Row]:
+    """Return one row per server, with its ratio to `base`. found: the values of each server, one per round."""
     rows = []
     for server, values in found.items():
-        low, middle, high = quartiles(values)
-        row = {**case, "server": server, "unit": unit, "value": figure(middle), "q1": figure(low), "q3": figure(high)}
+        low, middle, high = compute_quartiles(values)
+        row = {
+            **case,
+            "server": server,
+            "unit": unit,
+            "value": round_figure(middle),
+            "q1": round_figure(low),
+            "q3": round_figure(high),
+        }
         if base in found:
-            low, middle, high = quartiles([mine / other for mine, other in zip(values, found[base], strict=True)])
+            low, middle, high = compute_quartiles(
+                [mine / other for mine, other in zip(values, found[base], strict=True)]
+            )
             row |= {"ratio": round(middle, 3), "ratio_q1": round(low, 3), "ratio_q3": round(high, 3)}
         rows.append({**row, "rounds": len(values)})
     return rows
 
 
-def figure(value: float) -> float:
-    """With four digits, which is more than a shared machine can tell."""
+def round_figure(value: float) -> float:
+    """Round to four digits, which is already more than a shared machine can measure."""
     return float(f"{value:.4g}")

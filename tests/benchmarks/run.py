@@ -1,9 +1,9 @@
-"""Everything that is measured, with one command: `make bench`, or a group of it alone.
+"""Run all benchmarks with one command, `make bench`, or some groups of them.
 
     python tests/benchmarks/run.py [GROUP ...] [--rounds 5] [--quick] [--folder .benchmarks]
 
-It ends with tables in the terminal, `results.json` and SVG plots in the folder. A group that runs alone takes the place
-of its own rows in that file, and leaves the others'. `--quick` only sees that all of it runs.
+The results are tables in the terminal, and `results.json` and SVG plots in the folder. A group that runs alone replaces
+its own rows in that file. `--quick` only checks that everything runs.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from typing import Any
 from rich.console import Console
 
 from tests.benchmarks import (
-    calls,
+    dashboard_load,
     dialects,
+    disk_writes,
+    event_loop,
     growth,
-    loop,
     memory,
     overhead,
     peers,
     planning,
     replicas,
     sessions,
-    start,
-    stored,
+    startup_time,
+    store_growth,
     streams,
-    watching,
-    written,
+    system_calls,
 )
-from tests.benchmarks.machine import described
-from tests.benchmarks.plots import drawn
+from tests.benchmarks.machine import describe_machine
+from tests.benchmarks.plots import draw_plots
 from tests.benchmarks.rows import Row
-from tests.benchmarks.scope import Scope, loudly
-from tests.benchmarks.table import Group, show
+from tests.benchmarks.scope import Scope, print_progress
+from tests.benchmarks.table import Group, print_table
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A group of cases: what runs it, and how its table is headed."""
+    """A group of cases: the function that measures it, and the title of its table."""
 
     run: Callable[[Scope], list[Row]]
     group: Group
-    asked_for: bool = False
-    """Whether it runs only where it is named."""
+    only_if_named: bool = False
+    """True if the group runs only when it is named."""
 
 
 SUITES = {
@@ -76,14 +76,14 @@ SUITES = {
         ),
     ),
     "calls": Suite(
-        calls.run,
+        system_calls.run,
         Group(
             "System calls and wake-ups an exchange",
             "Of all threads. A wake-up is a thread that waited and goes on.",
         ),
     ),
     "loop": Suite(
-        loop.run,
+        event_loop.run,
         Group(
             "The event loop: for how long it is held at most while something large comes among small requests",
             "Medians of each round's longest hold: by the clock, and of that by the process itself.",
@@ -104,7 +104,7 @@ SUITES = {
         ),
     ),
     "store": Suite(
-        stored.run,
+        store_growth.run,
         Group(
             "The store: processor time by rows stored",
             "A whole request of the proxy and of the bare one; and the store's own part, in a process of its own.",
@@ -112,12 +112,12 @@ SUITES = {
         ),
     ),
     "written": Suite(
-        written.run,
+        disk_writes.run,
         Group(
             "The store: pages, KB and system calls an exchange",
             "What comes to SQLite's log, and what its writer writes in all. Aim: 8 pages and 40 KB; 60 KB a step.",
         ),
-        asked_for=True,
+        only_if_named=True,
     ),
     "replicas": Suite(
         replicas.run,
@@ -125,7 +125,7 @@ SUITES = {
             "Replicas on one PostgreSQL: processor time a request, and requests a second",
             "Steps of 1.5 KB; each request goes to the next replica. PostgreSQL syncs nothing to the disk here.",
         ),
-        asked_for=True,
+        only_if_named=True,
     ),
     "planning": Suite(
         planning.run,
@@ -141,18 +141,18 @@ SUITES = {
             "Beside others: processor time",
             "Each as its makers ship it, in front of the same upstream; only Headroom and this proxy manage contexts.",
         ),
-        asked_for=True,
+        only_if_named=True,
     ),
     "watching": Suite(
-        watching.run,
+        dashboard_load.run,
         Group(
             "The dashboard: how late tokens come while a session of 1,660 messages is opened",
             "16 streams, 20 ms between two chunks. Aim: by the dashboard no token comes later than 20 ms.",
         ),
-        asked_for=True,
+        only_if_named=True,
     ),
     "start": Suite(
-        start.run,
+        startup_time.run,
         Group(
             "The start: processor time of a new process, Python's own included",
             "With a new store; the bare one imports FastAPI and httpx. Aim: 0.6 s, and 0.2 s for --version.",
@@ -169,36 +169,38 @@ SUITES = {
 
 
 def main() -> None:
-    """Measure what is named, show it, write it."""
+    """Measure the named groups, print their tables, write their files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("groups", nargs="*", choices=[*SUITES, []], metavar="GROUP", help=", ".join(SUITES))
-    parser.add_argument("--rounds", type=int, default=5, help="how often each case is measured (5)")
-    parser.add_argument("--quick", action="store_true", help="only see that all of it runs: the figures mean nothing")
-    parser.add_argument("--only", default="", help="cases with this in their names")
-    parser.add_argument("--folder", type=Path, default=Path(".benchmarks"), help="where files are written")
+    parser.add_argument("--rounds", type=int, default=5, help="number of times that each case is measured (5)")
+    parser.add_argument(
+        "--quick", action="store_true", help="only check that everything runs: the figures mean nothing"
+    )
+    parser.add_argument("--only", default="", help="measure only cases with this text in their names")
+    parser.add_argument("--folder", type=Path, default=Path(".benchmarks"), help="the folder of the results")
     args = parser.parse_args()
-    scope = Scope(1 if args.quick else args.rounds, args.quick, args.only, loudly)
+    scope = Scope(1 if args.quick else args.rounds, args.quick, args.only, print_progress)
     args.folder.mkdir(parents=True, exist_ok=True)
     path = args.folder / "results.json"
-    names = args.groups or [name for name, suite in SUITES.items() if not suite.asked_for]
+    names = args.groups or [name for name, suite in SUITES.items() if not suite.only_if_named]
     for name in names:
         began = time.monotonic()
         rows = SUITES[name].run(scope)
-        save(path, name, {"at": datetime.now(UTC).isoformat("T", "seconds"), "rows": rows})
-        loudly(f"{name}: {time.monotonic() - began:.0f} s")
+        save_rows(path, name, {"at": datetime.now(UTC).isoformat("T", "seconds"), "rows": rows})
+        print_progress(f"{name}: {time.monotonic() - began:.0f} s")
     results: dict[str, Any] = json.loads(path.read_text())
-    for name, picture in drawn(results).items():
+    for name, picture in draw_plots(results).items():
         (args.folder / f"{name}.svg").write_text(picture)
     console = Console()
     for name in names:
-        show(console, SUITES[name].group, results[name]["rows"])
+        print_table(console, SUITES[name].group, results[name]["rows"])
     console.print(f"\n{results['machine']}\nwritten: {path}, and a plot of each group beside it", highlight=False)
 
 
-def save(path: Path, name: str, found: dict[str, Any]) -> None:
-    """At once: what was measured is not lost when what comes after it fails."""
+def save_rows(path: Path, name: str, found: dict[str, Any]) -> None:
+    """Write the rows of a group at once, so that they are not lost if a later group fails."""
     results = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps({**results, "machine": described(), name: found}, indent=1))
+    path.write_text(json.dumps({**results, "machine": describe_machine(), name: found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How much of everything is measured."""
+"""The extent of a run: the cases that are measured, and how often."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-def quietly(_: str) -> None:
-    """Say nothing."""
+def report_nothing(_: str) -> None:
+    """Print nothing."""
 
 
-def loudly(text: str) -> None:
-    """On stderr."""
+def print_progress(text: str) -> None:
+    """Print a line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """rounds: how often each case is measured. quick: whether only to see that all of it runs; then the figures mean
-    nothing."""
+    """The extent of a run. rounds: number of times that each case is measured. quick: only check that everything runs;
+    the figures then mean nothing."""
 
     rounds: int = 5
     quick: bool = False
     only: str = ""
-    """Part of the names of the cases that are measured; empty: all."""
-    say: Callable[[str], None] = quietly
-    """Told what is measured next."""
+    """A text that the names of the measured cases contain; empty for all cases."""
+    report: Callable[[str], None] = report_nothing
+    """Called with the name of the case that is measured next."""
 
-    def wants(self, case: str) -> bool:
-        """Whether a case is measured; if so it is announced."""
+    def selects(self, case: str) -> bool:
+        """True if a case is to be measured; then it is reported."""
         if self.only not in case:
             return False
-        self.say(case)
+        self.report(case)
         return True
 
-    def few(self, usual: int, least: int) -> int:
-        """How many of something: as many as usual, or as few as can be."""
+    def choose_count(self, usual: int, least: int) -> int:
+        """Return a count for this run: the usual one, or the least possible one of a quick run."""
         return least if self.quick else usual

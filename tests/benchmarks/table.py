@@ -1,4 +1,4 @@
-"""Rows as tables in the terminal, one a group: a line a case, and what each server takes side by side."""
+"""Print rows as tables in the terminal, one table per group: one line per case, with the servers side by side."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from rich.table import Table
 from rich.text import Text
 
 from tests.benchmarks.rows import Row
-from tests.benchmarks.starting import BARE, PROXY
+from tests.benchmarks.start_servers import BARE, PROXY
 
-ABREAST = 4
-"""Servers that have room side by side; more of them stand one under the other."""
-ROOM = 100
-"""Columns from which quartiles have their place too."""
-DEAR = 2.0
-"""Times what the bare one takes, from which it is told in red."""
+MAX_SIDE_BY_SIDE = 4
+"""Limit on the servers side by side. More of them get a line each."""
+WIDE_COLUMNS = 100
+"""Columns of a terminal that is wide enough for the quartiles."""
+RED_RATIO = 2.0
+"""The ratio to the bare pass-through above which a figure is red."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a table is called, and what is said under it."""
+    """The title of a table, and the note under it."""
 
     title: str
     note: str
     columns: str = "server"
-    """What stands side by side: a key of the rows."""
+    """The key of the rows whose values are the columns."""
 
 
-def show(console: Console, group: Group, rows: Sequence[Row]) -> None:
-    """Print a table of a group's rows."""
+def print_table(console: Console, group: Group, rows: Sequence[Row]) -> None:
+    """Print the table of a group's rows."""
     console.print()
     console.print(Text(group.title, style="bold"))
     console.print(Text(group.note, style="dim"))
     heads = list(dict.fromkeys(row[group.columns] for row in rows))
-    wide = console.width >= ROOM
-    if group.columns == "server" and len(heads) > ABREAST:
-        console.print(_below(rows, wide=wide))
+    wide = console.width >= WIDE_COLUMNS
+    if group.columns == "server" and len(heads) > MAX_SIDE_BY_SIDE:
+        console.print(_make_long_table(rows, wide=wide))
     else:
-        console.print(_abreast(rows, group.columns, heads, wide=wide))
-    for line in told(rows):
+        console.print(_make_wide_table(rows, group.columns, heads, wide=wide))
+    for line in list_remarks(rows):
         console.print(Text(line, style="yellow"))
 
 
-def _abreast(rows: Sequence[Row], key: str, heads: Sequence[str], *, wide: bool) -> Table:
+def _make_wide_table(rows: Sequence[Row], key: str, heads: Sequence[str], *, wide: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("case")
     rated = {row[key] for row in rows if "ratio" in row and row["server"] != BARE and key == "server"}
@@ -56,77 +56,79 @@ def _abreast(rows: Sequence[Row], key: str, heads: Sequence[str], *, wide: bool)
             table.add_column("of bare", justify="right", no_wrap=True)
             if wide:
                 table.add_column("quartiles", justify="right", no_wrap=True, style="dim")
-    for case in dict.fromkeys(_line(row, key) for row in rows):
+    for case in dict.fromkeys(_label_line(row, key) for row in rows):
         cells = [Text(case)]
         for head in heads:
-            row = next((row for row in rows if _line(row, key) == case and row[key] == head), None)
-            cells.append(Text((measured if key == "server" else _with_ratio)(row) if row else ""))
+            row = next((row for row in rows if _label_line(row, key) == case and row[key] == head), None)
+            cells.append(Text((format_value if key == "server" else _format_with_ratio)(row) if row else ""))
             if head in rated:
-                cells += [ratio(row)] + ([Text(spread(row))] if wide else [])
+                cells += [format_ratio(row)] + ([Text(format_quartiles(row))] if wide else [])
         table.add_row(*cells)
     return table
 
 
-def _line(row: Row, key: str) -> str:
-    """What a line is headed: where servers do not stand side by side, the server too."""
-    return called(row) if key == "server" or row["server"] in ("", PROXY) else f"{called(row)}, {row['server']}"
+def _label_line(row: Row, key: str) -> str:
+    """Return the label of a line: the case, and the server if servers are not side by side."""
+    return label_case(row) if key == "server" or row["server"] in ("", PROXY) else f"{label_case(row)}, {row['server']}"
 
 
-def _below(rows: Sequence[Row], *, wide: bool) -> Table:
+def _make_long_table(rows: Sequence[Row], *, wide: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for name in ("case", "server"):
         table.add_column(name)
     for name in ("median", "of bare", *(["quartiles"] if wide else [])):
         table.add_column(name, justify="right", no_wrap=True)
-    for case in dict.fromkeys(map(called, rows)):
-        mine = [row for row in rows if called(row) == case]
+    for case in dict.fromkeys(map(label_case, rows)):
+        mine = [row for row in rows if label_case(row) == case]
         for n, row in enumerate(mine):
-            cells = [Text("" if n else case), Text(row["server"]), Text(measured(row)), ratio(row)]
-            table.add_row(*cells, *([Text(spread(row))] if wide else []), end_section=n == len(mine) - 1)
+            cells = [Text("" if n else case), Text(row["server"]), Text(format_value(row)), format_ratio(row)]
+            table.add_row(*cells, *([Text(format_quartiles(row))] if wide else []), end_section=n == len(mine) - 1)
     return table
 
 
-def called(row: Row) -> str:
-    """The case with how many clients it had."""
+def label_case(row: Row) -> str:
+    """Return the name of the case with its number of clients."""
     clients = row.get("clients", 1)
     return str(row["case"]) + (f", x{clients}" if clients > 1 else "")
 
 
-def measured(row: Row) -> str:
-    """The median with its unit, or that there is none."""
-    return f"{amount(row['value'])} {row['unit']}" if "value" in row else "-"
+def format_value(row: Row) -> str:
+    """Return the median with its unit, or a dash if there is none."""
+    return f"{format_number(row['value'])} {row['unit']}" if "value" in row else "-"
 
 
-def _with_ratio(row: Row) -> str:
-    """Where the bare one does not stand beside it."""
-    return measured(row) + (f" ({row['ratio']:.2f})" if "ratio" in row and row["server"] != BARE else "")
+def _format_with_ratio(row: Row) -> str:
+    """Return the median, with the ratio in parentheses: the bare pass-through has no column of its own here."""
+    return format_value(row) + (f" ({row['ratio']:.2f})" if "ratio" in row and row["server"] != BARE else "")
 
 
-def amount(value: float) -> str:
-    """A number as one reads it."""
+def format_number(value: float) -> str:
+    """Return a number with separators, or with three digits if it is small."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def spread(row: Row | None) -> str:
-    """The quartiles of the ratio."""
+def format_quartiles(row: Row | None) -> str:
+    """Return the quartiles of the ratio."""
     return f"{row['ratio_q1']:.2f}-{row['ratio_q3']:.2f}" if row and "ratio" in row else ""
 
 
-def ratio(row: Row | None) -> Text:
-    """How many times what the bare pass-through takes."""
+def format_ratio(row: Row | None) -> Text:
+    """Return the ratio to the bare pass-through: green if it is not above 1, red if it is high."""
     if not row or "ratio" not in row or row["server"] == BARE:
         return Text("")
     value = row["ratio"]
-    return Text(f"{value:.2f}" if value < 100 else f"{value:,.0f}", style="green" if value <= 1 else _dear(value))
+    return Text(
+        f"{value:.2f}" if value < 100 else f"{value:,.0f}", style="green" if value <= 1 else _choose_style(value)
+    )
 
 
-def _dear(value: float) -> str:
-    return "red" if value > DEAR else ""
+def _choose_style(value: float) -> str:
+    return "red" if value > RED_RATIO else ""
 
 
-def told(rows: Sequence[Row]) -> Iterator[str]:
-    """What did not go as it should in what was measured."""
+def list_remarks(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the faults of a measurement: answers that were marked, and cases that failed."""
     for row in rows:
         for what, count in row.get("told", {}).items():
-            yield f"{called(row)}, {row['server']}: {count} of {row['asked']} answers marked {what}"
+            yield f"{label_case(row)}, {row['server']}: {count} of {row['asked']} answers marked {what}"
     yield from dict.fromkeys(f"{row['server']}: {row['failed']}" for row in rows if "failed" in row)

@@ -1,7 +1,7 @@
-"""The requests that are sent: what agents send, which resend their history with what is new in it.
+"""The requests of a benchmark, as agents send them: the whole history, with its new messages at the end.
 
-A history holds the answers that the fake upstream gave, so that the proxy finds them there. No two conversations have
-a text in common beyond their system prompt and their tools, as no two of an agent's have.
+A history contains the answers of the fake upstream, so that the proxy recognises them. As with real agents, two
+conversations share no text but their system prompt and their tools.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 from tests.benchmarks import servers
 
 MODEL = "gpt-5-mini"
-"""One that the proxy knows: its tokens are counted, its prices decide on edits."""
-ENDLESS = "a-model-of-ones-own"
-"""One without a window: tokens are counted, no budget is ever exceeded."""
+"""A model that the proxy knows: its tokens are counted, and its prices decide on edits."""
+MODEL_WITHOUT_WINDOW = "a-model-of-ones-own"
+"""A model without a window: its tokens are counted, and no budget is ever exceeded."""
 SYSTEM = {"role": "system", "content": "You are a careful engineer. " * 4}
 _RUN = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "run", "parameters": _RUN}}]
 
 
-def dumped(message: dict[str, Any]) -> bytes:
-    """A message's JSON as most clients write it."""
+def dump_message(message: dict[str, Any]) -> bytes:
+    """Return the JSON of a message as most clients write it."""
     return json.dumps(message).encode()
 
 
-def source(seed: str, size: int) -> str:
-    """About so many characters of a program, in lines that are nowhere else."""
+def make_source_text(seed: str, size: int) -> str:
+    """Return about `size` characters of a program whose lines no other seed has."""
     line = "{0}\tdef handler_{1}_{0}(request): return process_{0}(request)  # {1}\n"
     each = len(line.format(100, seed))
     return "".join(line.format(n + 10, seed) for n in range(size // each + 1))[: max(size, 1)]
@@ -36,8 +36,8 @@ def source(seed: str, size: int) -> str:
 
 @dataclass(slots=True)
 class Conversation:
-    """An agent's, as it grows. seed: what makes its texts its own. stream: whether it asks for streams, whose answers
-    are text; gap: milliseconds between their chunks."""
+    """The growing conversation of an agent. seed: makes its texts unique. stream: ask for streams, with text answers.
+    gap: milliseconds between the chunks of a stream."""
 
     seed: str
     stream: bool = False
@@ -50,66 +50,69 @@ class Conversation:
 
     def __post_init__(self) -> None:
         text = f"Find out why the build fails {self.seed}. "
-        self.messages += [dumped(SYSTEM), dumped({"role": "user", "content": (text + source(self.seed, self.prompt))})]
+        self.messages += [
+            dump_message(SYSTEM),
+            dump_message({"role": "user", "content": (text + make_source_text(self.seed, self.prompt))}),
+        ]
 
-    def turn(self, size: int) -> None:
-        """The upstream's answer to what was asked, and what an agent sends next: about `size` characters."""
-        text = source(f"{self.seed}_{self.turns}", size)
+    def add_turn(self, size: int) -> None:
+        """Append the answer of the upstream, and the next message of the agent: about `size` characters."""
+        text = make_source_text(f"{self.seed}_{self.turns}", size)
         if self.stream:
-            self.messages.append(dumped({"role": "assistant", "content": servers.told()}))
-            self.messages.append(dumped({"role": "user", "content": text}))
+            self.messages.append(dump_message({"role": "assistant", "content": servers.join_stream_text()}))
+            self.messages.append(dump_message({"role": "user", "content": text}))
         else:
-            answer = servers.message(self.turns)
-            self.messages.append(dumped(answer))
+            answer = servers.make_answer_message(self.turns)
+            self.messages.append(dump_message(answer))
             called = answer["tool_calls"][0]["id"]
-            self.messages.append(dumped({"role": "tool", "tool_call_id": called, "content": text}))
+            self.messages.append(dump_message({"role": "tool", "tool_call_id": called, "content": text}))
         self.turns += 1
 
     def body(self) -> bytes:
-        """The next request's."""
+        """Return the body of the next request."""
         end = f', "stream": true, "seed": {self.gap}' if self.stream else ""
         start = f'{{"model": "{self.model}", "tools": {json.dumps(TOOLS)}, "messages": ['
         return start.encode() + b", ".join(self.messages) + b"]" + end.encode() + b"}"
 
 
-def long(seed: str, messages: int, size: int, *, stream: bool = False, gap: int = 0) -> Conversation:
-    """A conversation that has gone on for so many messages, about `size` bytes in all."""
+def make_long(seed: str, messages: int, size: int, *, stream: bool = False, gap: int = 0) -> Conversation:
+    """Return a conversation of this many messages, about `size` bytes in all."""
     found = Conversation(seed, stream, gap)
     turns = (messages - 2) // 2
-    each = (size - len(found.body())) // max(1, turns) - frame(stream)
+    each = (size - len(found.body())) // max(1, turns) - measure_turn_frame(stream)
     for _ in range(turns):
-        found.turn(each)
+        found.add_turn(each)
     return found
 
 
-def frame(stream: bool) -> int:
-    """Bytes that a turn has beside its text of 1,000 characters, their escapes counted in."""
+def measure_turn_frame(stream: bool) -> int:
+    """Return the bytes of a turn besides its text, measured with 1,000 characters. The escapes of the text count."""
     tried = Conversation("frame", stream)
     before = len(tried.body())
-    tried.turn(1000)
+    tried.add_turn(1000)
     return len(tried.body()) - before - 1000
 
 
-def short(seed: str, *, stream: bool = False, gap: int = 0) -> Conversation:
-    """One that has just begun: about 1 KB."""
+def make_short(seed: str, *, stream: bool = False, gap: int = 0) -> Conversation:
+    """Return a conversation that has just begun: about 1 KB."""
     return Conversation(seed, stream, gap, prompt=520)
 
 
-def growing(conversation: Conversation, requests: int, size: int) -> Iterator[bytes]:
-    """The bodies of an agent that goes on with a conversation: a turn and its result with every request."""
+def iter_growing(conversation: Conversation, requests: int, size: int) -> Iterator[bytes]:
+    """Yield the bodies of an agent that continues a conversation: one more turn with every request."""
     for _ in range(requests):
         yield conversation.body()
-        conversation.turn(size)
+        conversation.add_turn(size)
 
 
-def talks(seed: str, requests: int) -> Iterator[bytes]:
-    """Bodies of about 1 KB each: conversations of four requests."""
+def iter_short_conversations(seed: str, requests: int) -> Iterator[bytes]:
+    """Yield bodies of about 1 KB: conversations of four requests each."""
     for number in range(-(-requests // 4)):
-        yield from growing(Conversation(f"{seed}_{number}", prompt=60), min(4, requests - number * 4), 60)
+        yield from iter_growing(Conversation(f"{seed}_{number}", prompt=60), min(4, requests - number * 4), 60)
 
 
-def news(seed: str, requests: int, messages: int, size: int) -> Iterator[bytes]:
-    """A conversation that the proxy has never seen, with each request."""
+def iter_new_conversations(seed: str, requests: int, messages: int, size: int) -> Iterator[bytes]:
+    """Yield bodies that each begin a new conversation."""
     for number in range(requests):
         name = f"{seed}_{number}"
-        yield (short(name) if messages <= 2 else long(name, messages, size)).body()
+        yield (make_short(name) if messages <= 2 else make_long(name, messages, size)).body()

@@ -1,5 +1,5 @@
-"""A chat-completions body of the traffic as the other dialects write it, as their agents do: the whole history with
-every request, and nothing that the provider stores."""
+"""Write the bodies of `traffic`, which are chat completions, in the other wire formats, as their agents send them: with
+the whole history, and without a history that the provider stores."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """path: where it is asked. terminal: what a whole stream contains at its end."""
+    """A wire format. path: the path of its requests. terminal: a text at the end of every whole stream."""
 
     path: str
     terminal: bytes
     write: Callable[[bytes], bytes]
-    """The body in this format, from that of chat completions."""
+    """Returns the body in this format for a body of chat completions."""
 
 
 def write_messages(body: bytes) -> bytes:
-    """As Claude Code orders it: model, messages, system, tools, and the rest."""
+    """Write a Messages body with its members in the order of Claude Code: model, messages, system, tools, the rest."""
     chat = json.loads(body)
     system = "".join(one["content"] for one in chat["messages"] if one["role"] == "system")
-    turns = [_turn(one) for one in chat["messages"] if one["role"] != "system"]
+    turns = [_make_turn(one) for one in chat["messages"] if one["role"] != "system"]
     tools = [{"name": one["function"]["name"], "input_schema": one["function"]["parameters"]} for one in chat["tools"]]
     made = {"model": chat["model"], "messages": turns, "system": system, "tools": tools, "max_tokens": 4096}
-    return json.dumps(made | _stream(chat)).encode()
+    return json.dumps(made | _make_stream_option(chat)).encode()
 
 
-def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
+def _make_turn(message: Mapping[str, Any]) -> dict[str, Any]:
     text = {"type": "text", "text": message["content"]}
     if message["role"] == "tool":
         result = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
@@ -47,16 +47,16 @@ def _turn(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_responses(body: bytes) -> bytes:
-    """As Codex orders it: model, instructions, input, tools, and the rest; the provider stores nothing."""
+    """Write a Responses body with its members in the order of Codex: model, instructions, input, tools, the rest."""
     chat = json.loads(body)
     system = "".join(one["content"] for one in chat["messages"] if one["role"] == "system")
-    items = [item for one in chat["messages"] if one["role"] != "system" for item in _items(one)]
+    items = [item for one in chat["messages"] if one["role"] != "system" for item in _make_items(one)]
     tools = [{"type": "function", **one["function"], "strict": False} for one in chat["tools"]]
     made = {"model": chat["model"], "instructions": system, "input": items, "tools": tools, "store": False}
-    return json.dumps(made | _stream(chat)).encode()
+    return json.dumps(made | _make_stream_option(chat)).encode()
 
 
-def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _make_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if message["role"] == "tool":
         yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
         return
@@ -67,7 +67,7 @@ def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"type": "function_call", "call_id": call["id"], **call["function"]}
 
 
-def _stream(chat: Mapping[str, Any]) -> dict[str, Any]:
+def _make_stream_option(chat: Mapping[str, Any]) -> dict[str, Any]:
     return {"stream": True} if chat.get("stream") else {}
 
 

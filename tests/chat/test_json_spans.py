@@ -22,7 +22,7 @@ from proxy.chat.json_spans import (
     count_marks,
     count_values,
     decode_embedded,
-    find_model,
+    scan_model_name,
 )
 from proxy.context.analysis import identifiers
 from proxy.dialects.completions.request import read_message, read_request
@@ -271,13 +271,13 @@ def test_what_is_known_of_a_beginning_is_not_counted_again() -> None:
     ],
 )
 def test_the_model_is_the_one_of_the_outermost_level(body: dict[str, Any]) -> None:
-    assert find_model(json.dumps(body).encode()) == b'"right"'
-    assert find_model(json.dumps(body, indent=1).encode()) == b'"right"'
+    assert scan_model_name(json.dumps(body).encode()) == b'"right"'
+    assert scan_model_name(json.dumps(body, indent=1).encode()) == b'"right"'
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b'{"model":1}', b'[{"model":"x"}]', b'{"a":"model"}', b'"model":"x"'])
 def test_where_there_is_no_model_none_is_found(body: bytes) -> None:
-    assert find_model(body) is None
+    assert scan_model_name(body) is None
 
 
 def test_a_request_over_a_limit_is_not_read() -> None:

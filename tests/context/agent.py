@@ -73,7 +73,7 @@ class Turn:
 
     values: list[Json]
     request: Request
-    session: BranchState
+    state: BranchState
     plan: Plan
     now: float
     beside: RewriteInputs = INPUTS
@@ -95,24 +95,24 @@ class Story:
         """Every request in order, with the session of each carried to the next. operator_decisions: what an operator
         decides half way."""
         turns: list[Turn] = []
-        session, now = BranchState(), 0.0
+        state, now = BranchState(), 0.0
         asked: Request | None = None
         for n, stop in enumerate(self.stops):
             if n == len(self.stops) // 2:
-                session = msgspec.structs.replace(session, decisions=operator_decisions)
+                state = msgspec.structs.replace(state, decisions=operator_decisions)
             now += self.pauses[n % len(self.pauses)]
             values = self.values[:stop]
             asked = request_after(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])
             beside = self._beside(n, asked, policy)
-            plan = rewrite(asked, session, policy, self.model, now, beside)
-            turns.append(Turn(values, asked, session, plan, now, beside))
-            session = session.after_sending(plan, now)
+            plan = rewrite(asked, state, policy, self.model, now, beside)
+            turns.append(Turn(values, asked, state, plan, now, beside))
+            state = state.after_sending(plan, now)
             note = (
                 (plan.keys[-1], f"Goal: step {n}")
                 if plan.asks_for_state and self.states[n % len(self.states)]
                 else None
             )
-            session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=note)
+            state = state.after_answer(predicted=plan.predicted, cached=plan.predicted, state=note)
         return turns
 
     def _beside(self, n: int, asked: Request, policy: Policy) -> RewriteInputs:

@@ -61,7 +61,7 @@ def working(iterations: int, *, before: int = 0, tools: bool = False, every: int
 def plan(
     values: list[Json],
     policy: Policy | None = None,
-    session: BranchState | None = None,
+    state: BranchState | None = None,
     model: Model = PLAIN,
     *,
     tools: bool = False,
@@ -69,7 +69,7 @@ def plan(
 ) -> Plan:
     """What is planned for this history. tools: the client sends one."""
     asked = request(values, **({"tools": [{"type": "function", "function": {"name": "search"}}]} if tools else {}))
-    return rewrite(asked, session or BranchState(), policy or progressive(), model, 0.0, RewriteInputs(WEIGH, **more))
+    return rewrite(asked, state or BranchState(), policy or progressive(), model, 0.0, RewriteInputs(WEIGH, **more))
 
 
 def out(values: list[Json], policy: Policy | None = None, **more: Any) -> list[Message]:

@@ -29,20 +29,20 @@ def talk(rounds: int) -> list[Json]:
 @pytest.mark.parametrize("name", [one for one in POLICIES if not load(one).literal])
 def test_each_prompt_begins_with_the_prompt_before_it(name: str) -> None:
     policy = replace(load(name), schedule="append_only")
-    session, saved = BranchState(), 0
+    state, saved = BranchState(), 0
     before: tuple[bytes, ...] = ()
     for rounds in range(1, 30):
         values = talk(rounds)
         asked = request(values)
         inputs = RewriteInputs(WEIGH, offered_tools=frozenset(policy.tools), sent_count=max(len(values) - 2, 0))
-        plan = rewrite(asked, session, policy, replace(PLAIN, window=60_000), float(rounds), inputs)
+        plan = rewrite(asked, state, policy, replace(PLAIN, window=60_000), float(rounds), inputs)
         assert plan.refusal is None
         sent = plan.messages or tuple(m.raw for m in asked.messages)
         assert sent[: len(before)] == before
         assert len(sent) == len(values), "nothing leaves"
         assert plan.sources == tuple(range(len(values)))
         before, saved = sent, saved + plan.before - plan.after
-        session = session.after_sending(plan, float(rounds)).after_answer(
+        state = state.after_sending(plan, float(rounds)).after_answer(
             predicted=plan.predicted, cached=plan.predicted, state=None
         )
     if name == "thrifty":

@@ -25,11 +25,11 @@ KEYS = chain.compute_keys("", messages(*TALK))
 def plan(
     policy: str | Policy, operator_decisions: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any
 ) -> Plan:
-    session = BranchState(decisions=operator_decisions, **more)
+    state = BranchState(decisions=operator_decisions, **more)
     chosen = load(policy) if isinstance(policy, str) else policy
     came = request(talk)
-    left = remove_dropped_messages(came, chain.compute_keys("", came.messages), session, chosen, PLAIN, WEIGH)
-    made = rewrite(left.request, left.session, chosen, PLAIN, 0.0, RewriteInputs(WEIGH, keys=left.keys))
+    left = remove_dropped_messages(came, chain.compute_keys("", came.messages), state, chosen, PLAIN, WEIGH)
+    made = rewrite(left.request, left.state, chosen, PLAIN, 0.0, RewriteInputs(WEIGH, keys=left.keys))
     return left.complete_plan(made)
 
 
@@ -68,9 +68,9 @@ def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
     seen = {"sent_marks": tuple(m.form for m in messages(*talk)), "sent_at": 0.0}
 
     def edits(operator_decisions: OperatorDecisions) -> set[bytes]:
-        session = BranchState(decisions=operator_decisions, **seen)  # type: ignore[arg-type]
-        left = remove_dropped_messages(request(talk), keys, session, load("thrifty"), model, WEIGH)
-        made = rewrite(left.request, left.session, load("thrifty"), model, 1.0, RewriteInputs(WEIGH, keys=left.keys))
+        state = BranchState(decisions=operator_decisions, **seen)  # type: ignore[arg-type]
+        left = remove_dropped_messages(request(talk), keys, state, load("thrifty"), model, WEIGH)
+        made = rewrite(left.request, left.state, load("thrifty"), model, 1.0, RewriteInputs(WEIGH, keys=left.keys))
         return set(left.complete_plan(made).edits)
 
     assert keys[7] not in edits(OperatorDecisions())
@@ -111,7 +111,7 @@ def test_a_plan_that_is_refused_still_leaves_out_what_the_operator_took() -> Non
     left = remove_dropped_messages(
         request(TALK), KEYS, BranchState(decisions=dropped(1, 2, 3, 4)), NOTHING, PLAIN, WEIGH
     )
-    made = rewrite(left.request, left.session, NOTHING, PLAIN, 0.0, RewriteInputs(WEIGH, keys=left.keys))
+    made = rewrite(left.request, left.state, NOTHING, PLAIN, 0.0, RewriteInputs(WEIGH, keys=left.keys))
     done = left.complete_plan(msgspec.structs.replace(made, refusal="W6", messages=None))
     assert len(told(done)) == 6
 

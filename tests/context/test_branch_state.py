@@ -15,7 +15,7 @@ PLAN = Plan(
 )  # fmt: skip
 
 
-def test_planning_and_sending_leave_the_session_as_it_was() -> None:
+def test_planning_and_sending_leave_the_state_as_it_was() -> None:
     first = BranchState()
     later = first.after_sending(PLAN, 5.0)
     assert first == BranchState()
@@ -41,7 +41,7 @@ def test_how_much_was_lost_is_remembered_where_the_asking_was_settled() -> None:
     )
 
 
-def test_a_request_that_comes_again_finds_the_session_as_it_was() -> None:
+def test_a_request_that_comes_again_finds_the_state_as_it_was() -> None:
     told = (b"k" * 24, "of the operator's")
     first = BranchState(states=((b"a" * 16, "old"),))
     sent = first.after_sending(PLAN, 5.0).after_answer(
@@ -71,19 +71,19 @@ def test_what_loses_nothing_is_nothing_to_ask_about() -> None:
 
 
 def test_the_newest_state_counts_and_older_ones_are_kept() -> None:
-    session = BranchState()
-    assert session.state is None
-    session = session.after_answer(predicted=0, cached=None, state=(b"a", "first"))
-    session = session.after_answer(predicted=0, cached=None, state=None)
-    session = session.after_answer(predicted=0, cached=None, state=(b"b", "second"))
-    assert session.state == "second"
-    assert session.states == ((b"a", "first"), (b"b", "second"))
+    state = BranchState()
+    assert state.state is None
+    state = state.after_answer(predicted=0, cached=None, state=(b"a", "first"))
+    state = state.after_answer(predicted=0, cached=None, state=None)
+    state = state.after_answer(predicted=0, cached=None, state=(b"b", "second"))
+    assert state.state == "second"
+    assert state.states == ((b"a", "first"), (b"b", "second"))
 
 
-def drifted(session: BranchState, *cached: int | None, predicted: int = 1000) -> BranchState:
+def drifted(state: BranchState, *cached: int | None, predicted: int = 1000) -> BranchState:
     for tokens in cached:
-        session = session.after_answer(predicted=predicted, cached=tokens, state=None)
-    return session
+        state = state.after_answer(predicted=predicted, cached=tokens, state=None)
+    return state
 
 
 def test_new_edits_stop_when_the_cache_serves_less_than_half_of_what_was_predicted() -> None:
@@ -118,8 +118,8 @@ def test_a_stopped_branch_makes_no_edits() -> None:
 
 
 def test_a_fork_inherits_what_belongs_to_the_messages_that_it_shares() -> None:
-    session = BranchState(edits=PLAN.edits, states=((ONE.key, "one"), (TWO.key, "two")), cache_miss_streak=1)
-    fork = session.fork([ONE.key, b"other"])
+    state = BranchState(edits=PLAN.edits, states=((ONE.key, "one"), (TWO.key, "two")), cache_miss_streak=1)
+    fork = state.fork([ONE.key, b"other"])
     assert fork.edits == {ONE.key: ONE}
     assert fork.states == ((ONE.key, "one"),)
-    assert session.edits == PLAN.edits
+    assert state.edits == PLAN.edits

@@ -39,24 +39,24 @@ def sent(values: list[Json], model: Model, policy: Policy) -> BranchState:
 def test_g1_a_prompt_that_only_grew_is_found_whole_under_every_rule() -> None:
     never = Policy("p", ask="never")
     for model in (ANY, ENDS):
-        view = look(talk(3), session=sent(talk(2), model, never), policy=never, model=model, now=1.0)
+        view = look(talk(3), state=sent(talk(2), model, never), policy=never, model=model, now=1.0)
         assert view.cached_tokens == sum(view.tokens[:6])
 
 
 def test_g1_behind_an_edit_only_what_the_client_marked_is_found_again_where_a_cache_ends_at_breakpoints() -> None:
     never = Policy("p", ask="never")
-    plain = look(talk(3), session=sent(talk(2), ENDS, never), policy=never, model=ENDS, now=1.0)
+    plain = look(talk(3), state=sent(talk(2), ENDS, never), policy=never, model=ENDS, now=1.0)
     assert plain.count_served_tokens()[3] == 0, "no breakpoint in front of the edit"
-    marked = look(talk(3, **MARK), session=sent(talk(2, **MARK), ENDS, never), policy=never, model=ENDS, now=1.0)
+    marked = look(talk(3, **MARK), state=sent(talk(2, **MARK), ENDS, never), policy=never, model=ENDS, now=1.0)
     assert marked.count_served_tokens()[3] == marked.tokens[0], "the system prompt is marked"
-    free = look(talk(3), session=sent(talk(2), ANY, never), policy=never, model=ANY, now=1.0)
+    free = look(talk(3), state=sent(talk(2), ANY, never), policy=never, model=ANY, now=1.0)
     assert free.count_served_tokens()[3] == sum(free.tokens[:3])
 
 
 def test_g1_an_edit_of_a_message_that_was_never_sent_costs_nothing_that_is_cached() -> None:
     never = Policy("p", ask="never")
     for model in (ANY, ENDS):
-        view = look(talk(3), session=sent(talk(2), model, never), policy=never, model=model, now=1.0)
+        view = look(talk(3), state=sent(talk(2), model, never), policy=never, model=model, now=1.0)
         assert view.count_served_tokens()[6:] == [view.cached_tokens] * 2
     cold = look(talk(3), policy=never, model=ENDS, now=1.0)
     assert set(cold.count_served_tokens()) == {0}
@@ -108,7 +108,7 @@ def test_the_boundary_is_the_end_of_the_newest_batch_and_stays_there() -> None:
     keys = compute_keys("", request(values).messages)
     shortened = [Edit(keys[n], "text", "short", "s", "r", 50, 5) for n in (3, 5)]
     before = sent(values[:12], OURS, NEVER)
-    seen = look(values, session=before, policy=NEVER, model=OURS, now=1.0)
+    seen = look(values, state=before, policy=NEVER, model=OURS, now=1.0)
     assert find_boundary(seen, before, shortened) == keys[5]
     assert find_boundary(seen, msgspec.structs.replace(before, boundary=keys[5]), []) == keys[5]
     fresh = [Edit(keys[13], "text", "short", "s", "r", 50, 5)]
@@ -124,7 +124,7 @@ def test_the_last_boundary_is_read_once_more_when_a_batch_sets_the_next_one() ->
     plan = plan_with(values, OURS, state, **TOOLS)
     assert plan.breakpoints.answers == (2,)
     assert plan.breakpoint_positions == {0, 5}
-    seen = look(values, session=state, policy=NEVER, model=OURS, now=1.0)
+    seen = look(values, state=state, policy=NEVER, model=OURS, now=1.0)
     made = render_plain(seen.messages, seen.keys, {}, seen.original_tokens)
     deeper = [Edit(keys[n], "text", "short", "s", "r", 50, 5) for n in (7, 9)]
     assert choose_breakpoints(seen, state, made, deeper, keys[9], 1000).answers == (2, 4)
@@ -137,18 +137,18 @@ def test_a_breakpoint_of_ours_is_found_again_behind_an_edit() -> None:
     state = BranchState().after_sending(
         msgspec.structs.replace(plan, breakpoint_positions=frozenset({3})), 0.0, has_breakpoints=True
     )
-    seen = look(talk(3), session=state, policy=NEVER, model=OURS, now=1.0)
+    seen = look(talk(3), state=state, policy=NEVER, model=OURS, now=1.0)
     assert seen.count_served_tokens()[5] == seen.prefix_tokens + sum(seen.tokens[:4])
     assert seen.count_served_tokens()[3] == 0
     none = BranchState().after_sending(msgspec.structs.replace(plan, breakpoint_positions=frozenset({3})), 0.0)
-    assert look(talk(3), session=none, policy=NEVER, model=OURS, now=1.0).count_served_tokens()[5] == 0
+    assert look(talk(3), state=none, policy=NEVER, model=OURS, now=1.0).count_served_tokens()[5] == 0
 
 
 def test_a_mark_that_the_client_moves_breaks_no_prefix() -> None:
     first = [*talk(1), user([{"type": "text", "text": "Go on.", **MARK}])]
     second = [*talk(1), user("Go on."), assistant("Done."), user([{"type": "text", "text": "More.", **MARK}])]
     state = sent(first, ENDS, NEVER)
-    seen = look(second, session=state, policy=NEVER, model=ENDS, now=1.0)
+    seen = look(second, state=state, policy=NEVER, model=ENDS, now=1.0)
     assert seen.cached_tokens == sum(seen.tokens[:5])
     moved = [*talk(1), user("Go on!"), assistant("Done."), user([{"type": "text", "text": "More.", **MARK}])]
-    assert look(moved, session=state, policy=NEVER, model=ENDS, now=1.0).cached_tokens == 0
+    assert look(moved, state=state, policy=NEVER, model=ENDS, now=1.0).cached_tokens == 0

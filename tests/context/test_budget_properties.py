@@ -86,7 +86,7 @@ class Talk:
 
     def play(self, policy: str) -> list[Asked]:
         chosen, token_counter = load(policy), weigh_at(self.scale)
-        session, turns = BranchState(), []
+        state, turns = BranchState(), []
         asked: Request | None = None
         for n, stop in enumerate(self.stops):
             more = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
@@ -94,7 +94,7 @@ class Talk:
             window = self.model.window or 0
             keys = chain.compute_keys("", asked.messages)
             plan = rewrite(
-                asked, session, chosen, self.model, float(n), RewriteInputs(token_counter, keys=keys,
+                asked, state, chosen, self.model, float(n), RewriteInputs(token_counter, keys=keys,
                 offered_tools=frozenset(chosen.tools),
                 scratchpad=f"- step {n}", memos=[Memo("m", "finding of an earlier session", (), "s", 1e9, 1e9)],
                 guarded_keys=frozenset(keys[-1:]) if asked.messages[-1].is_result and n % 3 == 0 else frozenset()),
@@ -102,7 +102,7 @@ class Talk:
             room = self.max_tokens if self.max_tokens is not None else min(self.model.answer, window // 5)
             turns.append(Asked(asked, plan, self.model, token_counter, 0 if self.model.answer_apart else room))
             share = self.cached[n % len(self.cached)]
-            session = session.after_sending(plan, float(n)).after_answer(
+            state = state.after_sending(plan, float(n)).after_answer(
                 predicted=plan.predicted,
                 cached=None if share is None else int(share * plan.predicted),
                 state=(plan.keys[-1], STATE) if plan.asks_for_state else None,

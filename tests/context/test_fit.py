@@ -25,12 +25,12 @@ HUGE = LONG * 10
 
 
 def fitted(
-    values: Sequence[Json], window: int, policy: Policy = FIT, session: BranchState | None = None, **more: Any
+    values: Sequence[Json], window: int, policy: Policy = FIT, state: BranchState | None = None, **more: Any
 ) -> tuple[Plan, list[Json]]:
     """The plan, and the messages that go out."""
     made = rewrite(
         request(values),
-        session or BranchState(),
+        state or BranchState(),
         policy,
         replace(PLAIN, window=window),
         0.0,
@@ -73,18 +73,18 @@ def test_the_largest_results_of_the_last_steps_are_cut_and_small_ones_stay() -> 
 def test_a_cut_is_repeated_byte_for_byte_while_the_prompt_grows() -> None:
     talk = [user("Look."), assistant(None, "1"), result("1", HUGE)]
     first, out = fitted(talk, 40_000)
-    session = BranchState().after_sending(first, 0.0)
+    state = BranchState().after_sending(first, 0.0)
     more = [*talk, assistant(None, "2"), result("2", "short")]
-    second, again = fitted(more, 40_000, session=session)
+    second, again = fitted(more, 40_000, state=state)
     assert second.new_edits == ()
     assert again[:3] == out
 
 
 def test_results_that_are_cut_again_bear_one_mark() -> None:
     talk = [user("Look."), assistant(None, "1"), result("1", HUGE)]
-    session = BranchState().after_sending(fitted(talk, 20_000)[0], 0.0)
+    state = BranchState().after_sending(fitted(talk, 20_000)[0], 0.0)
     more = [*talk, assistant(None, "2"), result("2", HUGE)]
-    made, out = fitted(more, 20_000, session=session)
+    made, out = fitted(more, 20_000, state=state)
     assert made.after <= 16_000
     for message in (out[2], out[4]):
         assert message["content"].count("characters are left out") == 1

@@ -37,17 +37,17 @@ def tight(schedule: Any) -> Policy:
 def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Turn]:
     """As `Story.play`, with messages `each` seconds apart, and some of them pinned."""
     turns: list[Turn] = []
-    session = BranchState()
+    state = BranchState()
     asked: Request | None = None
     for n, stop in enumerate(story.stops):
         values = story.values[:stop]
         asked = request_after(asked, values, tools=[{"type": "function", "function": {"name": "run"}}])
         times = [each * k for k in range(len(values))]
-        plan = rewrite(asked, session, policy, story.model, times[-1] + 1, RewriteInputs(WEIGH, times=times))
-        turns.append(Turn(values, asked, session, plan, times[-1] + 1))
+        plan = rewrite(asked, state, policy, story.model, times[-1] + 1, RewriteInputs(WEIGH, times=times))
+        turns.append(Turn(values, asked, state, plan, times[-1] + 1))
         keys = {plan.keys[p % len(values)] for p in pins} if n == 0 else set()
-        session = msgspec.structs.replace(session.after_sending(plan, times[-1] + 1), pins=session.pins | keys)
-        session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=None)
+        state = msgspec.structs.replace(state.after_sending(plan, times[-1] + 1), pins=state.pins | keys)
+        state = state.after_answer(predicted=plan.predicted, cached=plan.predicted, state=None)
     return turns
 
 
@@ -63,14 +63,14 @@ def assert_pinned_messages_go_out_as_they_came(turn: Turn) -> None:
     inserted = {n for n, _ in turn.plan.placed_inserts}
     for n, (came, goes) in enumerate(zip(turn.request.messages, stand(turn), strict=True)):
         edit = turn.plan.edits.get(turn.plan.keys[n])
-        if turn.plan.keys[n] in turn.session.pins and not came.is_system and n not in inserted:
+        if turn.plan.keys[n] in turn.state.pins and not came.is_system and n not in inserted:
             assert goes is not None
             assert goes.raw == came.raw or (edit is not None and edit.action == "append")
 
 
 def _stood(turn: Turn, edit: Edit) -> int:
     """Tokens of the message before the edit: with what had been written at its end."""
-    held = turn.session.edits.get(edit.key)
+    held = turn.state.edits.get(edit.key)
     return max(edit.before, held.after if held is not None else 0)
 
 

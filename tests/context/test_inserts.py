@@ -28,18 +28,18 @@ PICTURE = {"type": "image_url", "image_url": {"url": "u"}}
 
 
 def wanted(
-    values: Sequence[Json], policy: Policy, session: BranchState = KNOWN, edits: int = 0, **more: Any
+    values: Sequence[Json], policy: Policy, state: BranchState = KNOWN, edits: int = 0, **more: Any
 ) -> tuple[list[tuple[str, str]], bool]:
-    found, asked = make_inserts(look(values, session=session, **more), session, policy, edits)
+    found, asked = make_inserts(look(values, state=state, **more), state, policy, edits)
     return [(i.place, i.source) for i in found], asked
 
 
 def plan(
-    values: Sequence[Json], policy: Policy, session: BranchState = KNOWN, model: Model = PLAIN, **more: Any
+    values: Sequence[Json], policy: Policy, state: BranchState = KNOWN, model: Model = PLAIN, **more: Any
 ) -> tuple[Plan, list[Json]]:
     """The plan and the messages that go out."""
     asked = request(values, **more)
-    made = rewrite(asked, session, policy, model, 0.0, INPUTS)
+    made = rewrite(asked, state, policy, model, 0.0, INPUTS)
     assert made.refusal is None
     return made, [json.loads(raw) for raw in made.messages or [m.raw for m in asked.messages]]
 
@@ -86,13 +86,13 @@ def test_edits_in_force_are_not_counted_with_every_request() -> None:
     talk = [user("a"), *(m for n in range(3) for m in (assistant(None, str(n)), result(str(n), "x")))]
     keys = look(talk).keys
     edits = CountedEdits({keys[2]: Edit(keys[2], "text", "y", "shorten_results", "", 50, 5)})
-    session = msgspec.structs.replace(KNOWN, edits=edits)
-    view = look(talk, session=session)
+    state = msgspec.structs.replace(KNOWN, edits=edits)
+    view = look(talk, state=state)
     edits.reads = 0
-    assert not make_inserts(view, session, THRIFTY, 1)[1], "the third step of a prompt is not asked for the same edits"
+    assert not make_inserts(view, state, THRIFTY, 1)[1], "the third step of a prompt is not asked for the same edits"
     assert edits.reads == 0
-    assert make_inserts(view, session, THRIFTY, 2)[1]
-    assert make_inserts(look(talk[:-2], session=session), session, THRIFTY, 1)[1], "the second step is asked"
+    assert make_inserts(view, state, THRIFTY, 2)[1]
+    assert make_inserts(look(talk[:-2], state=state), state, THRIFTY, 1)[1], "the second step is asked"
 
 
 def test_the_note_is_not_written_twice() -> None:
@@ -211,39 +211,39 @@ def test_what_could_not_be_asked_is_not_taken_for_asked() -> None:
     assert (made.asks_for_state, made.placed_inserts) == (False, ())
 
 
-def edited(session: BranchState = KNOWN) -> BranchState:
-    """A session in which the result of TALK has been shortened."""
+def edited(state: BranchState = KNOWN) -> BranchState:
+    """A state in which the result of TALK has been shortened."""
     keys = look(TALK).keys
     edit = Edit(keys[3], "text", "-", "s", "", 5, 5)
-    return msgspec.structs.replace(session, edits={edit.key: edit}, last_state_request=StateRequest(1))
+    return msgspec.structs.replace(state, edits={edit.key: edit}, last_state_request=StateRequest(1))
 
 
 def test_the_note_stays_where_it_was_put_and_the_asking_does_not() -> None:
     talk = [*TALK, assistant("b"), user("c")]
-    session = msgspec.structs.replace(edited(), last_state_request=StateRequest(0))
-    made, out = plan(talk, THRIFTY, session)
+    state = msgspec.structs.replace(edited(), last_state_request=StateRequest(0))
+    made, out = plan(talk, THRIFTY, state)
     note = "\n\n" + state_block.render_recap(BODY)
     assert out[-1] == user("c" + note + "\n\n" + state_block.build_prompt())
     assert [(e.action, e.text, e.stage) for e in made.new_edits] == [("append", note, "state")]
     assert [i.source for _, i in made.placed_inserts] == ["ask"]
-    session = session.after_sending(made, 0.0).after_answer(predicted=0, cached=None, state=None, answered_tip=b"head")
-    later, out = plan([*talk, assistant("d"), user("e")], THRIFTY, session)
+    state = state.after_sending(made, 0.0).after_answer(predicted=0, cached=None, state=None, answered_tip=b"head")
+    later, out = plan([*talk, assistant("d"), user("e")], THRIFTY, state)
     assert out[4:] == [assistant("b"), user("c" + note), assistant("d"), user("e")]
     assert (later.new_edits, later.placed_inserts, later.asks_for_state) == ((), (), False)
 
 
 def test_the_model_is_not_asked_again_because_its_own_note_was_put_back() -> None:
-    talk, session, asked = (
+    talk, state, asked = (
         [*TALK, assistant("b"), user("c")],
         msgspec.structs.replace(edited(BranchState()), last_state_request=StateRequest(0)),
         [],
     )
     for n in range(6):
-        made, _ = plan(talk, THRIFTY, session)
+        made, _ = plan(talk, THRIFTY, state)
         asked.append(made.asks_for_state)
-        session = session.after_sending(made, 0.0)
+        state = state.after_sending(made, 0.0)
         note = (bytes([n]) * 16, f"{BODY} {n}") if made.asks_for_state else None
-        session = session.after_answer(
+        state = state.after_answer(
             predicted=0, cached=None, state=note, answered_tip=b"head" if made.asks_for_state else None
         )
         talk = [*talk, assistant("d"), user("e")]
@@ -251,17 +251,17 @@ def test_the_model_is_not_asked_again_because_its_own_note_was_put_back() -> Non
 
 
 def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
-    talk, session, asked = (
+    talk, state, asked = (
         [*TALK, assistant("b"), user("c")],
         msgspec.structs.replace(edited(BranchState()), last_state_request=StateRequest(0)),
         [],
     )
     for n in range(9):  # n steps after the prompt
-        made, _ = plan(talk, THRIFTY, session)
+        made, _ = plan(talk, THRIFTY, state)
         asked.append(made.asks_for_state)
-        session = session.after_sending(made, 0.0)
+        state = state.after_sending(made, 0.0)
         settled = b"head" if made.asks_for_state and n == 4 else None
-        session = session.after_answer(predicted=0, cached=None, state=None, answered_tip=settled)
+        state = state.after_answer(predicted=0, cached=None, state=None, answered_tip=settled)
         talk = [*talk, assistant(None, f"c{n}"), result(f"c{n}", "x")]
     assert asked == [True, True, True, False, True, False, False, False, False]
 

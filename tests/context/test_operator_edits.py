@@ -23,9 +23,9 @@ KEYS = chain.compute_keys("", messages(*TALK))
 def plan(
     policy: str | Policy, operator_decisions: OperatorDecisions | None, talk: list[Json] = TALK, **more: Any
 ) -> Plan:
-    session = BranchState(decisions=operator_decisions, **more)
+    state = BranchState(decisions=operator_decisions, **more)
     chosen = load(policy) if isinstance(policy, str) else policy
-    return rewrite(request(talk), session, chosen, PLAIN, 0.0, INPUTS)
+    return rewrite(request(talk), state, chosen, PLAIN, 0.0, INPUTS)
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "progressive"])

@@ -34,7 +34,7 @@ def test_edits_that_are_new_are_checked() -> None:
 
 def test_edits_that_are_in_force_are_checked() -> None:
     half = Edit(look(TALK).keys[2], "gone", None, "s", "", 9, 0)
-    view = look(TALK, session=BranchState(edits={half.key: half}))
+    view = look(TALK, state=BranchState(edits={half.key: half}))
     with pytest.raises(RuleBroken, match="without its call"):
         render.render_prompt(view, view.edits, {}, (), PLAIN)
 

@@ -33,7 +33,7 @@ def chatter(count: int) -> list[Json]:
 def with_cut(values: list[Json], index: int = 2) -> View:
     view = look(values)
     edit = Edit(view.keys[index], "text", "{", "shorten_results", "", view.original_tokens[index], 5)
-    return look(values, session=BranchState(edits={edit.key: edit}))
+    return look(values, state=BranchState(edits={edit.key: edit}))
 
 
 FIRST = [user("Refund O-0004 of C1001."), *lookup("get_customer", 1, customer="C1001"), *chatter(3)]
@@ -113,46 +113,44 @@ def test_views_begin_with_a_smaller_chance_and_other_sessions_of_the_tenant_coun
 
 def test_one_page_fault_is_no_rate_and_two_in_fifty_requests_stop_the_sort() -> None:
     values = [user("x"), *lookup("fetch", 1, key="abcd"), *chatter(48)]
-    assert (
-        page_faults.find_stopped_kinds(look(values, session=BranchState(refetched={"fetch looks": 1}))) == frozenset()
-    )
-    view = look(values, session=BranchState(refetched={"fetch looks": 2}))
+    assert page_faults.find_stopped_kinds(look(values, state=BranchState(refetched={"fetch looks": 1}))) == frozenset()
+    view = look(values, state=BranchState(refetched={"fetch looks": 2}))
     assert page_faults.find_stopped_kinds(view) == {"fetch looks"}
     assert page_faults.make_fault_cost(view)(shorten(2)) == float("inf")
     assert page_faults.make_fault_cost(view)(replace(shorten(2), content=None)) == 0.0
     more = [*values, *chatter(60)]
-    assert page_faults.find_stopped_kinds(look(more, session=BranchState(refetched={"fetch looks": 2}))) == frozenset()
+    assert page_faults.find_stopped_kinds(look(more, state=BranchState(refetched={"fetch looks": 2}))) == frozenset()
 
 
 POLICY = Policy("p", (ShortenResults(),), schedule="when_it_pays", ask="never")
 
 
-def played(values: list[Json], session: BranchState) -> tuple[BranchState, list[str], list[dict[str, float]]]:
+def played(values: list[Json], state: BranchState) -> tuple[BranchState, list[str], list[dict[str, float]]]:
     """The session after a request, which results it has cut, and the figures of its notes of page faults."""
-    plan = rewrite(request(values), session, POLICY, PLAIN, 0.0, INPUTS)
+    plan = rewrite(request(values), state, POLICY, PLAIN, 0.0, INPUTS)
     notes = [dict(note.figures) for note in plan.notes if note.kind == "refetch"]
-    return session.after_sending(plan, 0.0), [e.stage for e in plan.new_edits], notes
+    return state.after_sending(plan, 0.0), [e.stage for e in plan.new_edits], notes
 
 
 def test_a_session_counts_its_page_faults_once() -> None:
     big = "\n".join(f"row {n} of a long report, value {n * 31}" for n in range(400))
     values = [user("x"), *lookup("fetch_report", 1, big, of="north"), *chatter(60)]
-    session, new, notes = played(values, BranchState())
+    state, new, notes = played(values, BranchState())
     assert (new, notes) == (["shorten_results"], [])
     values += lookup("fetch_report", 2, big, of="north")
-    session, _, notes = played(values, session)
+    state, _, notes = played(values, state)
     assert notes == [{"repeat": 1}]
-    assert session.refetched == {"fetch_report looks": 1}
-    session, _, notes = played([*values, *chatter(1)], session)
+    assert state.refetched == {"fetch_report looks": 1}
+    state, _, notes = played([*values, *chatter(1)], state)
     assert notes == []
-    assert session.refetched == {"fetch_report looks": 1}
-    assert session.exposed == {"fetch_report looks": 2}
+    assert state.refetched == {"fetch_report looks": 1}
+    assert state.exposed == {"fetch_report looks": 2}
 
 
 def test_after_a_restart_earlier_page_faults_count_and_are_not_told_again() -> None:
     big = "\n".join(f"row {n} of a long report, value {n * 31}" for n in range(400))
     values = [user("x"), *lookup("fetch_report", 1, big, of="north"), *chatter(60)]
-    session, _, _ = played(values, BranchState())
+    state, _, _ = played(values, BranchState())
     values += [*lookup("fetch_report", 2, big, of="north"), *chatter(2)]
-    again, _, notes = played(values, BranchState(edits=session.edits))
+    again, _, notes = played(values, BranchState(edits=state.edits))
     assert (again.refetched, notes) == ({"fetch_report looks": 1}, [])

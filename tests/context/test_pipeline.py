@@ -83,11 +83,11 @@ def remember(*edits: Edit, **more: Any) -> BranchState:
 
 
 def plan(
-    wanted: Policy, session: BranchState | None = None, values: Sequence[Json] = TALK, **more: Any
+    wanted: Policy, state: BranchState | None = None, values: Sequence[Json] = TALK, **more: Any
 ) -> tuple[Plan, list[Json]]:
     """The plan, and the messages that go out."""
     asked = request(values)
-    made = rewrite(asked, session or BranchState(), wanted, more.pop("model", LOOSE), 0.0, RewriteInputs(WEIGH, **more))
+    made = rewrite(asked, state or BranchState(), wanted, more.pop("model", LOOSE), 0.0, RewriteInputs(WEIGH, **more))
     return made, [json.loads(raw) for raw in made.messages or [m.raw for m in asked.messages]]
 
 
@@ -110,11 +110,11 @@ def test_a_proposal_becomes_an_edit_that_says_who_why_and_how_much() -> None:
 
 
 def test_old_edits_are_repeated_and_are_not_new() -> None:
-    session = remember(edit(3, text="short"), edit(5, "gone"))
-    made, out = plan(policy(), session)
+    state = remember(edit(3, text="short"), edit(5, "gone"))
+    made, out = plan(policy(), state)
     assert out == [*TALK[:3], result("1", "short"), TALK[4], *TALK[6:]]
     assert made.new_edits == ()
-    assert made.edits == session.edits
+    assert made.edits == state.edits
 
 
 def test_edits_of_a_branch_that_is_not_here_stay_remembered() -> None:
@@ -193,10 +193,10 @@ def test_the_text_of_a_step_may_stay_alone_but_not_with_some_of_its_results() ->
 
 
 def test_a_text_that_was_cut_stays_cut_where_its_step_does_not_leave() -> None:
-    session = remember(edit(3, text="short"))
-    made, out = plan(policy(propose(2, "gone"), propose(3, "gone"), at_once=True), session)
+    state = remember(edit(3, text="short"))
+    made, out = plan(policy(propose(2, "gone"), propose(3, "gone"), at_once=True), state)
     assert out == [*TALK[:3], result("1", "short"), *TALK[4:]]
-    assert (made.new_edits, made.edits) == ((), session.edits)
+    assert (made.new_edits, made.edits) == ((), state.edits)
 
 
 # The client's cache marks.
@@ -250,14 +250,14 @@ def test_matters_of_correctness_do_not_wait_for_the_schedule() -> None:
 
 def test_no_new_edits_while_the_store_cannot_take_them_or_the_cache_drifts() -> None:
     wanted = policy(propose(4, text=""))
-    session = remember(edit(3, text="short"))
+    state = remember(edit(3, text="short"))
     for made, out in (
-        plan(wanted, session, frozen=True),
-        plan(wanted, msgspec.structs.replace(session, cache_miss_streak=3, cache_hit_seen=True)),
+        plan(wanted, state, frozen=True),
+        plan(wanted, msgspec.structs.replace(state, cache_miss_streak=3, cache_hit_seen=True)),
     ):
         assert made.new_edits == ()
         assert out == [*TALK[:3], result("1", "short"), *TALK[4:]]
-    assert len(plan(wanted, msgspec.structs.replace(session, cache_miss_streak=2))[0].new_edits) == 1
+    assert len(plan(wanted, msgspec.structs.replace(state, cache_miss_streak=2))[0].new_edits) == 1
 
 
 def test_a_warm_cache_makes_edits_wait_and_a_cold_one_does_not() -> None:
@@ -308,9 +308,9 @@ def test_over_budget_goes_down_to_its_low_mark() -> None:
 
 
 def test_a_plan_that_breaks_a_rule_is_refused_and_the_original_goes_out() -> None:
-    session = remember(edit(3, text="short"))
-    made, out = plan(policy(propose(5, text=""), at_once=True), session)
-    assert (made.refusal, made.messages, made.new_edits, made.edits) == ("W8", None, (), session.edits)
+    state = remember(edit(3, text="short"))
+    made, out = plan(policy(propose(5, text=""), at_once=True), state)
+    assert (made.refusal, made.messages, made.new_edits, made.edits) == ("W8", None, (), state.edits)
     assert out == TALK
     assert made.before == made.after
     assert [n.kind for n in made.notes] == ["refused"]

@@ -28,12 +28,12 @@ FIT = Policy("fit", stages=(FitBudget(),), ask="never", budget=0.5, low=0.5, rem
 
 
 def fitted(
-    values: Sequence[Json], budget: int, policy: Policy = FIT, session: BranchState | None = None, **more: Any
+    values: Sequence[Json], budget: int, policy: Policy = FIT, state: BranchState | None = None, **more: Any
 ) -> tuple[Plan, list[int]]:
     """The plan under a window of which `budget` is the share that a prompt may fill, and what of `values` goes out."""
     asked = request(values)
     model: Model = replace(PLAIN, window=2 * budget, **more)
-    made = rewrite(asked, session or BranchState(), policy, model, 0.0, INPUTS)
+    made = rewrite(asked, state or BranchState(), policy, model, 0.0, INPUTS)
     assert made.refusal is None
     gone = {e.key for e in made.edits.values() if e.action == "gone"}
     left = [n for n, (m, k) in enumerate(zip(asked.messages, made.keys, strict=True)) if m.is_system or k not in gone]
@@ -101,10 +101,10 @@ def test_all_steps_but_the_last_can_leave_where_none_has_to_stay() -> None:
 def test_what_has_left_stays_out_and_the_next_groups_follow_when_it_grows() -> None:
     made, left = fitted(TALK[:10], 150)
     assert left == [0, 1, *range(5, 10)]
-    session = BranchState().after_sending(made, 0.0)
-    made, left = fitted(TALK, 270, session=session)
+    state = BranchState().after_sending(made, 0.0)
+    made, left = fitted(TALK, 270, state=state)
     assert (made.new_edits, left) == ((), [0, 1, *range(5, 14)])
-    made, left = fitted(TALK, 269, session=session)
+    made, left = fitted(TALK, 269, state=state)
     assert (len(made.new_edits), left) == (4, [0, 1, *range(9, 14)])
 
 
@@ -135,14 +135,14 @@ def test_policies_whose_edits_do_not_last_fill_the_whole_budget() -> None:
 def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: ScheduleName, step: list[Json]) -> None:
     """A step adds 100 tokens, a group 120; the room between the marks is 1000."""
     policy = replace(FIT, budget=0.8, low=0.6, schedule=schedule)
-    session, model = BranchState(), replace(PLAIN, window=5_000)
+    state, model = BranchState(), replace(PLAIN, window=5_000)
     talk = [user("u" * 6)]
     edited = []
     for n in range(200):
         talk += step
         made = rewrite(
             request([*talk, user("on")] if step is GROUP else talk),
-            session,
+            state,
             policy,
             model,
             float(n),
@@ -155,19 +155,19 @@ def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: Sch
             assert made.after <= 3_000
         elif n > 0:
             assert made.predicted >= made.after - 130  # all that went out before is served
-        session = session.after_sending(made, float(n))
+        state = state.after_sending(made, float(n))
     assert len(edited) > 10
     assert all(after - before >= 8 for before, after in pairwise(edited))
 
 
 def test_what_an_operator_prunes_goes_to_the_low_mark_once() -> None:
     # 380 tokens, no window: down to 0.6 of them, 228, and not to the low mark of that again.
-    session = BranchState(decisions=OperatorDecisions(forced_action="prune"))
+    state = BranchState(decisions=OperatorDecisions(forced_action="prune"))
     policy = replace(FIT, budget=0.8, low=0.6)
-    made = rewrite(request(TALK), session, policy, PLAIN, 0.0, INPUTS)
+    made = rewrite(request(TALK), state, policy, PLAIN, 0.0, INPUTS)
     assert made.after == 150
     longer = [*TALK[:9], *TALK[5:9], *TALK[9:]]
-    made = rewrite(request(longer), session, policy, PLAIN, 0.0, INPUTS)
+    made = rewrite(request(longer), state, policy, PLAIN, 0.0, INPUTS)
     assert made.after == 270  # of 500: 300 are left, and not 225
 
 
@@ -181,7 +181,7 @@ def test_where_turns_are_insisted_on_they_are_taken() -> None:
 
 
 def test_the_window_that_upstream_named_counts() -> None:
-    assert fitted(TALK, 1000, session=BranchState(learned_window=2 * 269))[1] == [0, 1, *range(9, 14)]
+    assert fitted(TALK, 1000, state=BranchState(learned_window=2 * 269))[1] == [0, 1, *range(9, 14)]
 
 
 def test_no_known_window_is_no_budget() -> None:

@@ -62,14 +62,14 @@ def paid(plan: Plan, before: Plan | None, model: Model) -> float:
 
 def cost(histories: list[list[Json]], model: Model, *, at: int | None = None, online: bool = False) -> float:
     """The whole conversation: online; or all that is old masked at request `at`, and nothing else (None: never)."""
-    session, total = BranchState(), 0.0
+    state, total = BranchState(), 0.0
     before: Plan | None = None
     for n, values in enumerate(histories):
         policy, limits = (ONLINE, model) if online else (ALL_NOW, replace(model, window=2))
         asked = request(values)
-        plan = rewrite(asked, session, policy, limits, float(n), RewriteInputs(WEIGH, frozen=not online and n != at))
+        plan = rewrite(asked, state, policy, limits, float(n), RewriteInputs(WEIGH, frozen=not online and n != at))
         total += paid(plan, before, model)
-        session = session.after_sending(plan, float(n))
+        state = state.after_sending(plan, float(n))
         before = plan
     return total
 

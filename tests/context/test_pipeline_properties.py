@@ -182,7 +182,7 @@ def test_the_same_input_gives_the_same_bytes(policy: str, story: Story) -> None:
     """Also where nothing is known of the history: each request went on from the one before."""
     for turn in story.play(load(policy)):
         came, chosen = read_request(turn.request.body), load(policy)
-        again = rewrite(came, turn.session, chosen, story.model, turn.now, turn.beside)
+        again = rewrite(came, turn.state, chosen, story.model, turn.now, turn.beside)
         assert again.messages == turn.plan.messages
         fields = set(turn.plan.__struct_fields__) - {"messages"}
         assert {f: getattr(again, f) for f in fields} == {f: getattr(turn.plan, f) for f in fields}

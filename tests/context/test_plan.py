@@ -15,7 +15,7 @@ def test_leaving_out_is_stronger_than_shortening_and_that_than_adding() -> None:
 def test_a_system_message_bears_no_edit_although_it_shares_its_neighbours_key() -> None:
     keys = chain.compute_keys("", messages(*TALK))
     edit = Edit(keys[0], "append", "!", "state", "", 5, 6)
-    view = look(TALK, session=BranchState(edits={edit.key: edit}))
+    view = look(TALK, state=BranchState(edits={edit.key: edit}))
     assert keys[0] == keys[1]
     assert view.find_edit(0) is edit
     assert view.find_edit(1) is None
@@ -25,7 +25,7 @@ def test_a_system_message_bears_no_edit_although_it_shares_its_neighbours_key() 
 def test_the_total_is_the_tools_and_every_message_as_it_goes_out() -> None:
     keys = chain.compute_keys("", messages(*TALK))
     edit = Edit(keys[3], "text", "y", "s", "", 100, 5)
-    view = look(TALK, session=BranchState(edits={edit.key: edit}), tools=[1, 2])
+    view = look(TALK, state=BranchState(edits={edit.key: edit}), tools=[1, 2])
     assert view.prefix_tokens == len("[1, 2]")
     assert view.original_tokens[3] == 100
     assert view.total == 6 + 5 + 8 + (4 + 12 + 3 + 8) + 5

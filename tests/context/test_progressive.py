@@ -104,7 +104,7 @@ def test_b6_a_note_that_went_out_is_remembered() -> None:
     assert [i.source for _, i in first.placed_inserts] == ["warn_of_loops"]
     then = BranchState().after_sending(first, 0.0)
     assert then.note_counts == {"theme_loop": 3}
-    assert plan(values, session=then, tools=True).placed_inserts == ()
+    assert plan(values, state=then, tools=True).placed_inserts == ()
 
 
 def test_b3_other_schedules_make_the_same_window_when_it_is_time() -> None:
@@ -124,15 +124,15 @@ def test_b3_other_schedules_make_the_same_window_when_it_is_time() -> None:
 
 def test_b3_when_it_pays_repeats_its_edits_byte_for_byte() -> None:
     policy = with_schedule(progressive(), "when_it_pays")
-    session = BranchState()
+    state = BranchState()
     before: dict[bytes, Any] = {}
     batches = 0
     for n in range(30):
-        made = plan(working(n, before=3), policy, session)
+        made = plan(working(n, before=3), policy, state)
         assert all(made.edits[k] == edit for k, edit in before.items())
         batches += bool(made.new_edits)
         before = dict(made.edits)
-        session = session.after_sending(made, float(n))
+        state = state.after_sending(made, float(n))
     assert before
     assert batches < 15
 

@@ -34,7 +34,7 @@ def test_the_strongest_proposal_of_a_message_is_collected_and_system_and_last_us
 def test_a_text_is_exchanged_for_a_shorter_one_alone() -> None:
     """One of the same length would save nothing, and what comes behind it would be paid for again."""
     k = look(TALK).keys[3]
-    seen = look(TALK, session=BranchState(edits={k: Edit(k, "text", "short", "a", "", 50, 5)}))
+    seen = look(TALK, state=BranchState(edits={k: Edit(k, "text", "short", "a", "", 50, 5)}))
     same, shorter, longer = (Proposal(3, "text", "b", "", after, "other") for after in (5, 4, 6))
     assert schedule.collect(seen, [Proposes((same,))]) == []
     assert schedule.collect(seen, [Proposes((longer,))]) == []

@@ -25,10 +25,10 @@ def talk(rounds: int) -> list[Json]:
 
 
 def play(rounds: int, model: Model = MODEL, pins: frozenset[bytes] = frozenset()) -> list[Plan]:
-    session, plans = BranchState(pins=pins), list[Plan]()
+    state, plans = BranchState(pins=pins), list[Plan]()
     for n in range(1, rounds + 1):
-        plans.append(rewrite(request(talk(n)), session, POLICY, model, float(n), INPUTS))
-        session = session.after_sending(plans[-1], float(n))
+        plans.append(rewrite(request(talk(n)), state, POLICY, model, float(n), INPUTS))
+        state = state.after_sending(plans[-1], float(n))
     return plans
 
 

@@ -187,7 +187,7 @@ def test_a_reference_to_what_has_left_says_so(window: int | None, groups: int) -
 
 def test_a_reference_to_what_has_left_names_the_call_that_brings_it_back() -> None:
     turn = repeats(None).play(load("thrifty"))[6]
-    session, can = msgspec.structs.replace(turn.session, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
+    session, can = msgspec.structs.replace(turn.state, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
     plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, RewriteInputs(WEIGH, offered_tools=can))
     (edit,) = [edit for edit in plan.new_edits if edit.stage == "refer_repeats"]
     name = public_id(plan.keys[2])
@@ -198,7 +198,7 @@ def test_a_reference_to_what_has_left_names_the_call_that_brings_it_back() -> No
 def test_a_mark_that_would_make_the_message_longer_names_no_call_and_is_counted_as_it_is() -> None:
     dear = TokenCounter(lambda text: WEIGH.count_text(text) + 100 * text.count("recall("))
     turn = repeats(None).play(load("thrifty"))[6]
-    session, can = msgspec.structs.replace(turn.session, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
+    session, can = msgspec.structs.replace(turn.state, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
     plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, RewriteInputs(dear, offered_tools=can))
     (edit,) = [edit for edit in plan.new_edits if edit.stage == "refer_repeats"]
     assert edit.text == f"[90 lines: lines 1-90 of result {public_id(plan.keys[2])}, which has left]"

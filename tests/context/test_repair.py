@@ -90,17 +90,17 @@ def test_what_is_gone_for_good_is_passed_over_for_what_may_come_back() -> None:
     strict = replace(PLAIN, alternate=True)
     keys = look(TALK).keys
     force = {keys[n]: Edit(keys[n], "gone", None, "s", "", 1, 0) for n in (4, 5)}
-    view = look(TALK, model=strict, session=BranchState(edits=force))
+    view = look(TALK, model=strict, state=BranchState(edits=force))
     assert stay(view, [2, 3, 6, 7, 8]) == [0, 1, 8, 9]
 
 
 def test_edits_in_force_are_not_withdrawn() -> None:
     keys = look(TALK).keys
     gone = Edit(keys[4], "gone", None, "s", "", 1, 0)
-    view = look(TALK, session=BranchState(edits={gone.key: gone}))
+    view = look(TALK, state=BranchState(edits={gone.key: gone}))
     assert stay(view, []) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     short = Edit(keys[4], "text", "A", "s", "", 6, 5)
-    view = look(TALK, session=BranchState(edits={short.key: short}))
+    view = look(TALK, state=BranchState(edits={short.key: short}))
     left = repair_order(view, {short.key: msgspec.structs.replace(short, action="gone", text=None)}, view.edits)
     assert left == {short.key: short}
 
@@ -112,4 +112,4 @@ def test_an_answer_and_the_one_that_goes_on_with_it_leave_together() -> None:
     assert restore_whole_steps(view, dict(gone), {}) == gone
     first = {view.keys[1]: gone[view.keys[1]]}
     assert restore_whole_steps(view, dict(first), {}) == {}
-    assert not are_steps_whole(look(talk, session=BranchState(edits=first)), 0, None)
+    assert not are_steps_whole(look(talk, state=BranchState(edits=first)), 0, None)

@@ -28,7 +28,7 @@ def seen(values: list[Json], *, warm: bool = True, tool_tokens: int = 0) -> View
     if not warm:
         return look(values)
     marks = tuple(compute_mark(m, None) for m in messages(*values[:-2]))
-    return look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=1.0, tool_tokens=tool_tokens)
+    return look(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0, tool_tokens=tool_tokens)
 
 
 def shorten(index: int, after: int, since: int = SINCE) -> Proposal:
@@ -128,7 +128,7 @@ def test_a_cold_cache_makes_every_edit_free() -> None:
 def test_a_front_that_the_client_moved_makes_every_edit_behind_it_free() -> None:
     values = talk(4)
     marks = tuple(compute_mark(m, None) for m in messages(user("another"), *values[1:-2]))
-    moved = look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
+    moved = look(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
     assert moved.cached_tokens == 0
     found = [shorten(2, 999)]
     assert when_it_pays(moved, found) == found
@@ -198,7 +198,7 @@ def test_renting_until_the_price_is_reached_costs_at_most_twice_the_best_in_hind
     for n in range(1, requests + 1):
         values = [*base, *[assistant("") for _ in range(n)], user("u" * 1996)]
         marks = tuple(compute_mark(m, None) for m in messages(*values))
-        view = look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
+        view = look(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
         price = 1.25 * (view.total - 400 - 37) + 0.1 * 37 - 0.1 * view.total
         first = first or price
         if when_it_pays(view, [proposal]):
@@ -242,7 +242,7 @@ def test_riders_are_left_out_the_same_way() -> None:
 
 def cold(values: list[Json]) -> View:
     marks = tuple(compute_mark(m, None) for m in messages(*values[:-2]))
-    return look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=301.0)
+    return look(values, state=BranchState(sent_marks=marks, sent_at=0.0), now=301.0)
 
 
 @pytest.mark.parametrize("content", ["other", None])

@@ -37,13 +37,13 @@ def test_without_a_system_prompt_nothing_stands_in_front() -> None:
 def test_what_stands_in_front_does_not_make_the_cache_look_cold() -> None:
     policy = load("rolling/when_it_pays")
     values = [system("Be. " * 2000), user("a")]
-    session = BranchState()
+    state = BranchState()
     cached = []
     for n in range(3):
-        plan = rewrite(request(values), session, policy, Model(), float(n), INPUTS)
-        seen = look(values, session=session, policy=policy, model=Model(), now=float(n))
+        plan = rewrite(request(values), state, policy, Model(), float(n), INPUTS)
+        seen = look(values, state=state, policy=policy, model=Model(), now=float(n))
         cached.append(seen.cached_tokens)
-        session = session.after_sending(plan, float(n))
+        state = state.after_sending(plan, float(n))
         values = [*values, assistant(f"Answer {n}."), user(f"Question {n}")]
     assert cached[0] == 0
     assert min(cached[1:]) > 1024, "the prompt before, with its guidelines, is served again"

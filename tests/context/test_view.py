@@ -34,12 +34,12 @@ def sent(values: Sequence[Json], *edits: Edit, at: float = 100.0) -> BranchState
     return BranchState(edits=table, sent_marks=tuple(marks), sent_sizes=(), sent_at=at)
 
 
-def cached(values: Sequence[Json], session: BranchState, *, now: float = 101.0, **more: Any) -> int:
-    return look(values, session=session, now=now, **more).cached_tokens
+def cached(values: Sequence[Json], state: BranchState, *, now: float = 101.0, **more: Any) -> int:
+    return look(values, state=state, now=now, **more).cached_tokens
 
 
 def test_sizes_are_those_of_the_messages_as_they_came_and_as_they_go() -> None:
-    view = look(TALK, session=BranchState(edits={SHORT.key: SHORT}))
+    view = look(TALK, state=BranchState(edits={SHORT.key: SHORT}))
     assert list(view.original_tokens) == SIZES
     assert list(view.tokens) == [10, 20, 27, 5, 30, 10]
     assert view.edits == {SHORT.key: SHORT}
@@ -47,11 +47,11 @@ def test_sizes_are_those_of_the_messages_as_they_came_and_as_they_go() -> None:
 
 def test_edits_of_messages_that_are_not_here_are_left_out() -> None:
     other = Edit(b"x" * 16, "gone", None, "s", "", 9, 0)
-    assert look(TALK, session=BranchState(edits={other.key: other, GONE.key: GONE})).edits == {GONE.key: GONE}
+    assert look(TALK, state=BranchState(edits={other.key: other, GONE.key: GONE})).edits == {GONE.key: GONE}
 
 
 def test_literal_policies_begin_from_the_clients_own_history() -> None:
-    view = look(TALK, session=BranchState(edits={GONE.key: GONE}), policy=Policy("p", schedule="always"))
+    view = look(TALK, state=BranchState(edits={GONE.key: GONE}), policy=Policy("p", schedule="always"))
     assert (view.edits, list(view.tokens), view.literal) == ({}, SIZES, True)
 
 
@@ -70,8 +70,8 @@ def test_the_budget_is_a_share_of_the_window_or_of_what_upstream_named() -> None
     assert look(TALK).budget is None
     assert look(TALK, model=small).budget == 800
     assert look(TALK, model=small, policy=Policy("p", budget=0.5)).budget == 500
-    assert look(TALK, model=small, session=BranchState(learned_window=300)).budget == 240
-    assert look(TALK, session=BranchState(learned_window=300)).budget == 240
+    assert look(TALK, model=small, state=BranchState(learned_window=300)).budget == 240
+    assert look(TALK, state=BranchState(learned_window=300)).budget == 240
 
 
 def test_observations_count_as_results() -> None:

@@ -7,13 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from proxy.context.plan import Note
 from proxy.errors import StoreUnavailable
-from proxy.exchange import lookups
-from proxy.exchange.turn import UNPLANNED
-from proxy.metrics import Metrics
 from tests.faulty import Connection, Request, faulty, until
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, reply
@@ -135,25 +130,3 @@ async def test_e3_without_embeddings_nothing_is_asked() -> None:
         await Agent(proxy, NAMED).say("about a zebra")
         assert near(proxy) == {}
         assert model.embedded == []
-
-
-def test_e9_notes_become_metrics() -> None:
-    metrics = Metrics()
-    notes = (
-        Note("levels", "", {"permanent": 10.0, "session": 20.0}),
-        Note("compressed", "", {"before": 300.0, "after": 200.0, "ratio": 1.5}),
-        Note("low_ratio", "", {"ratio": 1.5}),
-        Note("retrieve", "", {"items": 2}),
-        Note("over_budget", "nobody counts this"),
-    )
-    lookups.record_plan_metrics(metrics, replace(UNPLANNED, notes=notes))
-
-    def count(name: str, **labels: str) -> float | None:
-        return metrics.registry.get_sample_value(f"context_proxy_{name}", labels)
-
-    assert count("level_tokens_sum", level="session") == 20
-    assert count("compressed_tokens_total", kind="before") == 300
-    assert count("compressed_tokens_total", kind="after") == 200
-    assert count("compression_ratio_sum") == 1.5
-    assert count("low_ratio_total") == 1
-    assert count("retrieved_items_total") == 2

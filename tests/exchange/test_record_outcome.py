@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from proxy.context.plan import Note
 from proxy.dialects.completions.stream import make_error_event
+from proxy.exchange import record_outcome
+from proxy.exchange.turn import UNPLANNED
+from proxy.metrics import Metrics
 from tests.awkward import Awkward, put_in
 from tests.faulty import HANGS_S, STREAM, Connection, Request, connect, faulty, post
 from tests.running import CHAT, Agent, Running, running
@@ -234,3 +239,25 @@ def test_an_error_event_has_the_form_that_every_client_raises() -> None:
     assert event.endswith(b"\n\n")
     told = json.loads(event[6:])["error"]
     assert told == {"message": 'it "broke"', "type": "upstream_error", "param": None, "code": "upstream_broken"}
+
+
+def test_e9_notes_become_metrics() -> None:
+    metrics = Metrics()
+    notes = (
+        Note("levels", "", {"permanent": 10.0, "session": 20.0}),
+        Note("compressed", "", {"before": 300.0, "after": 200.0, "ratio": 1.5}),
+        Note("low_ratio", "", {"ratio": 1.5}),
+        Note("retrieve", "", {"items": 2}),
+        Note("over_budget", "nobody counts this"),
+    )
+    record_outcome.record_plan_metrics(metrics, replace(UNPLANNED, notes=notes))
+
+    def count(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"context_proxy_{name}", labels)
+
+    assert count("level_tokens_sum", level="session") == 20
+    assert count("compressed_tokens_total", kind="before") == 300
+    assert count("compressed_tokens_total", kind="after") == 200
+    assert count("compression_ratio_sum") == 1.5
+    assert count("low_ratio_total") == 1
+    assert count("retrieved_items_total") == 2

@@ -166,7 +166,7 @@ async def test_what_a_tool_brings_is_what_the_store_has() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_tool_that_was_not_offered_is_the_clients_business(stream: bool) -> None:
-    """FAULTS.md S8: not run, and not taken out."""
+    """Its call is not run, and stays in the answer."""
     model = Scripted(says(None, ours(1)), "Well.")
     async with faulty(model) as upstream, offering(upstream.port, tools={"offer": "never"}) as proxy:
         played = Played(proxy, model, stream=stream)

@@ -1,4 +1,4 @@
-"""What a strict upstream refuses (WIRE.md 1.7), written anew for the tests and without the proxy's own rules."""
+"""The rules of a strict upstream, written for the tests without the code of the proxy's own rules."""
 
 from __future__ import annotations
 

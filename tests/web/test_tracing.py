@@ -35,7 +35,7 @@ async def call(recorder: Any, route: Any, *, fails: bool = False) -> None:
     async def receive() -> Any:
         raise AssertionError("nothing is read")
 
-    scope: Any = {"context.door": route, "method": "POST", "path": "/v1/messages", "headers": []}
+    scope: Any = {"context.route": route, "method": "POST", "path": "/v1/messages", "headers": []}
     await trace_requests(app, recorder)(scope, receive, send)
 
 

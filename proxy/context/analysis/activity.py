@@ -1,7 +1,7 @@
 """The agent's activity record, from its own calls: files, commands with their outcomes, last errors, open items.
 
 No model writes it. The agent needs this record first when the results themselves have left the prompt. It lists the
-files read and changed, the failed commands, and the open items of a plan (FEATURES.md G8). `outcome` says how a call
+files read and changed, the failed commands, and the open items of a plan. `outcome` says how a call
 ended: an unknown outcome is not reported, and an edit that failed is no edit.
 """
 

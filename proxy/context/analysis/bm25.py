@@ -40,13 +40,13 @@ def count_terms(text: str) -> TermCounts:
     return TermCounts(counts, sum(counts.values()))
 
 
-def _of_message(message: Message) -> TermCounts:
+def _count_terms_of(message: Message) -> TermCounts:
     return count_terms(identifiers.read_all_text(message))
 
 
 def count_message_terms(message: Message) -> TermCounts:
     """Return the terms of a message's text and calls."""
-    return message.derive(_of_message)
+    return message.derive(_count_terms_of)
 
 
 def _idf(found: Mapping[str, int], query: Iterable[str], n: int) -> dict[str, float]:
@@ -88,7 +88,7 @@ def score_documents(query: Mapping[str, int], documents: Sequence[TermCounts]) -
 
 
 def score_relevance(query: Mapping[str, int], documents: Sequence[TermCounts]) -> list[float]:
-    """Return the BM25 scores divided by the highest: from 0 to 1 (FEATURES.md E3)."""
+    """Return the BM25 scores divided by the highest: from 0 to 1."""
     scores = score_documents(query, documents)
     most = max(scores, default=0.0)
     return [score / most for score in scores] if most > 0 else scores

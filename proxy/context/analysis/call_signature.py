@@ -9,25 +9,25 @@ import msgspec
 from proxy.chat.message import Call
 
 CallSignature = tuple[str, str]
-"""(name, normalised arguments)"""
+"""(name, normalized arguments)"""
 
 
 def sign_call(call: Call) -> CallSignature:
     """Return the signature of a call."""
-    return call.name, normalise_arguments(call.arguments)
+    return call.name, normalize_arguments(call.arguments)
 
 
-def normalise_arguments(arguments: str) -> str:
+def normalize_arguments(arguments: str) -> str:
     """Return the arguments of a call in one form: members in order, white space as one blank, paths without `./`."""
     try:
-        return msgspec.json.encode(_normalise(msgspec.json.decode(arguments)), order="sorted").decode()
+        return msgspec.json.encode(_normalize(msgspec.json.decode(arguments)), order="sorted").decode()
     except (ValueError, RecursionError):
         return " ".join(arguments.split())
 
 
-def _normalise(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     if isinstance(value, str):
         return " ".join(value.split()).removeprefix("./")
     if isinstance(value, list):
-        return [_normalise(one) for one in value]
-    return {name: _normalise(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return [_normalize(one) for one in value]
+    return {name: _normalize(one) for name, one in value.items()} if isinstance(value, dict) else value

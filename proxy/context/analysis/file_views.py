@@ -136,7 +136,7 @@ def _read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not old:
         return (), ()
     new = _read_wanted_lines(arguments, _NEW)
-    return _longest(old - new), _longest(new - old)
+    return _find_longest(old - new), _find_longest(new - old)
 
 
 def _read_wanted_lines(arguments: Mapping[str, Any], names: Sequence[str]) -> set[str]:
@@ -144,5 +144,5 @@ def _read_wanted_lines(arguments: Mapping[str, Any], names: Sequence[str]) -> se
     return {line for line in map(str.strip, text.split("\n")) if len(line) >= _LINE}
 
 
-def _longest(lines: set[str]) -> tuple[str, ...]:
+def _find_longest(lines: set[str]) -> tuple[str, ...]:
     return tuple(sorted(lines, key=lambda line: (-len(line), line))[:_MOST])

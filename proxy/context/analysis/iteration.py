@@ -1,6 +1,6 @@
 """The iteration of an agent on its current prompt, the maximum number of iterations, and the urgency of reminders.
 
-An iteration is an assistant message since the last user message, in the client's own history (FEATURES.md B2). For one
+An iteration is an assistant message since the last user message, in the client's own history. For one
 request, the header `x-context-max-iterations` sets the maximum, and `x-context-urgency` the urgency.
 """
 

@@ -110,7 +110,7 @@ class LoopSettings:
     def __post_init__(self) -> None:
         """Convert the themes, which come from a file as tables, and check the patterns. Raises ConfigError if one is
         invalid."""
-        object.__setattr__(self, "themes", tuple(map(_theme, self.themes)))
+        object.__setattr__(self, "themes", tuple(map(_read_theme, self.themes)))
         for name in ("shell_polls", "shell_writes", "failed", "error"):
             try:
                 re.compile(getattr(self, name))
@@ -118,7 +118,7 @@ class LoopSettings:
                 raise ConfigError(name, getattr(self, name), f"a regular expression ({problem})") from problem
 
 
-def _theme(given: Any) -> Theme:
+def _read_theme(given: Any) -> Theme:
     """Return a theme from a file, or from the code. Raises ConfigError if it is invalid."""
     named: Any = (given.get("name"), given.get("words")) if isinstance(given, Mapping) else given
     if isinstance(named, tuple) and len(named) == 2 and isinstance(named[1], list | tuple):

@@ -60,7 +60,7 @@ class _LineFacts:
         """Return the lines of the text."""
         whole = text.split("\n")
         if not self.cuts:
-            return _plain_lines(whole, is_plain=self.is_plain)
+            return _make_unnumbered(whole, is_plain=self.is_plain)
         bare = [line[cut:] for line, cut in zip(whole, self.cuts, strict=True)]
         return NumberedLines(
             whole,
@@ -112,11 +112,11 @@ def split_lines(text: str) -> NumberedLines:
     checkpoint()
     numbered = sum(1 for match in found if match is not None)
     if numbered < MIN_NUMBERED_LINES or numbered < _SHARE * filled:
-        return _plain_lines(whole, is_plain=is_plain)
+        return _make_unnumbered(whole, is_plain=is_plain)
     numbers = [int(match[1]) if match is not None else -1 for match in found]
     rows = sum(1 for a, b in pairwise(numbers) if b == a + 1 > 0)
     if rows < numbered // 2:
-        return _plain_lines(whole, is_plain=is_plain)
+        return _make_unnumbered(whole, is_plain=is_plain)
     bare = [line[match.end() :] if match is not None else line for line, match in zip(whole, found, strict=True)]
     separator = _has_separator([line for line, match in zip(bare, found, strict=True) if match is not None], found)
     if separator:
@@ -126,7 +126,7 @@ def split_lines(text: str) -> NumberedLines:
     return NumberedLines(whole, bare, numbers, is_listing=True, is_sure=sure, is_exact=is_exact, is_plain=is_plain)
 
 
-def _plain_lines(whole: Sequence[str], *, is_plain: bool) -> NumberedLines:
+def _make_unnumbered(whole: Sequence[str], *, is_plain: bool) -> NumberedLines:
     return NumberedLines(whole, whole, (), is_listing=False, is_sure=False, is_exact=True, is_plain=is_plain)
 
 

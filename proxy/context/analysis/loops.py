@@ -90,7 +90,7 @@ class _LoopPatterns:
 
     def __init__(self, settings: LoopSettings) -> None:
         self._themes = [
-            (n, re.compile(r"\b(?:" + "|".join(map(_words, words)) + ")", re.IGNORECASE))
+            (n, re.compile(r"\b(?:" + "|".join(map(_match_words, words)) + ")", re.IGNORECASE))
             for n, words in settings.themes
         ]
         self._polls, self._writes = frozenset(settings.polls), frozenset(settings.writes)
@@ -177,7 +177,7 @@ _OF_WORDS = ("theme_loop", "repeated_planning", "same_text")
 """Kinds of loops in the agent's words: a new prompt of the user does not end them."""
 
 
-def _words(words: str) -> str:
+def _match_words(words: str) -> str:
     return r"\s+".join(map(re.escape, words.split()))
 
 

@@ -84,7 +84,7 @@ _DATABASES = frozenset(("psql", "mysql", "mariadb", "sqlite3", "duckdb", "clickh
 _ASKING = frozenset(("curl", "ssh", *_OTHER_SHOWING, *_CLOUDS, *_DATABASES))
 """Clients of another program or machine."""
 _QUERY = re.compile(r"(?:select|show|explain|describe|pragma)_", re.IGNORECASE)
-"""The beginning of a quoted query that only reads, as `_quoted` leaves it."""
+"""The beginning of a quoted query that only reads, as `_mask_quotes` leaves it."""
 _SENDS = re.compile(r"-\w*[XdFTOo]|--(?:request|data|json|form|upload|output|remote-name)")
 """Options with which `curl` sends or writes something."""
 _SEARCHES = frozenset((
@@ -215,7 +215,7 @@ def _parse_call(call: Call) -> ShellCommand:
     arguments = call.arguments
     given = identifiers.parse_arguments(arguments)
     runs = bool(words & _RUNNING) and not words & _QUERYING
-    text = _command(given)
+    text = _find_command(given)
     if (
         text in FILE_COMMANDS
         and not runs
@@ -229,7 +229,7 @@ def _parse_call(call: Call) -> ShellCommand:
     return TOOL_RUN if runs else EDIT_CALL if words & EDITING_WORDS else PLAIN_CALL
 
 
-def _command(given: Mapping[str, Any]) -> str | None:
+def _find_command(given: Mapping[str, Any]) -> str | None:
     inner = (value for name in _HOLDERS if isinstance(value := given.get(name), dict))
     for holder in (given, *inner):
         for name in COMMAND_ARGUMENTS:
@@ -250,11 +250,11 @@ def parse_command(text: str) -> ShellCommand:
     if len(text) > MAX_PARSED_CHARS or text.count("<<", text.rfind("\n") + 1) > MAX_DOCUMENTS:
         return ShellCommand(shown, "run", exit_code_proves=False, output_cut=True, is_single=False)
     bare = _HEREDOC.sub(lambda found: f" {_DOCUMENT}{_digest(found[4])} {found[3]}\n", text).replace("\\\n", " ")
-    bare = _COMMENT.sub("", _REDIRECT.sub(" ", replace_quoted(bare, _quoted)))
+    bare = _COMMENT.sub("", _REDIRECT.sub(" ", replace_quoted(bare, _mask_quotes)))
     strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
     simple = _BRANCHES.search(bare) is None
     bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs its own command
-    parts = list(_parts(bare))
+    parts = list(_split_parts(bare))
     runs = [part for part in parts if not part.shows]
     if not runs:
         return ShellCommand(
@@ -343,7 +343,7 @@ def replace_quoted(text: str, replace: Callable[[re.Match[str]], str]) -> str:
     return _QUOTED.sub(replace_one, text)
 
 
-def _quoted(found: re.Match[str]) -> str:
+def _mask_quotes(found: re.Match[str]) -> str:
     """Replace quoted text by a word without operators. Harmless characters stay, so that commands remain distinct."""
     inner = found[0][1:-1]
     plain = re.sub(r"[^\w./:=@-]", "_", inner)
@@ -361,7 +361,7 @@ def _mark_carried(found: re.Match[str]) -> str:
     return "" if command.kind != "look" else _ASKED if command.asks_another else _SHOWN
 
 
-def _parts(bare: str) -> Iterator[_Part]:
+def _split_parts(bare: str) -> Iterator[_Part]:
     pieces = _SPLIT.split(bare)
     operator = ""
     assigned: list[str] = []
@@ -377,7 +377,7 @@ def _parts(bare: str) -> Iterator[_Part]:
             del words[0]
         if words and words[0] not in _WORDLESS:
             first = words[0].rpartition("/")[2] or words[0]
-            shows = _shows(first, words)
+            shows = _is_showing(first, words)
             named = "git-look" if shows and first == "git" else first
             yield _Part(operator, named, " ".join([*assigned, *words]), shows)
             operator, assigned = "", []
@@ -386,7 +386,7 @@ def _parts(bare: str) -> Iterator[_Part]:
             operator = pieces[n + 1] if operator in ("", "\n", ";") else operator
 
 
-def _shows(first: str, words: list[str], depth: int = 0) -> bool:
+def _is_showing(first: str, words: list[str], depth: int = 0) -> bool:
     if first == "git":
         named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
         return bool(named) and named[0] in _GIT_SHOWING
@@ -394,7 +394,7 @@ def _shows(first: str, words: list[str], depth: int = 0) -> bool:
         return any(map(_QUERY.match, words[1:]))
     given = [word for word in _find_subcommand(words) if not word.startswith("-")]
     if depth < MAX_CARRIERS and (carried := _find_carried(first, words)):
-        return carried[0].startswith((_SHOWN, _ASKED)) or _shows(carried[0].rpartition("/")[2], carried, depth + 1)
+        return carried[0].startswith((_SHOWN, _ASKED)) or _is_showing(carried[0].rpartition("/")[2], carried, depth + 1)
     if first in _OTHER_SHOWING:
         return any(given[: len(shown.split())] == shown.split() for shown in _OTHER_SHOWING[first])
     if first in _CLOUDS:

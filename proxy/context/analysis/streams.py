@@ -1,4 +1,4 @@
-"""Separate streams of a conversation: results, thoughts, and research (FEATURES.md B1).
+"""Separate streams of a conversation: results, thoughts, and research.
 
 The source of `progressive` keeps three lists beside the messages. Here the streams are computed from the messages each
 time. They hold positions, no copies, so that a history that the client has changed needs no repair.
@@ -82,7 +82,7 @@ def find_research(view: View, start: int, page_tools: str) -> Research:
             asked = list(message.calls)
         elif view.is_result[n]:
             used += 1
-            call = _answered(asked, message)
+            call = _take_answered_call(asked, message)
             if call is not None and reads.search(call.name) and not _has_failed(call, message):
                 read.append(call)
     return Research(used, tuple(read))
@@ -92,7 +92,7 @@ def _has_failed(call: Call, result: Message) -> bool:
     return outcome.read_outcome(result, shell_commands.parse_call(call)).verdict == "failed"
 
 
-def _answered(asked: list[Call], message: Message) -> Call | None:
+def _take_answered_call(asked: list[Call], message: Message) -> Call | None:
     for call in asked:
         if call.id == message.call_id:
             asked.remove(call)

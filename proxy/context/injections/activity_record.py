@@ -63,7 +63,7 @@ def _count_once(view: View, _: int, known: tuple[int, int] | None) -> tuple[int,
 def _count_reported(view: View) -> int:
     """Return the number of results that had left at the last record. The text of the record has it, so that it survives
     a restart."""
-    return max((count for count, _, _ in _records(view.edits, view)), default=0)
+    return max((count for count, _, _ in _list_records(view.edits, view)), default=0)
 
 
 def find_newest_record(edits: Mapping[bytes, Edit], view: View) -> tuple[bytes, str] | None:
@@ -71,11 +71,11 @@ def find_newest_record(edits: Mapping[bytes, Edit], view: View) -> tuple[bytes, 
 
     When the message is shortened, the record stays after the stub. Without it, the record would be repeated too early.
     """
-    found = _records(edits, view)
+    found = _list_records(edits, view)
     return max(found)[1:] if found else None
 
 
-def _records(edits: Mapping[bytes, Edit], view: View) -> list[tuple[int, bytes, str]]:
+def _list_records(edits: Mapping[bytes, Edit], view: View) -> list[tuple[int, bytes, str]]:
     """Return (results that had left, the key of the message, the text) of each record of the proxy.
 
     A record that a tool or a user has written looks the same. But it is in the message itself, and a stub quotes it.

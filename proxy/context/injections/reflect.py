@@ -63,12 +63,14 @@ class Reflect(ReflectionSettings, Injection):
         away = [one for one in looked.calls if _is_away(view, one.result_index)]
         if not away:
             return []
-        ranked = sorted(zip(call_batches.rank_by_relevance(view, away, looked), away, strict=True), key=_newest_of_best)
+        ranked = sorted(
+            zip(call_batches.rank_by_relevance(view, away, looked), away, strict=True), key=_rank_newest_of_best
+        )
         left = self.tokens - view.token_counter.count_text(HEADING)
         kept: list[tuple[int, int, str]] = []
         for rank, one in ranked:
             text = "- " + call_batches.render_call(view, one, looked)
-            left -= _size(view, one, text) + 1
+            left -= _count_tokens(view, one, text) + 1
             if left < 0:
                 break
             kept.append((rank, one.result_index, text))
@@ -122,11 +124,11 @@ def _is_newest(view: View, one: AnsweredCall) -> bool:
     return not any(m.role == "assistant" for m in view.messages[one.result_index :])
 
 
-def _newest_of_best(ranked: tuple[int, AnsweredCall]) -> tuple[int, int]:
+def _rank_newest_of_best(ranked: tuple[int, AnsweredCall]) -> tuple[int, int]:
     return ranked[0], -ranked[1].result_index
 
 
-def _size(view: View, one: AnsweredCall, text: str) -> int:
+def _count_tokens(view: View, one: AnsweredCall, text: str) -> int:
     return view.messages[one.result_index].derive(
         lambda _: view.token_counter.count_text(text), ("count", view.token_counter, text)
     )

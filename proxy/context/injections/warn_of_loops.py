@@ -68,7 +68,7 @@ class WarningText(NamedTuple):
 class WarnOfLoops(LoopSettings, Injection):
     """Insert one note at the tail when the newest step continues a loop, of the most informative kind.
 
-    A kind is reported once, and again only when its count has doubled since (FEATURES.md B6).
+    A kind is reported once, and again only when its count has doubled since.
     """
 
     kinds: tuple[str, ...] = LOOP_KINDS

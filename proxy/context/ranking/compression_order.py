@@ -37,7 +37,7 @@ def find_blocks(ladder: CompressionLadder, group: int) -> list[StepBlock]:
 
 
 def finish_group(ladder: CompressionLadder, group: int, reason: str) -> None:
-    """Summarise a finished group, which belongs to the session level from now on (FEATURES.md E2)."""
+    """Summarise a finished group, which belongs to the session level from now on."""
     for block in find_blocks(ladder, group):
         ladder.summarize_block(block, reason)
     ladder.shorten_prompts(group, ladder.limits.excerpt_chars, reason)
@@ -54,11 +54,11 @@ def compress_working(ladder: CompressionLadder, is_over: IsOver, reason: str) ->
             if not is_over():
                 return
             ladder.extract_results(i, render_step_reason(ladder, i, reason))
-    for rank, block in _ranked_blocks(ladder, (b for b in ladder.layout.blocks if b.is_complete)):
+    for rank, block in _rank_blocks(ladder, (b for b in ladder.layout.blocks if b.is_complete)):
         if not is_over():
             return
         ladder.summarize_block(block, _render_block_reason(rank, reason))
-    for rank, group in _ranked_groups(ladder):
+    for rank, group in _rank_groups(ladder):
         if not is_over():
             return
         ladder.shorten_prompts(group, ladder.limits.excerpt_chars, _render_group_reason(rank, reason))
@@ -67,12 +67,12 @@ def compress_working(ladder: CompressionLadder, is_over: IsOver, reason: str) ->
 def compress_session(ladder: CompressionLadder, is_over: IsOver, reason: str) -> None:
     """Shorten the text that has been summarised: summaries of summaries."""
     last = len(ladder.view.groups) - 1
-    for rank, group in _ranked_groups(ladder):
+    for rank, group in _rank_groups(ladder):
         if not is_over():
             return
         blocks = [b for b in find_blocks(ladder, group) if b in ladder.folded]
         ladder.summarize_group(group, blocks, _render_group_reason(rank, reason))
-    for rank, block in _ranked_blocks(ladder, (b for b in find_blocks(ladder, last) if b in ladder.folded)):
+    for rank, block in _rank_blocks(ladder, (b for b in find_blocks(ladder, last) if b in ladder.folded)):
         if not is_over():
             return
         ladder.summarize_group(last, [block], _render_block_reason(rank, reason))
@@ -84,7 +84,7 @@ def remove_groups(ladder: CompressionLadder, is_over: IsOver, reason: str) -> No
     A finished group leaves one summary of itself, then one for `GROUPS_PER_SUMMARY` groups together, then one for all
     groups. Then summaries of the active group leave; their content is in the store alone."""
     last = len(ladder.view.groups) - 1
-    for rank, group in _ranked_groups(ladder):
+    for rank, group in _rank_groups(ladder):
         if not is_over():
             return
         chosen = _render_group_reason(rank, reason)
@@ -96,7 +96,7 @@ def remove_groups(ladder: CompressionLadder, is_over: IsOver, reason: str) -> No
             if not is_over():
                 return
             ladder.summarize_groups(range(first, min(first + size, last)), reason)
-    for rank, block in _ranked_blocks(ladder, (b for b in find_blocks(ladder, last) if b in ladder.folded)):
+    for rank, block in _rank_blocks(ladder, (b for b in find_blocks(ladder, last) if b in ladder.folded)):
         if not is_over():
             return
         _drop_block(ladder, block, _render_block_reason(rank, reason))
@@ -115,13 +115,13 @@ def _render_group_reason(rank: int, reason: str) -> str:
     return f"priority {rank} of 100, the highest of its group: {reason}"
 
 
-def _ranked_blocks(ladder: CompressionLadder, blocks: Iterable[StepBlock]) -> list[tuple[int, StepBlock]]:
+def _rank_blocks(ladder: CompressionLadder, blocks: Iterable[StepBlock]) -> list[tuple[int, StepBlock]]:
     """The blocks, each with the highest priority in it, lowest first."""
     found = [(max(ladder.priorities[i] for i in block.steps), block) for block in blocks if block.steps]
     return sorted(found, key=lambda one: (one[0], one[1].steps))
 
 
-def _ranked_groups(ladder: CompressionLadder) -> list[tuple[int, int]]:
+def _rank_groups(ladder: CompressionLadder) -> list[tuple[int, int]]:
     """The finished groups, all but the last, each with the highest priority in it, lowest first."""
     worth = [0] * len(ladder.view.groups)
     for i, group in enumerate(ladder.layout.group_of):

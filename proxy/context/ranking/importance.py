@@ -1,5 +1,4 @@
-"""The importance of a message, 0 to 100: recency, role, keywords and length (FEATURES.md D1, after REPLOID's context
-manager).
+"""The importance of a message, 0 to 100: recency, role, keywords and length (after REPLOID's context manager).
 
 All terms but the recency are computed once for each message; only the recency changes.
 """

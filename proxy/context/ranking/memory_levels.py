@@ -1,4 +1,4 @@
-"""Four levels of memory: the level of each part of a conversation, and its priority (FEATURES.md E1 to E3).
+"""Four levels of memory: the level of each part of a conversation, and its priority.
 
 permanent: system prompt, pinned messages, rules, the first prompt. session: finished work, decisions, solved errors.
 working: the present subject and work. volatile: verbose output, exploration, dead ends. Rules, which are data, decide
@@ -121,7 +121,7 @@ class StepLayout:
 
 @dataclass(frozen=True, slots=True)
 class PriorityWeights:
-    """The weight of each term of a priority (FEATURES.md E3); the defaults are those of its source."""
+    """The weight of each term of a priority; the defaults are those of its source."""
 
     recency: float = 0.3
     references: float = 0.2

@@ -1,8 +1,8 @@
 """Units of a prompt that can leave by themselves, and the choice of units that stay under a budget.
 
 Every upstream refuses half a step. Some upstreams also refuse a user message behind a tool result, or two successive
-messages of one role (WIRE.md 1.7, W2, W5, W6). A policy that picks messages by their worth has to know which others
-each brings along."""
+messages of one role (W2, W5 and W6 in `context.validate`). A policy that picks messages by their worth has to know
+which others each brings along."""
 
 from __future__ import annotations
 

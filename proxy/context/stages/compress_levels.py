@@ -154,8 +154,7 @@ class CompressLevels(Stage):
         return self._decide(view).asks
 
     def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
-        """Yield the tokens of each level in the outgoing prompt and, for new edits, their tokens before and after
-        (FEATURES.md E9)."""
+        """Yield the tokens of each level in the outgoing prompt and, for new edits, their tokens before and after."""
         ladder = self._decide(view)
         used = dict.fromkeys(LEVEL_NAMES, 0.0)
         for i, (step, level) in enumerate(zip(ladder.layout.steps, ladder.levels, strict=True)):

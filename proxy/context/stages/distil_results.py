@@ -80,7 +80,7 @@ class DistilResults(ReflectionSettings, Stage):
         if self.read_mode(view.options) != "helper":
             return
         looked = call_batches.find_reflections(view, self)
-        newest = _newest(view)
+        newest = _find_newest_step(view)
         for batch in reversed(looked.batches[-MAX_ASKED_BATCHES:]):
             if batch.ask_id not in view.helper_answers:
                 yield self._ask(view, batch, now=newest is None or batch.calls[-1].call_index != newest.start)
@@ -97,6 +97,6 @@ class DistilResults(ReflectionSettings, Stage):
         )
 
 
-def _newest(view: View) -> Step | None:
+def _find_newest_step(view: View) -> Step | None:
     """Return the step whose results this request adds, None if the request adds no results."""
     return next((s for s in reversed(view.steps) if s.end - s.start > 1 and s.end == len(view.messages)), None)

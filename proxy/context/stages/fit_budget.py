@@ -16,7 +16,7 @@ class FitBudget(Stage):
     """While the prompt is over its budget, leave out whole groups, oldest first, then old steps of the active group.
     Where that is not enough, the largest results are cut to head and tail, and all steps but the newest may leave.
 
-    The first prompt of the session stays: it states the subject of the session (FEATURES.md A14).
+    The first prompt of the session stays: it states the subject of the session.
     """
 
     keep_steps: int = 4
@@ -27,7 +27,7 @@ class FitBudget(Stage):
         """Yield proposals in the order in which they are applied; the caller stops when the prompt fits."""
         groups = view.groups
         for n, group in enumerate(groups[:-1]):
-            stay = _opening(view, group) if n == 0 else frozenset()
+            stay = _find_opening(view, group) if n == 0 else frozenset()
             for index in range(group.start, group.end):
                 if index not in stay:
                     yield Proposal(index, "gone", "fit_budget", "over the budget: the oldest groups leave", 0)
@@ -38,7 +38,7 @@ class FitBudget(Stage):
                     yield Proposal(index, "gone", "fit_budget", "over the budget: the oldest steps leave", 0)
 
 
-def _opening(view: View, group: Group) -> frozenset[int]:
+def _find_opening(view: View, group: Group) -> frozenset[int]:
     """Return the indices of the first group that stay: its prompt and, where the upstream requires alternating turns,
     the answer that closed the group."""
     stay = set(range(group.start, group.prompt_end))

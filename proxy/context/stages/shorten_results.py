@@ -175,7 +175,7 @@ class ShortenResults(Stage):
     ) -> StubEstimate | None:
         """Estimate the stub of a result; None if it saves too little."""
         message, whole = view.messages[n], view.original_tokens[n]
-        left = estimate_stub_chars(message, command, content=kind) + _referred_chars(view, n, referred)
+        left = estimate_stub_chars(message, command, content=kind) + _count_referred_chars(view, n, referred)
         after = left * whole // max(1, len(message.text)) + 12
         if after > view.tokens[n] - whole * self.save:
             return None
@@ -308,7 +308,7 @@ class _Batch:
         return self._made.write_stub(message, held, wanted, command, content=content, message_id=shown, state=state)
 
 
-def _referred_chars(view: View, n: int, found: _ReferredLines) -> int:
+def _count_referred_chars(view: View, n: int, found: _ReferredLines) -> int:
     """Count the characters of messages[n] that have to stay, because a later result refers to them."""
     spans = found.get(public_id(view.keys[n]).encode()) if found else None
     if not spans:

@@ -18,7 +18,7 @@ class WindowByIteration(Stage):
     results alone; the last results alone.
 
     System messages and the current prompt always stay. A result stays with its call, the reasoning on the call, and the
-    other results of the same step (FEATURES.md B3).
+    other results of the same step.
     """
 
     moderate: int = 10

@@ -25,7 +25,7 @@ SUMMARY_PROMPT = (
     "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
     "task state. Be concise. At most <CHARACTERS> characters."
 )
-"""The words of the source (hierarchical memory, FEATURES.md E4), and the limit of the summary's length."""
+"""The words of the source (hierarchical memory), and the limit of the summary's length."""
 
 CALL_CHARS, FIRST_LINE_CHARS, ERROR_CHARS, NAME_CHARS = 120, 160, 160, 80
 """Characters of a call, of a first line, of an error line and of an identifier that are shown."""

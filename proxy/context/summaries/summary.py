@@ -1,4 +1,4 @@
-"""Texts in place of messages that have left: a count of them, or a helper model's summary of them (FEATURES.md D4).
+"""Texts in place of messages that have left: a count of them, or a helper model's summary of them.
 
 A count says little, but it is true, costs nothing and never fails. So it is the fallback of every other summary.
 """
@@ -49,10 +49,10 @@ def accept_summary(summary: str | None, source_chars: int) -> str | None:
 
 def build_question(messages: Sequence[Message], instruction: str = INSTRUCTION) -> str:
     """The whole question to a helper model: its instruction, and excerpts of the messages."""
-    return "\n\n".join((instruction, *(message.derive(_excerpt) for message in messages)))
+    return "\n\n".join((instruction, *(message.derive(_render_excerpt) for message in messages)))
 
 
-def _excerpt(message: Message) -> str:
+def _render_excerpt(message: Message) -> str:
     lines = [f"[{message.role}] {_cut_middle(message.text, TEXT_CHARS)}".rstrip()]
     lines += [f"[calls {call.name}] {_cut_middle(call.arguments, ARGUMENT_CHARS)}".rstrip() for call in message.calls]
     return "\n".join(lines)

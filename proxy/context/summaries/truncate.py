@@ -28,7 +28,7 @@ def truncate_text(
     room = max_tokens - count_tokens(render_mark(len(text)))
     chars = max(0, room) * len(text) // max(1, whole)
     for _ in range(MAX_TRIES):
-        made = _pieces(text, chars, render_mark)
+        made = _cut_between_lines(text, chars, render_mark)
         size = count_tokens(made)
         if size <= max_tokens or chars == 0:
             return made
@@ -36,7 +36,7 @@ def truncate_text(
     return render_mark(len(text))
 
 
-def _pieces(text: str, chars: int, render_mark: Callable[[int], str]) -> str:
+def _cut_between_lines(text: str, chars: int, render_mark: Callable[[int], str]) -> str:
     """At most `chars` characters of the text, cut between lines if a line ends nearby."""
     head = int(chars * HEAD_SHARE)
     tail = len(text) - (chars - head)

@@ -1,7 +1,7 @@
 """OpenAI's Chat Completions: reading a request into Messages, and writing one back slice by slice.
 
 Only the fields named here are read; everything else travels in its slice. A value of an unexpected type makes a message
-`none`-shaped or the request unmanaged, never an error: upstream decides (WIRE.md 0.1).
+`none`-shaped or the request unmanaged, never an error: the upstream decides whether it is valid.
 """
 
 from __future__ import annotations

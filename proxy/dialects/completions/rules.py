@@ -188,7 +188,7 @@ def sign_calls(body: bytes) -> bytes:
 
     Bodies for other models stay as they are. Raises ValueError, KeyError or RecursionError if it cannot be read.
     """
-    if SIGNATURE not in body and b"gemini" not in (json_spans.find_model(body) or b""):
+    if SIGNATURE not in body and b"gemini" not in (json_spans.scan_model_name(body) or b""):
         return body
     made = b',"extra_content":{"google":{"%b":%b}}' % (SIGNATURE, UNSIGNED)
     unsigned: list[spans.Replacement] = []

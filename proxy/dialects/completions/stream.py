@@ -132,6 +132,6 @@ def repair_surrogates(text: str) -> str:
 
 
 def make_error_event(message: str, code: str) -> bytes:
-    """An error in a stream, in the form that every client raises cleanly (WIRE.md 1.8)."""
+    """An error in a stream, in the form that every client raises cleanly."""
     body = {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
     return b"data: " + msgspec.json.encode(body) + b"\n\n"

@@ -4,7 +4,7 @@ The model and the wish for a stream stand in the path, not in the body (`read_pl
 front of all values that change from request to request, so a body that has only grown gives a chat body that has only
 grown. Only the fields named here are read; everything else travels in its bytes.
 
-A stored message is parsed by the strategy that it was stored with, never by guessing (FEATURES.md A5).
+A stored message is parsed by the strategy that it was stored with, never by guessing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read_message(raw: bytes) -> Message:
         elif isinstance(part.get("functionResponse"), dict):
             answer = part["functionResponse"]
             call_id = str(answer.get("id") or answer.get("name") or "")
-            texts.append(_result(answer.get("response")))
+            texts.append(_read_result(answer.get("response")))
         elif isinstance(part.get("text"), str):
             (reasoning if part.get("thought") else texts).append(part["text"])
         else:
@@ -99,7 +99,7 @@ def _call(call: dict[str, Any]) -> Call:
     return Call(str(call.get("id") or name), name, msgspec.json.encode(call.get("args") or {}).decode())
 
 
-def _result(response: Any) -> str:
+def _read_result(response: Any) -> str:
     """A result's text: its only value, if the response is an object with one text; otherwise its JSON."""
     if isinstance(response, dict) and len(response) == 1:
         (only,) = response.values()

@@ -374,19 +374,19 @@ def _convert_tool(tool: Any, *, is_json_schema: bool) -> bytes:
     made: dict[str, Any] = {"name": function["name"], "description": function.get("description") or ""}
     schema = function.get("parameters") or {"type": "object"}
     made["parametersJsonSchema" if is_json_schema else "parameters"] = (
-        schema if is_json_schema else _plain_schema(schema)
+        schema if is_json_schema else _simplify_schema(schema)
     )
     return msgspec.json.encode(made)
 
 
-def _plain_schema(schema: Any) -> Any:
+def _simplify_schema(schema: Any) -> Any:
     """The schema without keywords that `parameters` does not take; properties may have their names."""
     if not isinstance(schema, dict):
-        return [_plain_schema(one) for one in schema] if isinstance(schema, list) else schema
+        return [_simplify_schema(one) for one in schema] if isinstance(schema, list) else schema
     return {
-        name: {key: _plain_schema(value) for key, value in one.items()}
+        name: {key: _simplify_schema(value) for key, value in one.items()}
         if name == "properties" and isinstance(one, dict)
-        else _plain_schema(one)
+        else _simplify_schema(one)
         for name, one in schema.items()
         if name not in _UNKNOWN_TO_SCHEMAS
     }

@@ -344,10 +344,10 @@ def make_items(message: bytes, call_types: Mapping[str, str]) -> list[bytes]:
     own = _read_wire(bytes(fields["wire"])) if "wire" in fields else None
     if own is not None:
         return own
-    role = _plain(fields, "role")
-    content = _plain(fields, "content")
+    role = _decode_field(fields, "role")
+    content = _decode_field(fields, "content")
     if role == "tool":
-        call_id = _plain(fields, "tool_call_id")
+        call_id = _decode_field(fields, "tool_call_id")
         kind = "custom_tool_call_output" if call_types.get(call_id) == "custom_tool_call" else "function_call_output"
         output = content if isinstance(content, str) else _make_parts(content, "input_text")
         return [_encode({"type": kind, "call_id": call_id, "output": output})]
@@ -356,7 +356,7 @@ def make_items(message: bytes, call_types: Mapping[str, str]) -> list[bytes]:
         if content:
             parts = _make_parts(content, "output_text")
             made.append(_encode({"type": "message", "role": "assistant", "content": parts}))
-        return made + [_make_call_item(call) for call in _plain(fields, "tool_calls") or ()]
+        return made + [_make_call_item(call) for call in _decode_field(fields, "tool_calls") or ()]
     return [_encode({"type": "message", "role": "developer", "content": _make_parts(content, "input_text")})]
 
 
@@ -392,7 +392,7 @@ def _make_call_item(call: Mapping[str, Any]) -> bytes:
     )
 
 
-def _plain(fields: Mapping[str, msgspec.Raw], name: str) -> Any:
+def _decode_field(fields: Mapping[str, msgspec.Raw], name: str) -> Any:
     return _RAW.decode(fields[name]) if name in fields else None
 
 

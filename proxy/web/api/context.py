@@ -1,4 +1,4 @@
-"""`/api/context`: the functions of REPLOID's context manager over a posted history (FEATURES.md D9).
+"""`/api/context`: the functions of REPLOID's context manager over a posted history.
 
 Nothing is stored and no session is changed. These are the functions of the library, for programs in other languages.
 """

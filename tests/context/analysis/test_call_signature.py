@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.chat.message import Call
-from proxy.context.analysis.call_signature import normalise_arguments, sign_call
+from proxy.context.analysis.call_signature import normalize_arguments, sign_call
 
 
 @pytest.mark.parametrize(
@@ -18,10 +18,10 @@ from proxy.context.analysis.call_signature import normalise_arguments, sign_call
     ],
 )
 def test_arguments_that_do_the_same_are_one(one: str, other: str) -> None:
-    assert normalise_arguments(one) == normalise_arguments(other)
+    assert normalize_arguments(one) == normalize_arguments(other)
 
 
 def test_arguments_that_differ_stay_different() -> None:
-    assert normalise_arguments('{"a":1}') != normalise_arguments('{"a":"1"}')
+    assert normalize_arguments('{"a":1}') != normalize_arguments('{"a":"1"}')
     assert sign_call(Call("x", "read", "{}")) != sign_call(Call("x", "write", "{}"))
     assert sign_call(Call("x", "read", "{}")) == sign_call(Call("y", "read", "{ }"))

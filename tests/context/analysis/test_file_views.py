@@ -33,7 +33,7 @@ def history(*more: list[Json]) -> list[Json]:
 def stubbed(values: list[Json], *indices: int) -> View:
     keys = look(values).keys
     edits = {keys[n]: Edit(keys[n], "text", "stub", "shorten_results", "", 9, 1) for n in indices}
-    return look(values, session=BranchState(edits=edits))
+    return look(values, state=BranchState(edits=edits))
 
 
 def test_the_newest_sight_keeps_its_lines_as_long_as_an_untrue_one_stands() -> None:
@@ -58,7 +58,7 @@ def test_a_stub_that_shows_an_old_line_is_a_sight_as_well() -> None:
     values = history()
     keys = look(values).keys
     edits = {keys[n]: Edit(keys[n], "text", f"[shortened]\n{OLD}", "shorten_results", "", 9, 1) for n in (2, 4)}
-    assert find_newest_lines(look(values, session=BranchState(edits=edits)), frozenset({6})) == {6: frozenset({NEW})}
+    assert find_newest_lines(look(values, state=BranchState(edits=edits)), frozenset({6})) == {6: frozenset({NEW})}
 
 
 def test_of_several_edits_of_one_line_only_the_last_one_is_true() -> None:

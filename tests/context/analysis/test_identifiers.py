@@ -88,7 +88,7 @@ def test_a_line_in_the_arguments_of_a_call_stands_in_the_prompt() -> None:
 def test_an_edited_message_holds_what_it_says_now() -> None:
     view = look(conversation())
     edit = Edit(view.keys[2], "text", "only other_name.py", "shorten_results", "", 9, 5)
-    edited = look(conversation(), session=BranchState(edits={edit.key: edit}))
+    edited = look(conversation(), state=BranchState(edits={edit.key: edit}))
     standing = PromptIndex(edited)
     assert standing.select_missing_names(["other_name.py", "only_here.py"]) == ["only_here.py"]
     gone = Edit(view.keys[2], "gone", None, "close_window", "", 9, 0)

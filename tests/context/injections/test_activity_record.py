@@ -34,7 +34,7 @@ def left(count: int, gone: int, note: str = "") -> View:
     }
     if note:
         edits[view.keys[1]] = Edit(view.keys[1], "append", note, "ledger", "", 9, 9)
-    return look(talk(count), session=BranchState(edits=edits))
+    return look(talk(count), state=BranchState(edits=edits))
 
 
 def said(view: View, **settings: int) -> list[Insert]:
@@ -106,7 +106,7 @@ def test_a_record_that_a_tool_has_written_is_none_of_ours() -> None:
         view.keys[n]: Edit(view.keys[n], "text", "stub" + (fake if n == 2 else ""), "shorten_results", "", 9, 1)
         for n in range(2, 50, 2)
     }
-    view = look(values, session=BranchState(edits=stubs))
+    view = look(values, state=BranchState(edits=stubs))
     assert find_newest_record(stubs, view) is None, "it is not carried on as if it were ours"
     (insert,) = said(view)
     assert "24 in number" in insert.text, "and it does not silence ours"

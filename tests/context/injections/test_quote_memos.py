@@ -25,8 +25,8 @@ def told(view: View, share: float = 0.1) -> list[Insert]:
     return list(QuoteMemos(share)(view))
 
 
-def plan_of(values: list[Json], session: BranchState, memos: tuple[Memo, ...], name: str = "thrifty") -> Plan:
-    plan = rewrite(request(values), session, load(name), PLAIN, 1.0, RewriteInputs(WEIGH, memos=memos))
+def plan_of(values: list[Json], state: BranchState, memos: tuple[Memo, ...], name: str = "thrifty") -> Plan:
+    plan = rewrite(request(values), state, load(name), PLAIN, 1.0, RewriteInputs(WEIGH, memos=memos))
     assert plan.refusal is None
     return plan
 
@@ -44,18 +44,18 @@ def test_a13_they_are_quoted_with_date_and_source_at_the_tail() -> None:
 def test_a13_one_is_quoted_once_a_conversation_and_a_changed_one_again() -> None:
     values: list[Json] = [system("s"), user("a")]
     first = plan_of(values, BranchState(), MEMOS[:1])
-    session = BranchState().after_sending(first, 0.0)
+    state = BranchState().after_sending(first, 0.0)
     values += [assistant(None, "1"), result("1", "x")]
-    second = plan_of(values, session, MEMOS[:1])
+    second = plan_of(values, state, MEMOS[:1])
     assert second.messages is not None
     assert second.messages[:2] == first.messages, "the prefix stays byte for byte"
     assert START.encode() not in second.messages[-1]
-    third = plan_of(values, session, MEMOS[:2])
+    third = plan_of(values, state, MEMOS[:2])
     assert third.messages is not None
     assert b"m1" in third.messages[-1]
     assert b"m0" not in third.messages[-1]
     changed = Memo("m0", "finding number 0 was wrong: it lives in the safe", (), "s9", 9e8, 2e9)
-    assert b"the safe" in (plan_of(values, session, (changed,)).messages or [b""])[-1]
+    assert b"the safe" in (plan_of(values, state, (changed,)).messages or [b""])[-1]
 
 
 def test_a13_those_that_do_not_fit_the_budget_are_left_out_from_the_last_on() -> None:
@@ -86,9 +86,9 @@ def test_a9_the_layers_stand_in_their_order_and_only_guidelines_and_state_in_the
     values = [system("s"), user("a"), assistant(None, "1"), result("1", "x" * 9000), assistant("b"), user("c")]
     keys = chain.compute_keys("", request(values).messages)
     cut = Edit(keys[3], "text", "[shortened: 1 of 9000 characters]\nx", "shorten_results", "stale", 9004, 40)
-    session = BranchState(edits={keys[3]: cut}, states=((keys[4], "Goal: to see the order"),))
+    state = BranchState(edits={keys[3]: cut}, states=((keys[4], "Goal: to see the order"),))
     plan = rewrite(
-        request(values), session, load(name), PLAIN, 1.0, RewriteInputs(WEIGH, scratchpad="- pad", memos=MEMOS[:1])
+        request(values), state, load(name), PLAIN, 1.0, RewriteInputs(WEIGH, scratchpad="- pad", memos=MEMOS[:1])
     )
     assert plan.refusal is None
     assert plan.messages is not None

@@ -40,18 +40,18 @@ def item(relevance: str, insight: str) -> dict[str, Any]:
 
 
 def test_c3_lines_are_ranked_and_in_order_within_a_rank() -> None:
-    session = reflected(worked(9), item("low", "A"), item("high", "B"), item("medium", "C"), item("high", "D"))
-    told = lines(texts(worked(9), reflective(), session=session)[-1])
+    state = reflected(worked(9), item("low", "A"), item("high", "B"), item("medium", "C"), item("high", "D"))
+    told = lines(texts(worked(9), reflective(), state=state)[-1])
     assert [line[-1] for line in told] == ["B", "D", "C", "A"]
 
 
 def test_c3_low_ranks_leave_first_and_of_them_the_oldest() -> None:
-    session = reflected(worked(9), item("low", "A"), item("high", "B"), item("low", "C"), item("high", "D"))
-    found = texts(worked(9), with_tokens(len(HEADING) + 80), session=session)[-1]
-    whole = lines(texts(worked(9), reflective(), session=session)[-1])
+    state = reflected(worked(9), item("low", "A"), item("high", "B"), item("low", "C"), item("high", "D"))
+    found = texts(worked(9), with_tokens(len(HEADING) + 80), state=state)[-1]
+    whole = lines(texts(worked(9), reflective(), state=state)[-1])
     assert [line[-1] for line in whole] == ["B", "D", "A", "C"]
     assert [line[-1] for line in lines(found)] == ["B", "D", "C"]
-    assert lines(texts(worked(9), with_tokens(10), session=session)[-1]) == []
+    assert lines(texts(worked(9), with_tokens(10), state=state)[-1]) == []
 
 
 def with_tokens(tokens: int) -> Any:
@@ -72,7 +72,7 @@ def test_c3_without_reflections_calls_are_ranked_by_the_goal() -> None:
         "- searched 'python tutorial' → python basics for all",
     ]
     with_decisions = BranchState(states=((b"k", "Goal: python basics"),))
-    assert lines(texts(values, reflective(), session=with_decisions)[-1])[0].startswith("- searched 'python tutorial'")
+    assert lines(texts(values, reflective(), state=with_decisions)[-1])[0].startswith("- searched 'python tutorial'")
 
 
 def test_c3_what_a_window_or_truncation_takes_out_is_told_too() -> None:
@@ -90,8 +90,8 @@ def test_c2_inline_the_model_is_asked_about_the_newest_calls_once() -> None:
     assert found.count("### REFLECTION") == 1
     assert "[1] searched 'topic 1'" in found
     assert "topic 0" not in found
-    session = reflected(worked(2), "", "said")
-    assert "REFLECTION" not in texts(worked(2), reflective(reflect="inline"), session=session)[-1]
+    state = reflected(worked(2), "", "said")
+    assert "REFLECTION" not in texts(worked(2), reflective(reflect="inline"), state=state)[-1]
     later = [*worked(2), assistant("done"), user("more")]
     assert "REFLECTION" not in texts(later, reflective(reflect="inline"))[-1]
     told = [*worked(2), user("no, the other")]
@@ -118,8 +118,8 @@ def test_c4_three_iterations_without_progress_bring_a_recovery_prompt_once() -> 
     policy = reflective(reflect="inline")
 
     def told(*said: str, before: dict[str, int] | None = None) -> bool:
-        session = msgspec.structs.replace(reflected(worked(8), *moving(*said)), note_counts=before or {})
-        return "[RECOVERY:" in texts(worked(8), policy, session=session)[-1]
+        state = msgspec.structs.replace(reflected(worked(8), *moving(*said)), note_counts=before or {})
+        return "[RECOVERY:" in texts(worked(8), policy, state=state)[-1]
 
     assert told("advancing", "stuck", "regressing", "stuck")
     assert not told("stuck", "stuck", "stuck", "advancing")
@@ -140,8 +140,8 @@ def test_c4_with_reflection_off_the_loop_rules_serve() -> None:
     for n in range(3):
         values += step("search", "the same", None, f"c{n}", query="x")
     assert "[LOOP: search was called 3 times" in texts(values, reflective())[-1]
-    session = reflected(values, *moving("advancing"))
-    assert "[LOOP" not in texts(values, reflective(), session=session)[-1]
+    state = reflected(values, *moving("advancing"))
+    assert "[LOOP" not in texts(values, reflective(), state=state)[-1]
     off = reflective()
     injections = tuple(replace(v, stuck=0) if isinstance(v, Reflect) else v for v in off.injections)
     assert plan(values, replace(off, injections=injections)).messages is None
@@ -186,12 +186,12 @@ def test_planning_is_quick_and_linear(reflect: str) -> None:
         values = _long(count)
         asked = request(values)
         said = [item("high" if n % 3 else "low", f"insight {n}") for n in range(count // 2)]
-        session = reflected(values, *said) if reflect == "inline" else BranchState()
+        state = reflected(values, *said) if reflect == "inline" else BranchState()
         policy = reflective(reflect=reflect)
         best = 9.0
         for _ in range(6):
             began = time.process_time()
-            rewrite(asked, session, policy, PLAIN, 0.0, INPUTS)
+            rewrite(asked, state, policy, PLAIN, 0.0, INPUTS)
             best = min(best, time.process_time() - began)
         took[count] = best
     print(f"reflective {reflect}: {took[400] * 1000:.1f} ms for 400 messages, {took[4000] * 1000:.1f} ms for 4,000")

@@ -39,11 +39,11 @@ def test_a10_what_stands_in_the_prompt_is_not_told_again() -> None:
     values = [user("a"), assistant("b"), user("c")]
     keys = look(values).keys
     stands = {keys[0]: Edit(keys[0], "append", "\n\n" + render_scratchpad(PAD, 8000), "scratchpad", "", 1, 9)}
-    session = BranchState(edits=stands)
-    assert told(look(values, session=session, scratchpad=PAD)) == []
-    (insert,) = told(look(values, session=session, scratchpad=PAD + "\n- rest"))
+    state = BranchState(edits=stands)
+    assert told(look(values, state=state, scratchpad=PAD)) == []
+    (insert,) = told(look(values, state=state, scratchpad=PAD + "\n- rest"))
     assert "- rest" in insert.text
-    (literal,) = told(look(values, session=session, scratchpad=PAD, policy=LITERAL))
+    (literal,) = told(look(values, state=state, scratchpad=PAD, policy=LITERAL))
     assert not literal.persistent, "literal policies make it anew with every request"
 
 
@@ -58,7 +58,7 @@ def test_a10_what_the_model_has_just_written_itself_it_is_not_told() -> None:
     )
     gone = look(values).keys[1]
     edits = {gone: Edit(gone, "gone", None, "fit_budget", "", 9, 0)}
-    assert len(told(look(values, session=BranchState(edits=edits), scratchpad="one"))) == 1, (
+    assert len(told(look(values, state=BranchState(edits=edits), scratchpad="one"))) == 1, (
         "its call has left the prompt"
     )
 
@@ -86,17 +86,17 @@ def sent(plan: Plan) -> list[bytes]:
 
 def test_a10_under_thrifty_it_moves_no_prefix() -> None:
     """It is written where it came first, and a new one at the new tail. All in front stays byte for byte."""
-    session, before = BranchState(), list[bytes]()
+    state, before = BranchState(), list[bytes]()
     values: list[Json] = [system("s"), user("a")]
     other = PAD + "\n- more"
     for n, (pad, shown_so_far) in enumerate([("", 0), (PAD, 1), (PAD, 1), (other, 2), (other, 2)]):
-        plan = rewrite(request(values), session, load("thrifty"), PLAIN, float(n), RewriteInputs(WEIGH, scratchpad=pad))
+        plan = rewrite(request(values), state, load("thrifty"), PLAIN, float(n), RewriteInputs(WEIGH, scratchpad=pad))
         now = sent(plan) if plan.messages else [m.raw for m in request(values).messages]
         assert now[: len(before)] == before
         assert b"".join(now).decode().count(START) == shown_so_far
-        session, before = session.after_sending(plan, float(n)), now
+        state, before = state.after_sending(plan, float(n)), now
         values += [assistant("b" * 30, str(n)), result(str(n), f"c{n}")] if n != 2 else [assistant("b"), user("d")]
-    assert len(session.edits) == 2
+    assert len(state.edits) == 2
 
 
 def test_a10_never_in_a_system_message() -> None:

@@ -208,7 +208,7 @@ def test_a_block_that_an_earlier_request_folded_is_folded() -> None:
     values = [user("a"), *step(1, LONG), *step(2, LONG), user("b"), *step(3), user("c")]
     first = ladder(values, policy=Policy("p"))
     first.summarize_block(first.layout.blocks[0], "because")
-    made = ladder(values, policy=Policy("p"), session=BranchState(edits=edits_of(first.view, first.build_proposals())))
+    made = ladder(values, policy=Policy("p"), state=BranchState(edits=edits_of(first.view, first.build_proposals())))
     assert made.layout.blocks[0] in made.folded
     assert not made.summarize_block(made.layout.blocks[0], "again")
     assert made.levels[1] is Level.SESSION
@@ -219,7 +219,7 @@ def test_where_only_the_summary_was_taken_the_rest_follows_without_writing_it_ag
     first = ladder(values, policy=Policy("p"))
     first.summarize_block(first.layout.blocks[0], "because")
     taken = [p for p in first.build_proposals() if p.action == "text"]
-    made = ladder(values, policy=Policy("p"), session=BranchState(edits=edits_of(first.view, taken)), rank=0)
+    made = ladder(values, policy=Policy("p"), state=BranchState(edits=edits_of(first.view, taken)), rank=0)
     assert made.summarize_block(made.layout.blocks[0], "because")
     assert [(p.index, p.action, p.needs_index) for p in made.build_proposals()] == [(3, "gone", 2), (4, "gone", 2)]
 
@@ -229,7 +229,7 @@ def test_e4_a_helpers_answer_takes_the_place_of_the_extract() -> None:
     made = ladder(values)
     made.summarize_block(made.layout.blocks[0], "because")
     (ask,) = made.asks
-    made = ladder(values, session=BranchState(helper_answers={ask.id: "Both worked."}))
+    made = ladder(values, state=BranchState(helper_answers={ask.id: "Both worked."}))
     made.summarize_block(made.layout.blocks[0], "because")
     assert made.asks == []
     (text,) = [p.text for p in made.build_proposals() if p.action == "text"]
@@ -242,7 +242,7 @@ def test_e4_a_helper_sums_up_its_own_summaries() -> None:
     answers: dict[str, str] = {}
 
     def made() -> CompressionLadder:
-        found = ladder(values, size=2, session=BranchState(helper_answers=answers))
+        found = ladder(values, size=2, state=BranchState(helper_answers=answers))
         for block in found.layout.blocks_by_group[0]:
             found.summarize_block(block, "folded")
         found.summarize_group(0, found.layout.blocks_by_group[0], "briefed")

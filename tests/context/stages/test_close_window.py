@@ -70,4 +70,4 @@ def test_a_proposal_says_which_group_pushed_it_out() -> None:
 def test_a_group_that_is_out_already_weighs_nothing() -> None:
     view = look(talk(3))
     assert list(view.tokens) == [10, 27, 53, 10] * 2 + [10]
-    assert gone(look(talk(3), session=BranchState()), CloseWindow(tokens=209)) == [1, 2, 3]
+    assert gone(look(talk(3), state=BranchState()), CloseWindow(tokens=209)) == [1, 2, 3]

@@ -174,8 +174,8 @@ def test_e4_a_helper_is_asked_about_what_is_summarised_and_its_answer_is_used() 
     assert ask.message_keys == tuple(plan.keys[1:21])
     stage = CompressLevels(**{**SMALL, "total": 800})
     policy = Policy("p", (stage,), schedule="always", ask="never")
-    session = BranchState(helper_answers={ask.id: "Ten runs, all fine."})
-    again = rewrite(request(values), session, policy, PLAIN, 0.0, INPUTS)
+    state = BranchState(helper_answers={ask.id: "Ten runs, all fine."})
+    again = rewrite(request(values), state, policy, PLAIN, 0.0, INPUTS)
     assert any("Ten runs, all fine." in (e.text or "") for e in again.edits.values())
     assert again.asks == ()
     assert again.after < plan.after
@@ -190,9 +190,9 @@ def test_e4_other_schedules_make_the_same_edits_when_they_say_so_and_keep_them(s
     first = rewrite(request(values), BranchState(), policy, model, 0.0, INPUTS)
     assert [e.action for e in first.new_edits].count("text") == 1
     assert len(first.new_edits) == (15 if schedule == "over_budget" else 19)
-    session = BranchState().after_sending(first, 0.0)
+    state = BranchState().after_sending(first, 0.0)
     more = [*values, *step(13, LONG)]
-    second = rewrite(request(more), session, policy, model, 1.0, INPUTS)
+    second = rewrite(request(more), state, policy, model, 1.0, INPUTS)
     assert all(second.edits[k] == e for k, e in first.edits.items())
 
 

@@ -102,7 +102,7 @@ def test_c2_c3_the_answer_takes_the_place_of_the_deterministic_line() -> None:
     said = {"tool_calls": [{"call": 1, "insights": "too general", "relevance": "high", "learning": "add a framework"}]}
     early = plan(worked(1), policy)
     known = answers(early, said)
-    told = lines(texts(worked(), policy, session=BranchState(helper_answers=known))[-1])
+    told = lines(texts(worked(), policy, state=BranchState(helper_answers=known))[-1])
     assert told[0] == "- searched 'topic 0' → too general; add a framework"
     assert told[1].startswith("- searched 'topic 1' → page 1")
 
@@ -115,20 +115,20 @@ def test_c5_a_batch_is_asked_about_at_once() -> None:
     assert "[3] search" in ask.prompt
     items = [{"call": n, "insights": f"insight {n}"} for n in (1, 2, 3, 4)]
     told = lines(
-        texts(worked(), policy, session=BranchState(helper_answers={ask.id: json.dumps({"tool_calls": items})}))[-1]
+        texts(worked(), policy, state=BranchState(helper_answers={ask.id: json.dumps({"tool_calls": items})}))[-1]
     )
     assert told == [f"- searched 'topic {n}' → insight {n + 1}" for n in range(3)]
 
 
 def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
     policy = reflective("result", "when_it_pays")
-    session, first = BranchState(), dict[bytes, Edit]()
+    state, first = BranchState(), dict[bytes, Edit]()
     for n in range(1, 30):
-        made = plan(worked(n), policy, session)
+        made = plan(worked(n), policy, state)
         assert made.refusal is None
         assert {k: made.edits[k] for k in first} == first
         first = dict(made.edits)
-        session = session.after_sending(made, 0.0)
+        state = state.after_sending(made, 0.0)
     assert first
 
 

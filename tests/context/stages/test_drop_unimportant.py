@@ -150,9 +150,9 @@ def test_d6_a_note_says_what_has_left_when_it_has_become_more() -> None:
     plan = planned(EXAMPLE, 50)
     (note,) = [n for n in plan.notes if n.kind == "drop_unimportant"]
     assert note.figures == {"removed": 2, "tokens": 20}
-    session = BranchState().after_sending(plan, 0.0)
+    state = BranchState().after_sending(plan, 0.0)
     model = replace(PLAIN, window=50)
-    again = rewrite(request(EXAMPLE), session, policy(), model, 1.0, INPUTS)
+    again = rewrite(request(EXAMPLE), state, policy(), model, 1.0, INPUTS)
     assert again.messages == plan.messages
     assert not again.notes
 

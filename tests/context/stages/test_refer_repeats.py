@@ -47,10 +47,10 @@ def planned(values: list[Json]) -> tuple[View, dict[bytes, Edit]]:
     for end in range(1, len(values) + 1):
         if end < len(values) and values[end]["role"] != "assistant":
             continue
-        view = look(values[:end], session=BranchState(edits=dict(edits)))
+        view = look(values[:end], state=BranchState(edits=dict(edits)))
         for p in ReferRepeats()(view):
             edits[view.keys[p.index]] = Edit(view.keys[p.index], p.action, p.text, p.stage, p.reason, 999, p.after)
-    return look(values, session=BranchState(edits=dict(edits))), edits
+    return look(values, state=BranchState(edits=dict(edits))), edits
 
 
 def texts(view: View) -> dict[int, str]:
@@ -195,7 +195,7 @@ def test_a_result_that_was_edited_is_not_referred_to() -> None:
     text = "\n".join(ROWS)
     view = look(running(text, text))
     edit = Edit(view.keys[2], "text", "a stub", "shorten_results", "", 999, 9)
-    assert proposals(look(running(text, text), session=BranchState(edits={edit.key: edit}))) == {}
+    assert proposals(look(running(text, text), state=BranchState(edits={edit.key: edit}))) == {}
 
 
 def test_a_pointer_never_points_to_what_has_pointers_but_to_a_thinned_listing() -> None:
@@ -233,7 +233,7 @@ def test_what_was_shortened_and_is_fetched_again_comes_whole() -> None:
     values = reading("\n".join(FILE), "\n".join(["other", *FILE]), "\n".join(["third", *FILE]))
     view = look(values)
     stub = Edit(view.keys[4], "text", "a stub", "shorten_results", "", 999, 9)
-    seen = look(values, session=BranchState(edits={stub.key: stub}))
+    seen = look(values, state=BranchState(edits={stub.key: stub}))
     assert is_page_fault(seen, 6, 20)
     assert proposals(seen) == {}
     assert not is_page_fault(view, 6, 20)
@@ -245,7 +245,7 @@ def test_lines_that_are_referred_to_stay_when_their_result_is_shortened() -> Non
     key = look(values).keys[4]
     edits = {key: Edit(key, "text", found.text, "refer_repeats", "", 999, found.after)}
     later = [*values, *[m for _ in range(20) for m in (assistant(None, "9"), result("9", "ok"))]]
-    view = look(later, session=BranchState(edits=edits))
+    view = look(later, state=BranchState(edits=edits))
     assert find_referred_lines(view) == {public_id(view.keys[2]).encode(): [(10, 30)]}
     stub = next(p for p in ShortenResults()(view) if p.index == 2)
     assert stub.write_text is not None
@@ -306,7 +306,7 @@ def test_another_part_of_a_file_is_another_page() -> None:
     )
     values = reading(first, first, other)
     edit = next(iter(planned(reading(first, first))[1].values()))
-    view = look(values, session=BranchState(edits={edit.key: edit}))
+    view = look(values, state=BranchState(edits={edit.key: edit}))
     assert not is_page_fault(view, 6, 20), "nothing of it was taken"
-    again = look(reading(first, first, first), session=BranchState(edits={edit.key: edit}))
+    again = look(reading(first, first, first), state=BranchState(edits={edit.key: edit}))
     assert is_page_fault(again, 6, 20)

@@ -30,8 +30,8 @@ def edit(old: str = OLD, new: str = NEW, **more: Any) -> list[Json]:
     return [{**assistant(None), "tool_calls": [call("c", "Edit", arguments)], **more}, result("c", "Updated.")]
 
 
-def proposals(values: list[Json], session: BranchState | None = None, **more: Any) -> list[Proposal]:
-    return list(ShortenArguments(**more)(look(values, session=session)))
+def proposals(values: list[Json], state: BranchState | None = None, **more: Any) -> list[Proposal]:
+    return list(ShortenArguments(**more)(look(values, state=state)))
 
 
 def sent(view: View, proposal: Proposal) -> Json:
@@ -128,10 +128,10 @@ def test_an_edit_in_force_is_repeated_and_grows_only_with_more_dead_texts() -> N
     view = look(values)
     (first,) = proposals(values)
     made = Edit(view.keys[1], "arguments", first.text, first.stage, first.reason, view.tokens[1], first.after)
-    session = BranchState(edits={made.key: made})
-    assert proposals(values, session) == []
+    state = BranchState(edits={made.key: made})
+    assert proposals(values, state) == []
     later = [*values, *edit(old=NEW, new="x"), *STEPS]
-    by_index = {one.index: one for one in proposals(later, session)}
+    by_index = {one.index: one for one in proposals(later, state)}
     assert by_index[1].after < made.after
     shown = sent(look(later), by_index[1])["tool_calls"][0]["function"]["arguments"]
     assert "which a later edit has overwritten" in json.loads(shown)["new_string"]

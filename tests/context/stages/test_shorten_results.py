@@ -190,7 +190,7 @@ def test_what_was_shortened_before_is_not_shortened_again() -> None:
     edits = {
         view.keys[n]: Edit(view.keys[n], "text", text_of(p), p.stage, p.reason, 99_999, 9) for n, p in found.items()
     }
-    assert shortened(look(talk("bash", 40), session=BranchState(edits=edits))) == {}
+    assert shortened(look(talk("bash", 40), state=BranchState(edits=edits))) == {}
 
 
 def test_the_same_view_gives_the_same_stubs() -> None:

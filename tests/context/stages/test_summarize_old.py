@@ -40,10 +40,10 @@ def planned(
     talk: Sequence[Json],
     stage: SummarizeOld = STAGE,
     schedule: ScheduleName = "always",
-    session: BranchState | None = None,
+    state: BranchState | None = None,
     model: Model = PLAIN,
 ) -> Plan:
-    return rewrite(request(talk), session or BranchState(), policy(stage, schedule), model, 0.0, INPUTS)
+    return rewrite(request(talk), state or BranchState(), policy(stage, schedule), model, 0.0, INPUTS)
 
 
 def out(plan: Plan) -> list[tuple[str, str]]:
@@ -103,10 +103,10 @@ def test_d4_pinned_messages_stay_and_so_does_what_they_need() -> None:
     talk = [system("Be."), first, assistant(None, "c"), result("c", "r"), assistant("done"), *NEW, user("now")]
     view = look(talk, policy=policy())
     pinned = BranchState(pins=frozenset({view.keys[3]}))
-    told = out(planned(talk, session=pinned))
+    told = out(planned(talk, state=pinned))
     sentence = "Previous 1 turns: 1 user messages, 0 model responses, 0 tool calls"
     assert [t for _, t in told[1:5]] == ["", "r", "done", "new 0\n\n" + sentence]
-    told = out(planned(talk[1:], session=BranchState(pins=frozenset({look(talk[1:], policy=policy()).keys[2]}))))
+    told = out(planned(talk[1:], state=BranchState(pins=frozenset({look(talk[1:], policy=policy()).keys[2]}))))
     assert [t for _, t in told[:4]] == ["first " * 30, "", "r", "done"], "no assistant message begins a prompt"
 
 
@@ -142,8 +142,8 @@ def test_d4_a_helper_is_asked_ahead_of_the_budget_and_not_before() -> None:
 
 def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
     _, asks = asked(TALK)
-    session = BranchState(helper_answers={asks[0].id: " They talked of the first things. "})
-    plan = planned(TALK, session=session)
+    state = BranchState(helper_answers={asks[0].id: " They talked of the first things. "})
+    plan = planned(TALK, state=state)
     text = out(plan)[1][1]
     assert text.startswith(f"new 0\n\n{HEADING}\nThey talked of the first things.\n\nPrevious "), (
         "not the user's own words"
@@ -156,7 +156,7 @@ def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
 @pytest.mark.parametrize("answer", ["", "  \n", "x" * 100_000])
 def test_d4_an_answer_that_is_empty_or_too_long_is_not_used(answer: str) -> None:
     _, asks = asked(TALK)
-    plan = planned(TALK, session=BranchState(helper_answers={a.id: answer for a in asks}))
+    plan = planned(TALK, state=BranchState(helper_answers={a.id: answer for a in asks}))
     assert out(plan)[1][1] == "new 0\n\n" + SENTENCE
 
 
@@ -170,10 +170,10 @@ def test_d6_the_event_says_what_was_replaced_and_by_what() -> None:
 def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer(schedule: ScheduleName) -> None:
     stage = SummarizeOld(keep=4)
     model = replace(PLAIN, window=2_000)
-    talk, session, borne = [system()], BranchState(), set()
+    talk, state, borne = [system()], BranchState(), set()
     for n in range(40):
         talk.append(user(f"question {n} " + "x" * 60))
-        plan = planned(talk, stage, schedule, session, model)
+        plan = planned(talk, stage, schedule, state, model)
         assert plan.refusal is None
         assert plan.after <= 1_600
         sent = [read_message(raw).text for raw in plan.messages or ()]
@@ -182,22 +182,22 @@ def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer
         if summaries:
             borne.add(summaries[0][:12])
             assert counted(summaries[0]) == len(talk) - len(sent)
-        session = session.after_sending(plan, float(n))
+        state = state.after_sending(plan, float(n))
         talk += [assistant(None, f"c{n}"), result(f"c{n}", "y" * 60), assistant(f"answer {n}")]
     assert len(borne) > 1
 
 
 def test_d4_one_long_task_is_summed_up_again_and_again_behind_its_prompt() -> None:
     stage, model = SummarizeOld(keep=4), replace(PLAIN, window=2_000)
-    talk, session, told = [user("do it all")], BranchState(), ""
+    talk, state, told = [user("do it all")], BranchState(), ""
     for n in range(60):
         talk += [assistant(None, f"c{n}"), result(f"c{n}", "y" * 60)]
-        plan = planned(talk, stage, "over_budget", session, model)
+        plan = planned(talk, stage, "over_budget", state, model)
         assert plan.refusal is None
         text = read_message(plan.messages[0]).text if plan.messages else "do it all"
         assert text.startswith(told or "do it all")
         told = text
-        session = session.after_sending(plan, float(n))
+        state = state.after_sending(plan, float(n))
         left = len(talk) - len(plan.messages or talk)
         assert counted(told) == left
     assert told.count("Previous ") > 1

@@ -114,7 +114,7 @@ def test_else_a_result_is_cut_once_when_it_has_left_the_first_tier() -> None:
     first = cuts(view)[2]
     assert kept(first) == 1000
     edit = Edit(view.keys[2], "text", first.text, first.stage, first.reason, 10_004, first.after)
-    later = look([*talk, *rounds(5), assistant("b"), user("c")], session=BranchState(edits={edit.key: edit}))
+    later = look([*talk, *rounds(5), assistant("b"), user("c")], state=BranchState(edits={edit.key: edit}))
     assert 2 not in cuts(later)
     assert kept(cuts(later)[4]) == 300
 

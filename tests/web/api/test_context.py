@@ -1,4 +1,4 @@
-"""The functions of the library over HTTP: the same values, whichever way they are asked for (FEATURES.md D9)."""
+"""The functions of the library over HTTP: the same values, whichever way they are asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FEATURES.md A15: every message of one answer shows the one number that the provider reported for it."""
+"""Every message of one answer shows the one number that the provider reported for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts what is measured, each in a process of its own, and stops it again."""
+"""Start the measured servers, each in its own process, and stop them again."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ HERE = Path(__file__).resolve().parent
 COMMAND = Path(sys.executable).with_name("context-proxy")
 BARE, PROXY, ON_POSTGRES = "bare", "context-proxy", "context-proxy, PostgreSQL"
 DIRECT = "upstream"
-"""No server in between."""
+"""The upstream itself, with no server in front of it."""
 
 
 class NotStarted(RuntimeError):
-    """A server that did not come up; the text is what it said last."""
+    """A server did not start. The text is the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that listens on 127.0.0.1. headers: further lines of a request, each with its end."""
+    """A server that listens on 127.0.0.1. headers: further header lines of each request, each with its line end."""
 
     name: str
     pid: int
@@ -36,12 +36,12 @@ class Server:
     path: str = "/v1/chat/completions"
     headers: bytes = b""
     probe: Path = Path()
-    """Where it tells how long its event loop was held, where it is looked at."""
+    """The file into which its event loop probe writes, if it has one."""
 
 
 @contextmanager
-def started(name: str, command: list[str], port: str, log: Path, **environment: str) -> Iterator[Server]:
-    """A server that prints its port; `port` is the pattern that finds it. Raises NotStarted."""
+def start_server(name: str, command: list[str], port: str, log: Path, **environment: str) -> Iterator[Server]:
+    """Start a server that prints its port; yield it. port: the pattern that finds the port. Raises NotStarted."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("CONTEXT_PROXY_")}
     with log.open("ab") as errors:
         process = subprocess.Popen(
@@ -55,11 +55,11 @@ def started(name: str, command: list[str], port: str, log: Path, **environment: 
                 return
         raise NotStarted(log.read_text(errors="replace")[-2000:])
     finally:
-        stop(process)
+        stop_process(process)
 
 
-def stop(process: subprocess.Popen[str]) -> None:
-    """In order where it will, else not."""
+def stop_process(process: subprocess.Popen[str]) -> None:
+    """Terminate a process; kill it if it does not end within 20 s."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(20)
@@ -69,17 +69,17 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def upstream() -> Iterator[Server]:
-    """The fake upstream."""
+def start_upstream() -> Iterator[Server]:
+    """Start the fake upstream."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(HERE / "servers.py"), "upstream"]
-        with started(DIRECT, command, r"^port (\d+)", Path(folder) / "log") as found:
+        with start_server(DIRECT, command, r"^port (\d+)", Path(folder) / "log") as found:
             yield found
 
 
 @contextmanager
-def bare(upstream_port: int, *, probe: bool = False) -> Iterator[Server]:
-    """The pass-through that does nothing."""
+def start_bare(upstream_port: int, *, probe: bool = False) -> Iterator[Server]:
+    """Start the bare pass-through."""
     with tempfile.TemporaryDirectory() as folder:
         held = Path(folder) / "held"
         command = [
@@ -89,27 +89,29 @@ def bare(upstream_port: int, *, probe: bool = False) -> Iterator[Server]:
             str(upstream_port),
             *([str(held)] if probe else []),
         ]
-        with started(BARE, command, r"^port (\d+)", Path(folder) / "log") as found:
+        with start_server(BARE, command, r"^port (\d+)", Path(folder) / "log") as found:
             yield replace(found, probe=held)
 
 
 @contextmanager
-def proxy(upstream_port: int, db: str = "", *, probe: bool = False) -> Iterator[Server]:
-    """The proxy as a user runs it: the command with its defaults, the log into a file. db: where is stored; without it
-    a SQLite file of its own. probe: with a look at how long its event loop is held."""
+def start_proxy(upstream_port: int, db: str = "", *, probe: bool = False) -> Iterator[Server]:
+    """Start the proxy as a user does: the command with its defaults, its log in a file.
+
+    db: the store; a SQLite file of its own if empty. probe: measure holds of its event loop.
+    """
     with tempfile.TemporaryDirectory() as folder:
         held = Path(folder) / "held"
-        command = [sys.executable, str(HERE / "probed.py"), str(held)] if probe else [str(COMMAND)]
+        command = [sys.executable, str(HERE / "serve_with_probe.py"), str(held)] if probe else [str(COMMAND)]
         command += ["serve", "--port", "0", "--upstream", f"http://127.0.0.1:{upstream_port}/v1"]
         command += ["--db", db or f"{folder}/bench.sqlite3"]
         name = ON_POSTGRES if db.startswith("postgresql") else PROXY
-        with started(name, command, r"listening +http://127\.0\.0\.1:(\d+)/", Path(folder) / "log") as found:
+        with start_server(name, command, r"listening +http://127\.0\.0\.1:(\d+)/", Path(folder) / "log") as found:
             yield replace(found, probe=held)
 
 
 @contextmanager
-def proxy_on_postgres(upstream_port: int) -> Iterator[Server | None]:
-    """The same with PostgreSQL, which syncs nothing to the disk here; None where there is none."""
+def start_proxy_on_postgres(upstream_port: int) -> Iterator[Server | None]:
+    """Start the proxy on PostgreSQL, which does not sync to disk here; yield None if PostgreSQL is not installed."""
     with ExitStack() as stack:
         try:
             url = stack.enter_context(server()).url
@@ -117,15 +119,15 @@ def proxy_on_postgres(upstream_port: int) -> Iterator[Server | None]:
             print(f"not measured with PostgreSQL: {error}", file=sys.stderr)
             yield None
             return
-        yield stack.enter_context(proxy(upstream_port, asyncio.run(new_database(url))))
+        yield stack.enter_context(start_proxy(upstream_port, asyncio.run(new_database(url))))
 
 
 @contextmanager
-def field(*, postgres: bool = False) -> Iterator[tuple[Server, list[Server]]]:
-    """(the upstream, what stands in front of it: the bare pass-through first)."""
+def start_all(*, postgres: bool = False) -> Iterator[tuple[Server, list[Server]]]:
+    """Start all servers; yield (the upstream, the servers in front of it, beginning with the bare pass-through)."""
     with ExitStack() as stack:
-        up = stack.enter_context(upstream())
-        found = [stack.enter_context(bare(up.port)), stack.enter_context(proxy(up.port))]
-        if postgres and (other := stack.enter_context(proxy_on_postgres(up.port))) is not None:
+        up = stack.enter_context(start_upstream())
+        found = [stack.enter_context(start_bare(up.port)), stack.enter_context(start_proxy(up.port))]
+        if postgres and (other := stack.enter_context(start_proxy_on_postgres(up.port))) is not None:
             found.append(other)
         yield up, found

@@ -1,14 +1,15 @@
-"""How late the tokens of open streams come while a person opens a session of 1,660 messages in the dashboard.
+"""Lateness of the tokens of open streams while a person opens a session of 1,660 messages in the dashboard.
 
-    python tests/benchmarks/watching.py PORT SESSION EXCHANGE
+    python tests/benchmarks/dashboard_load.py PORT SESSION EXCHANGE
 
-Sixteen streams run, 20 ms between two chunks. A chunk is late by the time since the chunk before it, less the 20 ms.
-The end of a stream is no token: before it the proxy has the turn stored, which takes a disk's time whoever looks.
+Sixteen streams run, with 20 ms between two chunks. The lateness of a chunk is the time since the chunk before it, less
+the 20 ms. The end of a stream does not count as a token: before it, the proxy stores the turn, which takes the
+time of a disk in every case.
 
-Each round measures three cases. Nobody looks. Then the session is opened in another proxy beside the measured one: the
-same work at the same time, so that what comes late by it comes late by the machine, which has to do both. Then the
-session is opened in the measured proxy. The pages are asked for by a process of its own (the command above), so that
-the one that stamps the tokens does nothing else. The probe tells how long the event loop was held.
+Each round measures three cases. In the first, nobody opens the dashboard. In the second, the session is opened in
+another proxy on the same machine: this lateness comes from the machine, which does both. In the third, the session is
+opened in the measured proxy. A process of its own (the command above) requests the pages, so that the process with the
+streams does nothing else. The probe measures the holds of the event loop.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.benchmarks.driver import HEAD, Broken, Connection, drive
-from tests.benchmarks.probe import longest
-from tests.benchmarks.rows import Row, figure, percentile, quartiles
+from tests.benchmarks.driver import HEAD, Connection, UnexpectedAnswer, run_client
+from tests.benchmarks.event_loop_probe import read_longest_hold
+from tests.benchmarks.rows import Row, compute_quartiles, find_percentile, round_figure
 from tests.benchmarks.scope import Scope
-from tests.benchmarks.starting import Server, proxy, upstream
-from tests.benchmarks.traffic import long, short
+from tests.benchmarks.start_servers import Server, start_proxy, start_upstream
+from tests.benchmarks.traffic import make_long, make_short
 
 STREAMS, GAP_MS = 16, 20
 MESSAGES, SIZE = 1660, 800_000
@@ -45,14 +46,14 @@ PAGES = (
     *OPENED, tuple(f"{SESSION}/{one}" for one in ("state", "scratchpad", "notes", "feedback", "summaries?limit=50")),
     *OPENED, (f"{SESSION}/settings", "/api/policies"), ("/api/search?q=handler",),
 )  # fmt: skip
-"""The requests of the dashboard's pages: the overview, each tab of the session, the search. Those in a line are sent at
-once, as the pages do it."""
+"""The requests of the dashboard's pages: the overview, each tab of the session, the search. Those of one tuple are sent
+at once, as the pages do it."""
 QUIET, BESIDE, WATCHED = "nobody looks", "the session is opened in another proxy", "the session is opened"
 
 
 @dataclass(slots=True)
-class Late:
-    """Milliseconds by which tokens, and the ends of streams, came late."""
+class Lateness:
+    """Milliseconds by which tokens, and the ends of streams, were late."""
 
     tokens: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
@@ -66,19 +67,19 @@ async def fetch(port: int, path: str) -> bytes:
     raw = await reader.read()
     writer.close()
     if not raw.startswith(b"HTTP/1.1 200"):
-        raise Broken(f"{path}: {raw[:200]!r}")
+        raise UnexpectedAnswer(f"{path}: {raw[:200]!r}")
     return raw.partition(b"\r\n\r\n")[2]
 
 
-async def listen(server: Server, body: bytes, late: Late) -> None:
-    """One stream to its end."""
+async def read_stream(server: Server, body: bytes, late: Lateness) -> None:
+    """Read one stream to its end; record the lateness of its chunks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(f"{HEAD.format(server.path)}content-length: {len(body)}\r\n\r\n".encode() + body)
     before, tail, ended = 0.0, b"", False
     while not ended:
         data = await reader.read(65536)
         if not data:
-            raise Broken("a stream ended early")
+            raise UnexpectedAnswer("a stream ended early")
         now = time.perf_counter()
         ended = b"[DONE]" in tail + data
         if before:
@@ -87,17 +88,17 @@ async def listen(server: Server, body: bytes, late: Late) -> None:
     writer.close()
 
 
-async def streams(server: Server, seed: str, count: int) -> Late:
-    """How late the chunks of all streams were."""
-    late = Late()
-    bodies = [short(f"{seed}_{n}", stream=True, gap=GAP_MS).body() for n in range(count)]
-    await asyncio.gather(*(listen(server, body, late) for body in bodies))
+async def measure_streams(server: Server, seed: str, count: int) -> Lateness:
+    """Run all streams; return the lateness of their chunks."""
+    late = Lateness()
+    bodies = [make_short(f"{seed}_{n}", stream=True, gap=GAP_MS).body() for n in range(count)]
+    await asyncio.gather(*(read_stream(server, body, late) for body in bodies))
     return late
 
 
 @contextmanager
-def looking(server: Server, names: dict[str, str]) -> Iterator[None]:
-    """A process that opens the dashboard's pages, again and again."""
+def open_dashboard(server: Server, names: dict[str, str]) -> Iterator[None]:
+    """Run a process that opens the pages of the dashboard again and again."""
     command = [sys.executable, str(Path(__file__).resolve()), str(server.port), names["s"], names["e"]]
     looker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     assert looker.stdout is not None
@@ -108,11 +109,11 @@ def looking(server: Server, names: dict[str, str]) -> Iterator[None]:
         looker.terminate()
         asked, _ = looker.communicate(timeout=60)
     if looker.returncode or not int(asked):
-        raise Broken("the pages were not opened while the streams ran")
+        raise UnexpectedAnswer("the pages were not opened while the streams ran")
 
 
-def look(port: int, names: dict[str, str]) -> None:
-    """Ask for all pages, again and again, until SIGTERM; print the number of requests."""
+def view_pages(port: int, names: dict[str, str]) -> None:
+    """Request all pages again and again until SIGTERM; print the number of requests."""
 
     async def ask() -> int:
         over = asyncio.Event()
@@ -127,13 +128,15 @@ def look(port: int, names: dict[str, str]) -> None:
                     break
         return asked
 
-    print(drive(ask), flush=True)
+    print(run_client(ask), flush=True)
 
 
-async def prepare(server: Server, scope: Scope) -> dict[str, str]:
-    """Store the long session; its name and its exchange."""
+async def store_long_session(server: Server, scope: Scope) -> dict[str, str]:
+    """Store the long session; return its name (`s`) and its exchange (`e`)."""
     connection = Connection(server)
-    await connection.ask(long("watched", scope.few(MESSAGES, 40), scope.few(SIZE, 20_000)).body())
+    await connection.send(
+        make_long("watched", scope.choose_count(MESSAGES, 40), scope.choose_count(SIZE, 20_000)).body()
+    )
     connection.close()
     listed = json.loads(await fetch(server.port, "/api/sessions?limit=1"))["items"]
     name = listed[0]["address"]
@@ -141,10 +144,10 @@ async def prepare(server: Server, scope: Scope) -> dict[str, str]:
     return {"s": name, "e": exchange}
 
 
-def rows_of(case: str, late: Sequence[Late], held: Sequence[tuple[float, float]]) -> list[Row]:
-    """The rows of one case: a value a round, and the worst of all rounds."""
+def make_rows(case: str, late: Sequence[Lateness], held: Sequence[tuple[float, float]]) -> list[Row]:
+    """Return the rows of one case: the median of all rounds, and the worst round."""
     values = {
-        "99 of 100 tokens are late by at most": [percentile(one.tokens, 0.99) for one in late],
+        "99 of 100 tokens are late by at most": [find_percentile(one.tokens, 0.99) for one in late],
         "the latest token": [max(one.tokens) for one in late],
         "the latest token, worst round": [max(max(one.tokens) for one in late)],
         "the latest end of a stream": [max(one.ends) for one in late],
@@ -153,37 +156,37 @@ def rows_of(case: str, late: Sequence[Late], held: Sequence[tuple[float, float]]
     }
     rows = []
     for what, found in values.items():
-        low, middle, high = quartiles(found)
+        low, middle, high = compute_quartiles(found)
         rows.append({
-            "case": f"{case}: {what}", "server": "context-proxy", "unit": "ms", "value": figure(middle),
-            "q1": figure(low), "q3": figure(high), "rounds": len(found),
+            "case": f"{case}: {what}", "server": "context-proxy", "unit": "ms", "value": round_figure(middle),
+            "q1": round_figure(low), "q3": round_figure(high), "rounds": len(found),
         })  # fmt: skip
     return rows
 
 
 def run(scope: Scope) -> list[Row]:
-    """The three cases, in turn."""
-    late: dict[str, list[Late]] = {QUIET: [], BESIDE: [], WATCHED: []}
+    """Measure the three cases in turn."""
+    late: dict[str, list[Lateness]] = {QUIET: [], BESIDE: [], WATCHED: []}
     held: dict[str, list[tuple[float, float]]] = {case: [] for case in late}
-    count = scope.few(STREAMS, 2)
-    with upstream() as up, proxy(up.port, probe=True) as ours, proxy(up.port) as other:
+    count = scope.choose_count(STREAMS, 2)
+    with start_upstream() as up, start_proxy(up.port, probe=True) as ours, start_proxy(up.port) as other:
         opened = {
             QUIET: None,
-            BESIDE: (other, drive(lambda: prepare(other, scope))),
-            WATCHED: (ours, drive(lambda: prepare(ours, scope))),
+            BESIDE: (other, run_client(lambda: store_long_session(other, scope))),
+            WATCHED: (ours, run_client(lambda: store_long_session(ours, scope))),
         }
         for number in range(scope.rounds):
             for case, looked_at in opened.items():
-                scope.say(f"{case}, round {number + 1}")
-                longest(ours.pid, ours.probe)
+                scope.report(f"{case}, round {number + 1}")
+                read_longest_hold(ours.pid, ours.probe)
                 seed = f"w{number}{len(case)}"
-                with looking(*looked_at) if looked_at is not None else nullcontext():
-                    found = drive(lambda: streams(ours, seed, count))  # noqa: B023  run at once
+                with open_dashboard(*looked_at) if looked_at is not None else nullcontext():
+                    found = run_client(lambda: measure_streams(ours, seed, count))  # noqa: B023  run at once
                 late[case].append(found)
-                held[case].append(longest(ours.pid, ours.probe))
-                scope.say(f"  latest token {max(found.tokens):.1f} ms, latest end {max(found.ends):.1f} ms")
-    return [row for case in late for row in rows_of(case, late[case], held[case])]
+                held[case].append(read_longest_hold(ours.pid, ours.probe))
+                scope.report(f"  latest token {max(found.tokens):.1f} ms, latest end {max(found.ends):.1f} ms")
+    return [row for case in late for row in make_rows(case, late[case], held[case])]
 
 
 if __name__ == "__main__":
-    look(int(sys.argv[1]), {"s": sys.argv[2], "e": sys.argv[3]})
+    view_pages(int(sys.argv[1]), {"s": sys.argv[2], "e": sys.argv[3]})
