@@ -119,7 +119,8 @@ def render_body(message: Any) -> str:
             lines.append(part)
         elif isinstance(part, dict):
             lines.append(str(part["text"]) if isinstance(part.get("text"), str) else f"[{part.get('type', 'part')}]")
-    for call in message.get("tool_calls") or ():
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             lines.append(f"→ {function.get('name')}({function.get('arguments')})")

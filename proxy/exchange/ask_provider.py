@@ -43,7 +43,7 @@ def _find_obstacle(services: Services, turn: Turn) -> str:
         return f"not for the format {turn.dialect.name}"
     if not turn.model.breakpoint_field:
         return "not for this model"
-    if (turn.upstream, turn.request.model) in services.clearing_refused:
+    if turn.model_key in services.clearing_refused:
         return "the upstream refused it"
     if not turn.dialect.may_clear(turn.wire.body):
         return "the client clears by itself, or uses tools of the provider"
@@ -83,7 +83,7 @@ def remember_refusal(services: Services, turn: Turn) -> None:
     field = context_management.FIELD.encode()
     if field not in turn.prompt.outgoing or field in turn.original:
         return
-    remember_model(services.clearing_refused, turn.upstream, turn.request.model)
+    remember_model(services.clearing_refused, turn.model_key)
 
 
 def count_cleared_results(services: Services, cleared: ClearedResults | None) -> None:

@@ -24,7 +24,7 @@ def mark_body(services: Services, turn: Turn, body: bytes) -> bytes:
     wanted, add = turn.prompt.plan.breakpoints, turn.dialect.add_breakpoints
     if wanted == NO_BREAKPOINTS or add is None or turn.prompt.observed or not services.settings.cache.breakpoints:
         return body
-    if services.breakpoint_support.get((turn.upstream, turn.request.model)) is False:
+    if services.breakpoint_support.get(turn.model_key) is False:
         return body
     try:
         marked = add(body, wanted)
@@ -46,7 +46,7 @@ def remember_support(services: Services, turn: Turn, *, is_supported: bool) -> N
     known = services.breakpoint_support
     if len(known) >= MAX_REMEMBERED_MODELS:
         known.clear()
-    known[turn.upstream, turn.request.model] = is_supported
+    known[turn.model_key] = is_supported
 
 
 def without_breakpoints(turn: Turn) -> Turn:

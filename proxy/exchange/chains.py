@@ -24,7 +24,7 @@ from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange.item_references import ITEM_PREFIX, remember_items, resolve_references
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.refusals import peek_refusal, remember_model
-from proxy.exchange.services import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.services import Headers, Incoming, ModelKey, ResponseWriter, Services
 from proxy.exchange.turn import Turn
 from proxy.sessions.locate import decode_headers, derive_tenant
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
@@ -244,7 +244,7 @@ def record_names(
 
 def _may_ask(services: Services, incoming: Incoming) -> bool:
     """True if the model of a request is not known to refuse encrypted reasoning."""
-    return not services.refused_encrypted or _find_place(services, incoming.body) not in services.refused_encrypted
+    return not services.refused_encrypted or _find_model_key(services, incoming) not in services.refused_encrypted
 
 
 def read_model_name(body: bytes) -> str:
@@ -253,10 +253,10 @@ def read_model_name(body: bytes) -> str:
     return (json_spans.decode_string(raw) if raw is not None else None) or ""
 
 
-def _find_place(services: Services, body: bytes) -> tuple[str, str]:
-    """(the upstream, the model) of a request."""
-    model = read_model_name(body)
-    return services.client.select_target(model or None).name, model
+def _find_model_key(services: Services, incoming: Incoming) -> ModelKey:
+    model = read_model_name(incoming.body)
+    tenant = find_tenant(services, incoming.headers, incoming.tenant)
+    return tenant, services.client.select_target(model or None).name, model
 
 
 async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) -> bool:
@@ -267,7 +267,7 @@ async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) ->
     error = await peek_refusal(reply)
     if b"ncrypted content" not in error and b"encrypted_content" not in error and b'"include"' not in error:
         return False
-    remember_model(services.refused_encrypted, *_find_place(services, incoming.body))
+    remember_model(services.refused_encrypted, _find_model_key(services, incoming))
     return True
 
 

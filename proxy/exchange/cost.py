@@ -190,7 +190,7 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
     elif meter.sent == meter.before:
         without = (costs[0].prompt + costs[-1].answer) * scale
     elif meter.sent == meter.before + meter.added:
-        without = estimate(meter.before, max(0, round((first.cached or 0) / factor) - meter.added))
+        without = estimate(meter.before, max(0, round((first.cached or 0) / (factor or 1.0)) - meter.added))
     else:
         without = estimate(meter.before, meter.held)
     return Bill(paid * scale, without, estimate(*meter.planned) if meter.planned is not None else None)

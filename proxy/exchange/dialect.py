@@ -313,7 +313,7 @@ def repair_cut_answers(dialect: Dialect, body: bytes) -> bytes:
     the client."""
     try:
         return dialect.repair_answers(body)
-    except (ValueError, KeyError, RecursionError):
+    except (NotManaged, ValueError, KeyError, RecursionError):
         return body  # the upstream judges a request that cannot be read
 
 

@@ -357,10 +357,8 @@ async def _relay_stream(
     make = _make_relay_factory(services, turn, tool_loop, withheld)
     relay = make(None)
     try:
-        await out.start(
-            reply.status,
-            _make_response_headers(turn, reply, changed=bool(withheld or tool_loop) or turn.prompt.usage_added),
-        )
+        # Its length may change in any case: an error or a comment of the proxy may follow.
+        await out.start(reply.status, _make_response_headers(turn, reply, changed=True))
         broken = await relay_stream(reply, relay, out)
         if tool_loop is not None and broken is None:
             relay, broken = await tool_loop.run_stream(relay, out, make)

@@ -31,7 +31,7 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import embeddings, exchange_rows
 from proxy.exchange.dialect import COMPLETIONS, Dialect
 from proxy.exchange.header_warnings import YES
-from proxy.exchange.services import Headers, LearnedWindow, Services
+from proxy.exchange.services import Headers, LearnedWindow, ModelKey, Services
 from proxy.exchange.turn import Turn
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
@@ -47,7 +47,7 @@ from proxy.sessions.live import LiveSessions
 from proxy.sessions.locate import ExpectedNotes
 from proxy.settings.load import Settings
 from proxy.store.base import Row, StateRow
-from proxy.store.derived import NO_CONVERSATION, ContextWindowRow
+from proxy.store.derived import NO_SESSION, ContextWindowRow
 from proxy.store.expected_reads import MAX_STORED_STATES
 from proxy.store.session_notes import SettingsRow
 from proxy.stream.overflow_errors import read_overflow
@@ -422,7 +422,10 @@ async def _find_newest_state(services: Services, turn: Turn, dropped: Container[
     return next((one for one in found if one[0][:DIGEST_BYTES] not in dropped), None)
 
 
-# The context windows that upstreams name: learned from a refusal, kept by upstream and model, stored.
+# The context windows that upstreams name: learned from a refusal, kept by tenant, upstream and model, stored.
+#
+# A refusal may repeat a value of the client's request, so it is not believed for other tenants. Upstreams also give
+# accounts different windows of one model.
 #
 # A refusal can name the window of an unknown model. It can also name a smaller window than config/models.toml has:
 # a self-hosted server is started with the window that its memory allows. It also reports how many tokens the
@@ -440,9 +443,9 @@ MAX_RATIO = 2.0
 factor was not named because of this prompt."""
 
 
-def find_window(services: Services, upstream: str, model: str) -> int | None:
-    """The window that an upstream has named for a model, in tokens of our count; None where it has not."""
-    found = services.learned_windows.get((upstream, model))
+def find_window(services: Services, tenant: str, upstream: str, model: str) -> int | None:
+    """The window that an upstream has named to a tenant for a model, in tokens of our count; None where it has not."""
+    found = services.learned_windows.get((tenant, upstream, model))
     if found is None or services.now() - found.seen_at > WINDOW_TTL_S:
         return None
     return int(found.tokens / found.ratio)
@@ -457,7 +460,7 @@ async def load_windows(services: Services) -> None:
         log.warning("the context windows that upstreams have named cannot be read; they are learned again")
         return
     for row in rows:
-        services.learned_windows[row.upstream, row.model] = LearnedWindow(row.tokens, row.seen_at)
+        services.learned_windows[row.tenant, row.upstream, row.model] = LearnedWindow(row.tokens, row.seen_at)
 
 
 def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
@@ -467,7 +470,7 @@ def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
     if found is None:
         return False
     sent = max(1, turn.prompt.sent_tokens)
-    now, key = services.now(), (turn.upstream, turn.request.model)
+    now, key = services.now(), turn.model_key
     if found.window_tokens is None:
         known = find_window(services, *key)
         if known is None or known > sent:  # so many tokens are too many; the real limit is not reported
@@ -483,14 +486,12 @@ def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
             "upstream %s names a window of %d tokens for %r", turn.upstream, found.window_tokens, turn.request.model
         )
     services.store.put_deferred(
-        [ContextWindowRow(*NO_CONVERSATION, turn.upstream, turn.request.model, found.window_tokens, now)]
+        [ContextWindowRow(turn.tenant, NO_SESSION, turn.upstream, turn.request.model, found.window_tokens, now)]
     )
     return True
 
 
-def _remember(
-    windows: MutableMapping[tuple[str, str], LearnedWindow], key: tuple[str, str], window: LearnedWindow
-) -> None:
+def _remember(windows: MutableMapping[ModelKey, LearnedWindow], key: ModelKey, window: LearnedWindow) -> None:
     windows.pop(key, None)
     windows[key] = window
     if len(windows) > MAX_WINDOWS:

@@ -362,7 +362,7 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         turn = splice_rounds.strip_tools(turn)
     if plan.edits:
         turn = splice_rounds.offer_pending_tools(services, turn, plan)
-    is_refused = is_stopped or (turn.upstream, turn.request.model) in services.usage_refused
+    is_refused = is_stopped or turn.model_key in services.usage_refused
     usage_added = turn.request.stream and not (turn.request.usage_wanted or is_refused)
     try:
         body = write_request(turn.enriched.spliced.request, plan.messages, request_usage=usage_added)
@@ -393,7 +393,7 @@ def find_current_state(services: Services, turn: Turn) -> BranchState:
     decisions = branch.live_session.stored_decisions
     if decisions is not None and not decisions.is_empty and state.stopped is None:
         state = decisions.apply_to(state, side=branch.kind == "side")
-    if (limit := lookups.find_window(services, turn.upstream, turn.request.model)) is not None:
+    if (limit := lookups.find_window(services, *turn.model_key)) is not None:
         state = msgspec.structs.replace(state, learned_window=limit)
     return add_unseen_context(turn, state) if turn.dialect.returns_rows else state
 

@@ -177,14 +177,18 @@ def _store_answers(
     position = len(turn.request.find_chained_indices())
     (group_id,) = list_group_ids(turn.request, turn.keys, turn.enriched.policy.observation, len(turn.keys) - 1)
     for index in sorted(answer.finish_reasons) or [0]:
-        raw = answer.build_message(index)
-        if raw is None:
-            continue
-        rows += prefix_bindings.record_answer(services, turn, raw)
         try:
+            raw = answer.build_message(index)
+            if raw is None:
+                continue
+            rows += prefix_bindings.record_answer(services, turn, raw)
             message = read_message(raw)
         except NotManaged:
             services.metrics.internal_errors_total.labels(where="answer_unread").inc()
+            continue
+        except Exception:  # P4: the client gets the answer, whatever an upstream has put into it
+            services.metrics.internal_errors_total.labels(where="answer_unread").inc()
+            log.exception("an answer cannot be read; it is not stored")
             continue
         if not (whole or message.text or message.calls):
             continue  # nothing of it had come yet

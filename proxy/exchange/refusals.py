@@ -1,15 +1,18 @@
-"""The words of a refusal, and the models that are remembered for one."""
+"""The words of a refusal, and the models that are remembered for one.
+
+A refusal may repeat a value of the client's, and upstreams allow one account what they refuse another. So it is
+remembered for the tenant whose request was refused."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from proxy.errors import UpstreamError
-from proxy.exchange.services import ERROR_BODY_BYTES
+from proxy.exchange.services import ERROR_BODY_BYTES, ModelKey
 from proxy.upstream.client import Reply
 
 MAX_REMEMBERED_MODELS: Final = 1000
-"""Limit of the pairs of upstream and model of which a fact is remembered. Clients choose the names of models."""
+"""Limit of the models of which a fact is remembered. Clients choose the names of models."""
 
 
 async def peek_refusal(reply: Reply) -> bytes:
@@ -22,8 +25,8 @@ async def peek_refusal(reply: Reply) -> bytes:
         return b""
 
 
-def remember_model(known: set[tuple[str, str]], upstream: str, model: str) -> None:
-    """Add an upstream and a model. The others are forgotten if there are too many."""
+def remember_model(known: set[ModelKey], key: ModelKey) -> None:
+    """Add a model. The others are forgotten if there are too many."""
     if len(known) >= MAX_REMEMBERED_MODELS:
         known.clear()
-    known.add((upstream, model))
+    known.add(key)

@@ -27,6 +27,8 @@ from proxy.tools.sandbox import Sandbox
 from proxy.upstream.client import UpstreamClient
 
 Headers = list[tuple[bytes, bytes]]
+ModelKey = tuple[str, str, str]
+"""(tenant, upstream, model)"""
 
 WORKERS = 2
 """Worker threads in which long requests are read and planned. More threads would not be faster, since Python runs one
@@ -145,16 +147,16 @@ class Services:
     tenant_faults: TenantFaults = field(default_factory=TenantFaults)
     """Tools whose results the sessions of each tenant have fetched again."""
     now: Callable[[], float] = time.time
-    learned_windows: dict[tuple[str, str], LearnedWindow] = field(default_factory=dict)
-    """Context windows that upstreams have named, by upstream and model (`lookups.find_window`)."""
+    learned_windows: dict[ModelKey, LearnedWindow] = field(default_factory=dict)
+    """Context windows that upstreams have named, by tenant, upstream and model (`lookups.find_window`)."""
     models_by_name: dict[str, Model] = field(default_factory=dict)
     """Entries of `models` by the names that clients use; at most 1,000."""
-    breakpoint_support: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """By upstream and model: True if it took a prompt with cache breakpoints of the proxy, False if it refused one."""
-    usage_refused: set[tuple[str, str]] = field(default_factory=set)
-    """Upstreams and models that refused to be asked for the usage of a stream."""
-    clearing_refused: set[tuple[str, str]] = field(default_factory=set)
-    """Upstreams and models that refused to clear tool results."""
+    breakpoint_support: dict[ModelKey, bool] = field(default_factory=dict)
+    """True if the upstream took a prompt with cache breakpoints of the proxy, False if it refused one."""
+    usage_refused: set[ModelKey] = field(default_factory=set)
+    """(tenant, upstream, model) of those that refused to be asked for the usage of a stream."""
+    clearing_refused: set[ModelKey] = field(default_factory=set)
+    """(tenant, upstream, model) of those that refused to clear tool results."""
     warm_counters: set[int] = field(default_factory=set)
     """Ids of the counters whose vocabulary has been read."""
     background_tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -170,7 +172,7 @@ class Services:
     """Histories that a request may name (`chains`)."""
     items: ItemMemory = field(default_factory=ItemMemory)
     """Items that a request may refer to (`item_references`)."""
-    refused_encrypted: set[tuple[str, str]] = field(default_factory=set)
-    """(upstream, model) of those that refuse encrypted reasoning; at most 1,000."""
+    refused_encrypted: set[ModelKey] = field(default_factory=set)
+    """(tenant, upstream, model) of those that refuse encrypted reasoning; at most 1,000."""
     logged_warnings: set[str] = field(default_factory=set)
     """Warnings that the log has already given (`header_warnings`)."""

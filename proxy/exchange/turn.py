@@ -18,6 +18,7 @@ from proxy.context.policy import Policy
 from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, ClientMarks, WireRequest
 from proxy.dialects.usage import Usage
 from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound, list_uncleared
+from proxy.exchange.services import ModelKey
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
 from proxy.sessions.locate import Located
@@ -169,6 +170,11 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     def tip_key(self) -> bytes:
         """The chain key of the request's end."""
         return self.keys[-1]
+
+    @property
+    def model_key(self) -> ModelKey:
+        """The key of what the upstream has said about the model."""
+        return self.tenant, self.upstream, self.request.model
 
     @property
     def is_preview(self) -> bool:

@@ -1,7 +1,7 @@
 """The option by which the proxy asks for the usage of a stream, where the client has not asked.
 
 Some upstreams refuse the option; Mistral does it with a 422. The prompt then goes out without it, and so does every
-later prompt for the model. Such an upstream may tell the usage without being asked.
+later prompt of the tenant for the model. Such an upstream may tell the usage without being asked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def is_refusal(turn: Turn, reply: Reply) -> bool:
 
 def without_option(services: Services, turn: Turn) -> Turn:
     """The turn with the prompt without the option. The refusal is remembered."""
-    remember_model(services.usage_refused, turn.upstream, turn.request.model)
+    remember_model(services.usage_refused, turn.model_key)
     sent = turn.prompt
     chat_body, outgoing, unmarked = (
         remove_usage_option(body) if body else body for body in (sent.chat_body, sent.outgoing, sent.unmarked)

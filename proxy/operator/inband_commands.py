@@ -154,8 +154,9 @@ def _render_message(message: PromptMessage) -> str:
         return head
     content = restored.get("content")
     text = content if isinstance(content, str) else "" if content is None else msgspec.json.encode(content).decode()
-    calls = "".join(f"\n-> {msgspec.json.encode(call).decode()}" for call in restored.get("tool_calls") or ())
-    return f"{head}\n{text}{calls}"
+    called = restored.get("tool_calls")
+    calls = [msgspec.json.encode(call).decode() for call in called] if isinstance(called, list) else []
+    return "".join((f"{head}\n{text}", *(f"\n-> {call}" for call in calls)))
 
 
 REPLIES: Final[Mapping[Any, Callable[[Any], str]]] = {

@@ -256,7 +256,7 @@ def build_timeline(
     sent = count_sent_tokens(last)
     policy = services.policies.get(last.policy)
     model = lookups.look_up_model(services, last.model)
-    named = lookups.find_window(services, last.upstream, last.model)
+    named = lookups.find_window(services, last.tenant, last.upstream, last.model)
     limit = policy.find_limit(model, named) if policy is not None else named or model.window
     figures = SessionFigures(
         exchanges=sums.exchanges,

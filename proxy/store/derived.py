@@ -11,6 +11,8 @@ from msgspec import Struct
 
 NO_CONVERSATION = ("", "")
 """(tenant, session) of rows that belong to no conversation: a tenant is a hash and never empty."""
+NO_SESSION = ""
+"""Session of rows that belong to a tenant."""
 
 
 class HelperAnswerRow(Struct, frozen=True, gc=False):
@@ -43,7 +45,8 @@ class SpendingRow(Struct, frozen=True, gc=False):
 
 
 class ContextWindowRow(Struct, frozen=True, gc=False):
-    """The context window that an upstream has reported for a model. A later row of the same names replaces it."""
+    """The context window that an upstream has reported to a tenant for a model. A later row of these names replaces
+    it."""
 
     tenant: str
     session: str

@@ -298,9 +298,7 @@ class StoreReads(ImmediateReads, SessionNotesReads, SessionListReads, BranchRead
         return found
 
     async def read_context_windows(self, since: float) -> list[ContextWindowRow]:
-        return [
-            ContextWindowRow(*row) for row in (await self._fetch(sql.CONTEXT_WINDOWS, (*NO_CONVERSATION, since)))[::-1]
-        ]
+        return [ContextWindowRow(*row) for row in (await self._fetch(sql.CONTEXT_WINDOWS, (since,)))[::-1]]
 
     async def read_bindings(self, tenant: str, session: str) -> list[BindingRow]:
         return [BindingRow(*row) for row in (await self._fetch(BINDINGS, (tenant, session, MAX_BINDINGS)))[::-1]]

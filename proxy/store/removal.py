@@ -43,11 +43,16 @@ _KEYS = {
     "response_names": "name",
     "indexed": "kind, branch, version",
     "memos": "memo",
+    "context_windows": "upstream, model",
     "branches": "branch",
     "sessions": "session",
 }
 """Each table's primary key after tenant and session, in the order in which the tables are emptied. Edits and messages
 come before their index rows, which are removed with them."""
+
+_OF_TENANT = ("memos", "context_windows")
+"""Tables of a tenant's rows under a session of no name; the removal of a session of no name does not take them with
+it."""
 
 CLEAR_MEMO_SOURCES = "memos.source_session"
 """The name, used instead of a table's, of the step that clears a removed session's name in the tenant's memos."""
@@ -192,8 +197,7 @@ class RemovalSteps(RowReader):
 
     async def delete_session(self, tenant: str, session: str) -> int:
         await self.put([RemovalStepRow(tenant, session, CLEAR_MEMO_SOURCES)])
-        # A tenant's memos lie under a session of no name; a session of no name does not take them with it.
-        return await self._erase(tenant, session, [table for table in _KEYS if table != "memos"])
+        return await self._erase(tenant, session, [table for table in _KEYS if table not in _OF_TENANT])
 
     async def _erase(self, tenant: str, session: str, tables: list[str]) -> int:
         steps = 0

@@ -323,7 +323,7 @@ VECTORS = expand_per_chunk(
 
 CONTEXT_WINDOWS = """
 SELECT tenant, session, upstream, model, tokens, seen_at
-FROM context_windows WHERE tenant = $1 AND session = $2 AND seen_at > $3 ORDER BY seen_at DESC LIMIT 1000"""
+FROM context_windows WHERE seen_at > $1 ORDER BY seen_at DESC LIMIT 1000"""
 
 SUM_SPENDING = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
 

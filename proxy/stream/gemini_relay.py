@@ -218,7 +218,7 @@ class GeminiRelay(RoundRelay[GeminiAnswer, _Piece]):
         call = value.get("functionCall") if isinstance(value, dict) else None
         if isinstance(call, dict):
             self._end_text(piece, is_cut=False)
-            if call.get("name") in self._hidden:
+            if str(call.get("name")) in self._hidden:
                 self._has_hidden = piece.is_new = True
                 return
             self._shown += 1

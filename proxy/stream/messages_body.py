@@ -112,7 +112,7 @@ def _list_blocks(value: Any) -> list[dict[str, Any]]:
 
 
 def _is_hidden(block: dict[str, Any], hidden_tools: frozenset[str]) -> bool:
-    return block.get("type") == "tool_use" and block.get("name") in hidden_tools
+    return block.get("type") == "tool_use" and str(block.get("name")) in hidden_tools
 
 
 def _cut_shown(body: bytes, value: Any, hidden_tools: frozenset[str]) -> list[bytes]:

@@ -271,7 +271,7 @@ class MessagesRelay(RoundRelay[MessagesAnswer, _Piece]):
             self._add_text(block, text if isinstance(text, str) else "", None, out)
             return
         if block.kind == "tool_use":
-            block.is_hidden = block.fields.get("name") in self._hidden
+            block.is_hidden = str(block.fields.get("name")) in self._hidden
             if block.is_hidden:
                 self._hidden_places.append(len(self._round.blocks) - 1 if self._round else 0)
                 return

@@ -17,7 +17,8 @@ MIN_WINDOW, MAX_WINDOW = 256, 100_000_000
 MAX_DEPTH = 6
 """Levels of an error's JSON that are read: routers wrap the error of the upstream behind them."""
 
-_N = r"(\d[\d,_]*)"
+_N = r"(?<![\d,_])(\d[\d,_]*+)"
+"""A number from its first digit to its last one: an error may quote a megabyte of digits of the client's."""
 
 _BOTH = tuple(
     re.compile(pattern, re.IGNORECASE)

@@ -30,7 +30,7 @@ def read_answer(body: bytes) -> ItemAnswer:
 
 def is_hidden(item: Mapping[str, Any], hidden_tools: frozenset[str]) -> bool:
     """True for a call of one of these tools."""
-    return item.get("type") == "function_call" and item.get("name") in hidden_tools and not item.get("namespace")
+    return item.get("type") == "function_call" and str(item.get("name")) in hidden_tools and not item.get("namespace")
 
 
 def remove_blocks(

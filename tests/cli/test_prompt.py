@@ -17,6 +17,7 @@ def test_a_message_says_what_is_in_each_of_its_parts() -> None:
 
 def test_what_is_odd_is_shown_as_it_is() -> None:
     assert render_body({"role": "x", "content": None, "tool_calls": [None, {"function": 1}]}) == ""
+    assert render_body({"role": "x", "content": "a", "tool_calls": True}) == "a"
     assert render_body({"content": [{"text": 1}, "a"]}) == "[part]\na"
 
 

@@ -320,3 +320,10 @@ def test_meters_of_earlier_versions_are_read() -> None:
     first, last = old.list_usages()
     assert (first.cached, first.cache_write, first.completion) == (400, None, 0)
     assert (last.cached, last.completion) == (700, 50)
+
+
+def test_a_provider_that_counts_no_prompt_tokens_is_billed_for_nothing_but_the_answer() -> None:
+    meter = Meter([(0, 0)], 100, before=1000, held=0, sent=1100, expected=0, added=100)
+    bill = compute_bill(Model("m", input=1.0, output=10.0), meter)
+    assert bill is not None
+    assert bill.paid == bill.without_proxy == pytest.approx(0.001)

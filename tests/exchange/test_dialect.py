@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from proxy.chat import json_spans
+from proxy.dialects.responses.items import make_items
 from proxy.dialects.responses.request import read_wire_request
-from proxy.exchange.dialect import RESPONSES
+from proxy.exchange.dialect import DIALECTS, RESPONSES, repair_cut_answers
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
 from tests.faulty import Connection, Request, faulty
 from tests.running import running
@@ -221,3 +222,43 @@ async def test_a_text_of_the_proxy_joins_no_result_that_has_no_place_for_one() -
         await agent.ask()
     assert (model.refused, agent.heard[0].header("x-context-fallback")) == ([], None)
     assert model.received[0]["input"][-1] == items[-1]
+
+
+NAMED: dict[str, tuple[Json, Json]] = {
+    "messages": (
+        {"type": "message", "role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": {}, "input": {}}]},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "name": {}}},
+    ),
+    "responses": (
+        {"status": "completed", "output": [{"type": "function_call", "call_id": "c", "name": [], "arguments": "{}"}]},
+        {"type": "response.output_item.added", "output_index": 0, "item": {"type": "function_call", "name": []}},
+    ),
+    "gemini": (
+        {"candidates": [{"content": {"role": "model", "parts": [{"functionCall": {"name": {}}}]}}]},
+        {"candidates": [{"content": {"role": "model", "parts": [{"functionCall": {"name": {}}}]}}]},
+    ),
+}
+"""By dialect, a body and an event with the call of a tool whose name is no text."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_call_of_a_tool_whose_name_is_no_text_is_none_of_the_proxys(name: str) -> None:
+    dialect, (body, event) = DIALECTS[name], NAMED[name]
+    hidden = frozenset({"recall"})
+    assert not dialect.read_round(json.dumps(body).encode(), hidden, ()).hidden_calls
+    relay = dialect.make_relay(withhold_state=False, hidden_tools=hidden)
+    data = b"event: %b\ndata: %b\n\n" % (str(event.get("type", "x")).encode(), json.dumps(event).encode())
+    relay.feed(data)
+    relay.end()
+    assert relay.hidden_calls == []
+
+
+@pytest.mark.parametrize(
+    ("name", "body"), [("gemini", b'{"contents":[1]}'), ("responses", b'{"input":[{"content":"Hi."}]}')]
+)
+def test_a_body_that_cannot_be_read_is_not_repaired(name: str, body: bytes) -> None:
+    assert repair_cut_answers(DIALECTS[name], body) is body
+
+
+def test_an_answer_with_an_item_that_is_no_object_is_not_written_as_items() -> None:
+    assert make_items(b'{"role":"assistant","content":"Hi.","wire":[null]}', {})[0].startswith(b'{"type":"message"')

@@ -136,3 +136,19 @@ async def test_another_400_is_passed_on_after_one_request() -> None:
     async with faulty(upstream) as there, running(there.port) as proxy:
         assert (await proxy.post(body, b"x-context-off: 1")).status == 400
     assert upstream.statuses == [400]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/compact"])
+async def test_items_that_the_proxy_cannot_read_get_the_upstreams_own_refusal(path: str) -> None:
+    refusal = b'{"error":{"message":"input[0]: unknown item"}}'
+    asked = json.dumps({"model": "m", "input": [{"content": "Hello"}], "store": False}).encode()
+    seen: list[bytes] = []
+
+    async def script(request: Request, there: Connection) -> None:
+        seen.append(request.body)
+        await reply(there, b"400 Bad Request", refusal, b"content-type: application/json")
+
+    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        found = await proxy.post(asked, path=path)
+    assert (found.status, found.body) == (400, refusal)
+    assert seen == [asked]

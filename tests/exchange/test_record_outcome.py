@@ -17,7 +17,7 @@ from proxy.metrics import Metrics
 from tests.awkward import Awkward, put_in
 from tests.faulty import HANGS_S, STREAM, Connection, Request, connect, faulty, post
 from tests.running import CHAT, Agent, Running, running
-from tests.scripted import Scripted, calls, chunk, events
+from tests.scripted import Scripted, calls, chunk, events, reply
 from tests.snapshot import snapshot
 
 SYSTEM = {"role": "system", "content": "Be."}
@@ -261,3 +261,17 @@ def test_e9_notes_become_metrics() -> None:
     assert count("compression_ratio_sum") == 1.5
     assert count("low_ratio_total") == 1
     assert count("retrieved_items_total") == 2
+
+
+async def test_an_answer_of_a_shape_that_no_provider_sends_reaches_the_client() -> None:
+    thinking = {"type": "thinking", "thinking": {"a": 1}, "signature": "s"}
+    body = {"id": "x", "type": "message", "role": "assistant", "content": [thinking], "stop_reason": "end_turn"}
+    raw = json.dumps(body).encode()
+
+    async def script(_: Request, there: Connection) -> None:
+        await reply(there, b"200 OK", raw, b"content-type: application/json")
+
+    asked = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        found = await proxy.post(asked, path="/v1/messages")
+    assert (found.status, found.body) == (200, raw)

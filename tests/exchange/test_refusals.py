@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from proxy.exchange.refusals import MAX_REMEMBERED_MODELS, remember_model
+from proxy.exchange.services import ModelKey
 
 
 def test_the_models_of_a_refusal_have_a_bound() -> None:
     """Clients choose the names of models."""
-    known: set[tuple[str, str]] = set()
+    known: set[ModelKey] = set()
     for n in range(MAX_REMEMBERED_MODELS):
-        remember_model(known, "main", f"model-{n}")
+        remember_model(known, ("tenant", "main", f"model-{n}"))
     assert len(known) == MAX_REMEMBERED_MODELS
-    remember_model(known, "main", "one-more")
-    assert known == {("main", "one-more")}
+    remember_model(known, ("tenant", "main", "one-more"))
+    assert known == {("tenant", "main", "one-more")}

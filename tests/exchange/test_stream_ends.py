@@ -11,6 +11,7 @@ import pytest
 
 from tests.faulty import STREAM, Connection, Request, faulty
 from tests.running import running
+from tests.scripted import reply
 
 Rest = Callable[[Connection], Awaitable[None]]
 
@@ -233,3 +234,19 @@ async def test_text_behind_the_events_goes_on_with_tools_too_and_half_an_event_d
         assert (rest + b"\n\n" in found.body) == passes, "the proxy's own event does not join it"
         assert b"before it was complete" in found.body
         assert (await proxy.outcome())[0] == "partial"
+
+
+async def test_of_a_broken_stream_with_a_length_the_client_gets_the_error_behind_it() -> None:
+    """The error had no room in the length that the upstream had announced."""
+
+    async def script(_: Request, there: Connection) -> None:
+        await reply(there, b"200 OK", CHUNKS[0], b"content-type: text/event-stream")
+
+    async with faulty(script) as upstream, running(upstream.port) as proxy:
+        wanted = ASKED | {"stream_options": {"include_usage": True}}
+        found = await proxy.post(wanted)
+        assert proxy.count("internal_errors_total") == 0
+    assert found.status == 200
+    assert not found.whole
+    assert found.events[0] == CHUNKS[0][6:-2]
+    assert b"upstream_broken" in found.events[1]

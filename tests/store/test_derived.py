@@ -7,7 +7,14 @@ from pathlib import Path
 
 from proxy.store import encode, sql, sqlite_files, write_queue
 from proxy.store.base import Store
-from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, EmbeddingRow, HelperAnswerRow, SpendingRow
+from proxy.store.derived import (
+    NO_CONVERSATION,
+    NO_SESSION,
+    ContextWindowRow,
+    EmbeddingRow,
+    HelperAnswerRow,
+    SpendingRow,
+)
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
 from tests.store.conftest import Make, digest
@@ -85,12 +92,18 @@ async def test_spending_is_added_up_by_day(store: Store) -> None:
 
 
 async def test_the_newest_window_that_an_upstream_has_named_stands(store: Store) -> None:
-    def window(upstream: str, tokens: int, at: float) -> ContextWindowRow:
-        return ContextWindowRow(*NO_CONVERSATION, upstream, "m", tokens, at)
+    def window(upstream: str, tokens: int, at: float, tenant: str = "t") -> ContextWindowRow:
+        return ContextWindowRow(tenant, NO_SESSION, upstream, "m", tokens, at)
 
     await store.put([window("a", 8_000, 1.0), window("b", 4_000, 2.0)])
     await store.put([window("a", 16_000, 3.0)])
     assert await store.read_context_windows(0.0) == [window("b", 4_000, 2.0), window("a", 16_000, 3.0)]
+    assert await store.read_context_windows(2.5) == [window("a", 16_000, 3.0)]
+    await store.put([window("a", 4_000, 4.0, "other")])
+    assert await store.read_context_windows(2.5) == [window("a", 16_000, 3.0), window("a", 4_000, 4.0, "other")]
+    await store.delete_session("other", NO_SESSION)
+    assert len(await store.read_context_windows(2.5)) == 2
+    await store.delete_tenant("other")
     assert await store.read_context_windows(2.5) == [window("a", 16_000, 3.0)]
 
 

@@ -78,7 +78,13 @@ def write_json(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except (ValueError, TypeError, OverflowError):
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), default=_decode_raw).encode()
+
+
+def _decode_raw(value: Any) -> Any:
+    if not isinstance(value, msgspec.Raw):
+        raise TypeError(f"{type(value)} has no form in JSON")
+    return read_json(bytes(value))
 
 
 def _read_lenient_chunk(value: Any) -> Chunk | None:

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from proxy.dialects import spans
 from proxy.dialects.base import UNSIGNED, select_added
 from proxy.dialects.gemini.contents import get_field
@@ -129,7 +131,7 @@ def sign_calls(body: bytes) -> bytes:
     unsigned: list[int] = []
     role, is_open = "", True
     for start, end in spans.read_elements(body, span):
-        content = spans.read_any(body[start:end])
+        content = msgspec.json.decode(body[start:end], type=dict[str, Any])
         if _find_role(content) != role:
             role, is_open = _find_role(content), True
         if role == "user" and any(part.get("text") for part in _list_parts(content)):

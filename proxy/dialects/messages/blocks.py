@@ -66,7 +66,7 @@ def convert_message(raw: bytes) -> WireMessage:
         members = spans.read_members(raw)
         role = spans.read_any(_cut_span(raw, members["role"]))
         content = _cut_span(raw, members["content"])
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise NotManaged("shape", "a message of an unknown role")
         if content[:1] == b'"':
             return WireMessage(role, (MessageUnit(make_message(role, content), ()),), content == b'""')
@@ -138,7 +138,7 @@ def convert_answer(blocks: Sequence[bytes]) -> MessageUnit:
         elif kind == "tool_use":
             calls.append(_convert_call(block, value))
         elif kind in ("thinking", "redacted_thinking"):
-            reasoning.append(value.get("thinking") or "")
+            reasoning.append(_read_thinking(value))
             tokens.append(read_token(value))
         else:
             parts.append(_canonicalize(value))
@@ -174,6 +174,13 @@ def read_token(block: dict[str, Any]) -> str:
     """The token of a thinking block: its signature, or the data of a redacted one; "" if there is none."""
     token = block.get("signature" if block.get("type") == "thinking" else "data")
     return token if isinstance(token, str) else ""
+
+
+def _read_thinking(block: dict[str, Any]) -> str:
+    text = block.get("thinking") or ""
+    if not isinstance(text, str):
+        raise NotManaged("shape", "thinking that is no text")
+    return text
 
 
 def _convert_call(block: bytes, value: dict[str, Any]) -> bytes:

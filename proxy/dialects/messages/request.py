@@ -208,7 +208,10 @@ def _read_frame(values: TopLevelFields, known: ChatFrame | None) -> ChatFrame:
 def _convert_definitions(tools: bytes) -> list[bytes]:
     """The tools as chat definitions. A tool of the provider's with a name is a function without parameters."""
     made = []
-    for start, end in spans.read_elements(tools):
+    elements = json_spans.find_elements(tools)
+    if elements is None:
+        raise NotManaged("shape", "tools is no list")
+    for start, end in elements:
         raw = tools[start:end]
         members = json_spans.find_members(raw)
         if members is None:

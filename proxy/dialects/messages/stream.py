@@ -116,7 +116,8 @@ class BlockBuilder:
         """Return the block as JSON, as a client would send it back."""
         made = dict(self.block)
         for name, pieces in self._texts.items():
-            made[name] = repair_surrogates((made.get(name) or "") + "".join(pieces))
+            first = made.get(name)
+            made[name] = repair_surrogates((first if isinstance(first, str) else "") + "".join(pieces))
         if self._input and "".join(self._input).strip():
             made["input"] = _read_input("".join(self._input))
         return write_json(made)

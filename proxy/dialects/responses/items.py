@@ -363,7 +363,8 @@ def make_items(message: bytes, call_types: Mapping[str, str]) -> list[bytes]:
 def _read_wire(wire: bytes) -> list[bytes] | None:
     """The items in a member `wire`; None if another dialect wrote it: its blocks and parts have other types."""
     items = [wire[start:end] for start, end in json_spans.find_elements(wire) or ()]
-    kinds = [find_type(_RAW.decode(item)) for item in items]
+    values = [_RAW.decode(item) for item in items]
+    kinds = [find_type(value) if isinstance(value, dict) else "" for value in values]
     is_foreign = any(kind in _FOREIGN_TYPES or not kind or kind.endswith(_FOREIGN_ENDS) for kind in kinds)
     return None if is_foreign else items
 

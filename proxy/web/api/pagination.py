@@ -102,7 +102,8 @@ def render_text(body: bytes) -> str:
     if isinstance(content, list):
         content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
     calls = message.get("tool_calls") if isinstance(message, dict) else None
-    functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
+    calls = calls if isinstance(calls, list) else ()
+    functions = [call.get("function") for call in calls if isinstance(call, dict)]
     named = [f"{function.get('name', '')}()" for function in functions if isinstance(function, dict)]
     text = content if isinstance(content, str) else ""
     return " ".join(f"{text} {' '.join(named)}".split())

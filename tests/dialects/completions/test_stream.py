@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,3 +143,4 @@ def test_surrogates_are_joined_or_replaced() -> None:
 def test_surrogates_are_written_as_they_came() -> None:
     assert write_json("\ud83d") == b'"\\ud83d"'
     assert write_json({"a": "ü"}) == '{"a":"ü"}'.encode()
+    assert write_json({"a": "\ud83d", "b": msgspec.Raw(b'{"c":1}')}) == b'{"a":"\\ud83d","b":{"c":1}}'

@@ -80,6 +80,9 @@ def test_each_message_names_its_tokens() -> None:
         ({"messages": "x"}, "shape"),
         ({"system": 3}, "shape"),
         ({"messages": [{"role": "user", "content": 1}]}, "shape"),
+        ({"messages": [{"role": {}, "content": "Hi."}]}, "shape"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": 1}]}]}, "shape"),
+        ({"tools": "x"}, "shape"),
     ],
 )
 def test_requests_that_cannot_be_managed_say_why(members: dict[str, Any], reason: str) -> None:

@@ -81,6 +81,7 @@ def test_json_is_shown_as_it_is() -> None:
         ({"content": "two\n words "}, "two words"),
         ({"content": [{"type": "text", "text": "a"}, {"type": "image_url"}, "b"]}, "a"),
         ({"content": None, "tool_calls": [{"function": {"name": "ls"}}, {"custom": {}}, 3]}, "ls()"),
+        ({"content": "two", "tool_calls": True}, "two"),
         ({"parts": []}, ""),
         ([], ""),
     ],
