@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -487,6 +490,30 @@ def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: Stage) 
             "[...document.querySelectorAll('*')].filter((e) => getComputedStyle(e).transitionDuration !== '0s').length"
         )
         assert screen.page.evaluate(moving) == 0
+
+
+def test_a_request_that_never_ended_is_not_running_for_ever(browser: Browser, tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    async def wait(_: Request, there: Connection) -> None:
+        while not ended.is_set():
+            await asyncio.sleep(0.05)
+        await reply(there, b"500 Late", b"{}")
+
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
+    with stage(tmp_path) as made, looking(browser, made) as screen:
+        made.model.answers[:] = [wait]
+        asker = threading.Thread(target=made.ask, args=("POST", "/v1/chat/completions", body, "cp-data"))
+        asker.start()
+        try:
+            screen.go("#/", ".sessions .flag:text-is('running')")
+            screen.page.clock.install(time=time.time() + 7200)
+            screen.go("#/", ".sessions .flag:text-is('end not stored')")
+            assert screen.page.locator(".flag:text-is('running')").count() == 0
+            screen.well()
+        finally:
+            ended.set()
+            asker.join(30)
 
 
 def test_a_prompt_that_is_over_its_budget_is_marked(there: Stage, screen: Screen) -> None:
