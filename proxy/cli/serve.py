@@ -98,6 +98,9 @@ def _serve(settings: Settings, made_keys: Mapping[str, str] = MappingProxyType({
         server = AnnouncingServer(settings, listener, metrics_listener=metrics_listener, made_keys=made_keys)
         # uvicorn drains at a SIGTERM and then raises it again. An orderly stop on request is no failure.
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+        # A terminal that is closed tells the same. nohup has it ignored, and so it stays.
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:

@@ -199,7 +199,12 @@ def branches(command: RemoteCommand, session: Session, limit: Limit = 200) -> No
 
 @app.command()
 @remote_command
-def requests(command: RemoteCommand, session: Session, branch: Branch = None, limit: Limit = 20) -> None:
+def requests(
+    command: RemoteCommand,
+    session: Session,
+    branch: Annotated[str | None, typer.Option(help="Those of this branch.")] = None,
+    limit: Limit = 20,
+) -> None:
     """List the requests of a session, newest first. Tokens are as they came, were sent, and were reported."""
     columns = (
         TableColumn("id", lambda e: e["exchange"], style="cyan", is_never_cut=True),

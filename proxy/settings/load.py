@@ -347,7 +347,8 @@ def load_settings(config: Path | None = None, overrides: Mapping[str, object] | 
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A key that is not known comes first: it may be the one that another error misses, with a typing error.
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         raise refuse(
             first["loc"], first["input"] if first["type"] != "missing" else None, _describe_allowed(first)
         ) from None
@@ -422,6 +423,17 @@ def _parse_environment_value(path: KeyPath, value: str) -> object:
         return [item.strip() for item in value.split(",") if item.strip()]
 
 
+TYPE_WORDS = (
+    dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number")
+    | dict.fromkeys(("float_parsing", "float_type"), "a number")
+    | dict.fromkeys(("bool_parsing", "bool_type"), "true or false")
+    | dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a table of keys and values")
+    | {"string_type": "a text in quotes", "string_too_short": "a text that is not empty"}
+    | {"tuple_type": "a list in square brackets"}
+)
+"""Allowed values in the words of TOML, by the type of pydantic's error, whose own text has the words of Python."""
+
+
 def _describe_allowed(error: ErrorDetails) -> str:
     """Return the allowed values, in words."""
     if error["type"] == "extra_forbidden":
@@ -430,8 +442,8 @@ def _describe_allowed(error: ErrorDetails) -> str:
         return (f"{near[0]} (is that what is meant?), " if near else "") + "one of " + ", ".join(known)
     if error["type"] == "missing":
         return "a value; it has no default"
-    if error["type"] == "string_too_short":
-        return "a text that is not empty"
+    if words := TYPE_WORDS.get(error["type"]):
+        return words
     return error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
 
 

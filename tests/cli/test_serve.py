@@ -148,7 +148,7 @@ def test_a_second_process_on_one_database_is_refused_with_code_2(running: tuple[
     assert "another process" in done.stderr
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_telling_it_to_stop_ends_it_in_order(tmp_path: Path, by: signal.Signals) -> None:
     with served(tmp_path) as (process, _):
         process.send_signal(by)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -11,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.faulty import Connection, Request
+from tests.scripted import reply
 from tests.web.dashboard.screen import Screen, Stage, looking, stage
 
 if TYPE_CHECKING:
@@ -159,6 +164,21 @@ def test_the_first_page_says_what_was_saved_and_claims_nothing_unknown(
             screen.well()
 
 
+async def slow_down(_: Request, there: Connection) -> None:
+    await reply(there, b"429 Slow down", b"{}")
+
+
+def test_health_counts_what_has_a_kind(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path, keys=False) as made, looking(browser, made, key="") as screen:
+        made.model.answers[:] = [slow_down]
+        body = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
+        assert made.ask("POST", "/v1/chat/completions", body)[0] == 429
+        screen.go("#/health", ".facts-list")
+        counted = screen.page.locator("dt:text-is('upstream errors') + dd").inner_text()
+        assert counted == "1", "its counter is upstream_errors.429"
+        screen.well()
+
+
 def test_the_chart_is_drawn_by_the_library_and_read_out_by_keys(browser: Browser, there: Stage) -> None:
     with looking(browser, there) as screen:
         screen.go("#/s/acme/talk/prompts", ".time-line .u-over")
@@ -274,6 +294,20 @@ def test_the_only_change_of_a_long_prompt_is_found_with_one_request(browser: Bro
         screen.page.wait_for_selector(".unchanged .pair >> text=Number 369?")
         assert screen.page.locator(".unchanged .pair").count() == late["first"]
         assert len(pages) == 3
+        screen.well()
+
+
+def test_charts_of_a_long_session_say_that_they_draw_its_newest_requests(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path) as there, looking(browser, there) as screen:
+        for n in range(202):
+            there.say("many", f"Number {n}?")
+        screen.go("#/s/acme/many/costs", ".charts > p")
+        assert "over the newest 200 requests" in screen.page.inner_text(".charts > p"), "Paid so far has all 202"
+        titles = screen.page.locator(".chart-title").all_inner_texts()
+        assert "Dollars so far" not in titles
+        assert all(title.endswith(", newest 200 requests") for title in titles)
+        screen.go("#/s/acme/many/latency", ".chart-title:text-is('Time of each request, newest 200 requests')")
+        screen.go("#/s/acme/many/prompts", ".chart-title:has-text(', newest 200 requests')")
         screen.well()
 
 
@@ -456,6 +490,30 @@ def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: Stage) 
             "[...document.querySelectorAll('*')].filter((e) => getComputedStyle(e).transitionDuration !== '0s').length"
         )
         assert screen.page.evaluate(moving) == 0
+
+
+def test_a_request_that_never_ended_is_not_running_for_ever(browser: Browser, tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    async def wait(_: Request, there: Connection) -> None:
+        while not ended.is_set():
+            await asyncio.sleep(0.05)
+        await reply(there, b"500 Late", b"{}")
+
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
+    with stage(tmp_path) as made, looking(browser, made) as screen:
+        made.model.answers[:] = [wait]
+        asker = threading.Thread(target=made.ask, args=("POST", "/v1/chat/completions", body, "cp-data"))
+        asker.start()
+        try:
+            screen.go("#/", ".sessions .flag:text-is('running')")
+            screen.page.clock.install(time=time.time() + 7200)
+            screen.go("#/", ".sessions .flag:text-is('end not stored')")
+            assert screen.page.locator(".flag:text-is('running')").count() == 0
+            screen.well()
+        finally:
+            ended.set()
+            asker.join(30)
 
 
 def test_a_prompt_that_is_over_its_budget_is_marked(there: Stage, screen: Screen) -> None:

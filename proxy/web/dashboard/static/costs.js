@@ -3,7 +3,7 @@ import { ask, at } from "./api.js";
 import { chart, running } from "./chart.js";
 import { button, h, swap } from "./dom.js";
 import { counted, dollars, percent, saved, short, whole } from "./format.js";
-import { withoutSideCalls } from "./latency.js";
+import { newestRequests, part, withoutSideCalls } from "./latency.js";
 import { act } from "./say.js";
 
 const COMPARED = 5;
@@ -11,13 +11,13 @@ const COMPARED = 5;
 export function showCosts(session) {
   const root = h("div", {});
   swap(session.root, root, session.may && comparison(session));
-  session.changed = async (_, record) => {
-    const points = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
-    swap(root, points.length ? charts(session, points, withoutSideCalls(points, record)) : h("p", { class: "soft" }, "No request yet."));
+  session.changed = async (stats, record) => {
+    const points = await newestRequests(session);
+    swap(root, points.length ? charts(session, points, withoutSideCalls(points, record), part(points, stats)) : h("p", { class: "soft" }, "No request yet."));
   };
 }
 
-function charts(session, points, own) {
+function charts(session, points, own, newest) {
   const priced = points.some((one) => one.cost !== null);
   const observed = points.some((one) => one.cost_planned !== null);
   const cost = running(points.map((one) => one.cost));
@@ -25,18 +25,18 @@ function charts(session, points, own) {
   const common = along(session, points);
   const prompts = along(session, own);
   return h("div", { class: "charts" },
-    priced ? h("p", { class: "soft" }, summary(cost.at(-1), without.at(-1), points))
+    priced ? h("p", { class: "soft" }, summary(cost.at(-1), without.at(-1), points, newest))
       : h("p", { class: "notice" }, "What was paid is unknown: the model has no price in config/models.toml, or its upstream reports no usage."),
-    priced && chart("Dollars so far", { ...common, format: dollars, between: ["without the proxy", "paid"], series: [
+    priced && chart(newest ? `Dollars${newest}` : "Dollars so far", { ...common, format: dollars, between: ["without the proxy", "paid"], series: [
       { name: "without the proxy", look: "c-without", values: without, kind: "line" }, { name: "paid", look: "c-paid", values: cost, kind: "line" },
       ...(observed ? [{ name: "with the observed plans", look: "c-planned", values: running(points.map((one) => one.cost_planned ?? one.cost)), kind: "line" }] : [])] }),
-    chart("Tokens of each prompt", { ...prompts, format: short, between: ["as the client sent it", "as it went out"], series: [
+    chart(`Tokens of each prompt${newest}`, { ...prompts, format: short, between: ["as the client sent it", "as it went out"], series: [
       { name: "as the client sent it", look: "c-without", values: own.map((one) => one.tokens_before), kind: "line" },
       { name: "as it went out", look: "c-paid", values: own.map((one) => one.tokens_after), kind: "line" }] }),
-    chart("Tokens from the provider's cache", { ...prompts, format: short, series: [
+    chart(`Tokens from the provider's cache${newest}`, { ...prompts, format: short, series: [
       { name: "reported", look: "c-reported", values: own.map((one) => one.cached_tokens), kind: "column" },
       { name: "predicted", look: "c-predicted", values: own.map((one) => one.predicted), kind: "line" }] }),
-    priced && chart("Dollars of each request", { ...common, format: dollars, series: [
+    priced && chart(`Dollars of each request${newest}`, { ...common, format: dollars, series: [
       { name: "without the proxy", look: "c-without", values: points.map((one) => one.cost_without), kind: "column" },
       { name: "paid", look: "c-paid", values: points.map((one) => one.cost), kind: "column" }] }));
 }
@@ -47,12 +47,13 @@ function along(session, points) {
   return { at: points.map((one) => one.started_at), inOrder: true, open };
 }
 
-function summary(cost, without, points) {
+function summary(cost, without, points, newest) {
   const share = saved(cost, without);
   const unbilled = points.filter((one) => one.cost === null).length;
+  const over = newest ? `the newest ${counted(points.length, "request")}` : counted(points.length, "request");
   const left = unbilled ? ` ${whole(unbilled)} of them ${unbilled === 1 ? "has no bill and is" : "have no bill and are"} in neither sum.` : "";
-  if (Math.abs(share ?? 0) < 0.005) return `${dollars(cost)} over ${counted(points.length, "request")}, as much as without the proxy.${left}`;
-  return `${dollars(cost)} in place of ${dollars(without)}: ${percent(Math.abs(share ?? 0))} ${share < 0 ? "more" : "less"} over ${counted(points.length, "request")}.${left}`;
+  if (Math.abs(share ?? 0) < 0.005) return `${dollars(cost)} over ${over}, as much as without the proxy.${left}`;
+  return `${dollars(cost)} in place of ${dollars(without)}: ${percent(Math.abs(share ?? 0))} ${share < 0 ? "more" : "less"} over ${over}.${left}`;
 }
 
 /** The session played again under other policies, as `context-proxy replay` does it. Nothing is sent upstream. */

@@ -48,10 +48,15 @@ function charts(money) {
 
 function counters(proxy) {
   const known = Object.keys(proxy.figures).length > 0; // a counter that has counted nothing may not be there
-  const found = known ? COUNTERS.filter(([name]) => proxy.figures[name] || !name.startsWith("dropped_")) : [];
+  const found = known ? COUNTERS.map(([name, ...shown]) => [name, added(proxy.figures, name), ...shown]).filter(([name, sum]) => sum || !name.startsWith("dropped_")) : [];
   return h("section", { class: "panel" }, h("h2", {}, "Since the proxy started"),
     h("dl", { class: "facts-list wide" }, h("dt", {}, "version"), h("dd", {}, proxy.version), h("dt", {}, "usual policy"), h("dd", {}, proxy.policy),
-      h("dt", {}, "upstreams"), h("dd", {}, proxy.upstreams.join(", ")), found.map(([name, text, write = whole]) => [h("dt", {}, text), h("dd", {}, write(proxy.figures[name] ?? 0))])),
+      h("dt", {}, "upstreams"), h("dd", {}, proxy.upstreams.join(", ")), found.map(([, sum, text, write = whole]) => [h("dt", {}, text), h("dd", {}, write(sum))])),
     !known && h("p", { class: "soft" }, "The counters are those of every tenant: a key of one tenant does not see them."),
     known && h("p", { class: "soft" }, "GET /metrics has more, each by its labels."));
+}
+
+/** A counter with a kind is one figure a kind: `upstream_errors.429`, `upstream_errors.timeout`. */
+function added(figures, name) {
+  return Object.entries(figures).reduce((sum, [each, figure]) => (each === name || each.startsWith(`${name}.`) ? sum + figure : sum), 0);
 }

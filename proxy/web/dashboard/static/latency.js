@@ -4,14 +4,22 @@ import { chart } from "./chart.js";
 import { h, swap } from "./dom.js";
 import { dollars, milliseconds, outcome, short, when, words } from "./format.js";
 
+const DRAWN = 200; // requests that a chart of one session draws
+
 export function showLatency(session) {
   const root = h("div", {});
   swap(session.root, root);
-  session.changed = async () => {
-    const points = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
-    swap(root, points.length ? [charts(session, points), events(session, points)] : h("p", { class: "soft" }, "No request yet."));
+  session.changed = async (stats) => {
+    const points = await newestRequests(session);
+    swap(root, points.length ? [charts(session, points, part(points, stats)), events(session, points)] : h("p", { class: "soft" }, "No request yet."));
   };
 }
+
+/** The newest requests of a session, oldest first, each with its tokens, times and cost. */
+export const newestRequests = (session) => ask("GET", at(session.place, "/points", { limit: DRAWN, branch: session.branch }), undefined, session.signal);
+
+/** For the title of a chart: which of the session's requests it draws, if not all. */
+export const part = (points, stats) => (points.length === DRAWN && stats.exchanges > DRAWN ? `, newest ${DRAWN} requests` : "");
 
 /** The requests of the conversation itself, without those for a title and the like, which have short prompts of their
  * own. */
@@ -31,9 +39,9 @@ export function marksOf(points) {
   ].filter(Boolean));
 }
 
-function charts(session, points) {
+function charts(session, points, newest) {
   const open = (n) => { location.hash = `${session.base}/prompts/${encodeURIComponent(points[n].exchange)}`; };
-  return h("div", { class: "charts" }, chart("Time of each request", { at: points.map((one) => one.started_at), inOrder: true, open, format: milliseconds, marks: marksOf(points).filter((one) => one.look === "c-bad"), series: [
+  return h("div", { class: "charts" }, chart(`Time of each request${newest}`, { at: points.map((one) => one.started_at), inOrder: true, open, format: milliseconds, marks: marksOf(points).filter((one) => one.look === "c-bad"), series: [
     { name: "until the answer began", look: "c-paid", values: points.map((one) => one.first_byte_ms), kind: "line" },
     { name: "until it ended", look: "c-without", values: points.map((one) => one.total_ms), kind: "line" }] }));
 }

@@ -4,7 +4,7 @@ import { chart } from "./chart.js";
 import { button, h, swap } from "./dom.js";
 import { diff } from "./diff.js";
 import { ago, clock, counted, fate, percent, short, words } from "./format.js";
-import { marksOf, withoutSideCalls } from "./latency.js";
+import { marksOf, newestRequests, part, withoutSideCalls } from "./latency.js";
 import { reason, textOf } from "./message.js";
 import { act } from "./say.js";
 
@@ -47,18 +47,18 @@ export function showPrompts(session) {
     drawn = true;
     swap(shown, draw(session, prompt, fetchPage));
   };
-  session.changed = async (_, record) => {
-    await Promise.all([load(), timeLine(session, line, base, record)]);
+  session.changed = async (stats, record) => {
+    await Promise.all([load(), timeLine(session, line, base, stats, record)]);
     await fetchPrompt();
   };
 }
 
-async function timeLine(session, box, base, record) {
-  const all = await ask("GET", at(session.place, "/points", { limit: 200, branch: session.branch }), undefined, session.signal);
+async function timeLine(session, box, base, stats, record) {
+  const all = await newestRequests(session);
   const points = withoutSideCalls(all, record);
   if (points.length < 2) return;
   const open = (n) => { location.hash = `${base}/${encodeURIComponent(points[n].exchange)}`; };
-  swap(box, chart("Tokens of each request; choose one to see its prompt", { at: points.map((one) => one.started_at), inOrder: true, open, format: short, marks: marksOf(points), between: ["as the client sent it", "as it went out"], series: [
+  swap(box, chart(`Tokens of each request${part(all, stats)}; choose one to see its prompt`, { at: points.map((one) => one.started_at), inOrder: true, open, format: short, marks: marksOf(points), between: ["as the client sent it", "as it went out"], series: [
     { name: "as the client sent it", look: "c-without", values: points.map((one) => one.tokens_before), kind: "line" },
     { name: "as it went out", look: "c-paid", values: points.map((one) => one.tokens_after), kind: "line" }] }));
 }

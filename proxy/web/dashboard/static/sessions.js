@@ -86,7 +86,7 @@ function line(row, tenants) {
       : "unknown"),
     h("td", { class: "nowrap", "data-label": "Used" }, ago(row.last_at),
       h("span", { class: "facts" }, `${counted(row.exchanges, "request")}, ${counted(row.messages, "message")}`)),
-    h("td", {}, flags(figures)));
+    h("td", {}, flags(figures, row.last_at)));
 }
 
 /** The use of the model's window: solid is the sent prompt, hollow the client's own. No bar if the window is unknown. */
@@ -102,7 +102,9 @@ export function gauge(figures) {
       h("span", {}, limit ? percent(sent / limit, sent / limit < 0.1 ? 1 : 0) : "window not known")));
 }
 
-function flags(figures) {
+const LONGEST_S = 3600; // timeouts.total_s: a process that was killed leaves its requests open
+
+function flags(figures, last) {
   if (!figures) return null;
   const made = [];
   if (figures.over_budget) made.push(h("span", { class: "flag bad", title: "The newest prompt was over its budget with everything out that may go" }, `over budget ${short(figures.over_budget)}`));
@@ -110,6 +112,7 @@ function flags(figures) {
   if (figures.loops) made.push(h("span", { class: "flag warn", title: "The model was told that it goes round in circles" }, `loops ${figures.loops}`));
   if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out as they came, with the reason under Latency and errors" }, `${figures.fallbacks} sent unchanged`));
   if (["failed", "partial", "rejected"].includes(figures.status)) made.push(h("span", { class: "flag bad" }, outcome(figures.status)));
-  if (figures.status === "open") made.push(h("span", { class: "flag live" }, "running"));
+  if (figures.status === "open" && Date.now() / 1000 - last < LONGEST_S) made.push(h("span", { class: "flag live" }, "running"));
+  else if (figures.status === "open") made.push(h("span", { class: "flag warn", title: "The proxy was ended while it answered, or its store was away" }, "end not stored"));
   return h("span", { class: "flags" }, made);
 }
