@@ -80,6 +80,7 @@ _DRY = ("dry_run", "dryRun", "preview")
 _CLIENT_FAILED = re.compile(
     r"curl: \(\d+\) |\w+: error: |An error occurred \(\w+\) when calling |ERROR: \(gcloud\.|Error from server \("
     r"|ERROR:  \S|ERROR \d+ \(\w+\)|error: the server doesn't have |(?:Parse e|E)rror: (?:near |no such |in prepare)"
+    r"|(?:Catalog|Binder|Parser) Error: "
     r"|Error response from daemon: |Cannot connect to the Docker daemon |The connection to the server \S+ was refused"
     r"|Unable to connect to the server: |ssh: |Permission denied \(publickey|kex_exchange_identification: "
 )
