@@ -76,7 +76,8 @@ _COUNTER = re.compile(
 """A field that counts the changes of a call, in lower case and without the separators of its words."""
 _OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
 _SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
-_DRY = ("dry_run", "dryRun", "preview")
+DRY_RUN = ("dry_run", "dryRun", "preview")
+"""Members of arguments and of results with which a call only tries a change."""
 _CLIENT_FAILED = re.compile(
     r"curl: \(\d+\) |\w+: error: |An error occurred \(\w+\) when calling |ERROR: \(gcloud\.|Error from server \("
     r"|ERROR:  \S|ERROR \d+ \(\w+\)|error: the server doesn't have |(?:Parse e|E)rror: (?:near |no such |in prepare)"
@@ -201,7 +202,7 @@ def _read_object_lines(value: Mapping[str, Any], text: str) -> ResultLines:
     nothing = _find_zero_count_fields(value)
     plain = ResultLines(
         text.splitlines(), code, failed, is_object=True, is_wrapper=has_output,
-        zero_counts=nothing, dry_run=any(value.get(name) for name in _DRY),
+        zero_counts=nothing, dry_run=any(value.get(name) for name in DRY_RUN),
     )  # fmt: skip
     if text.count("\n") > 3:
         return plain  # the object itself is printed over several lines

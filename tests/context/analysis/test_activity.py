@@ -226,11 +226,31 @@ LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
         ("\u274c a.py", False),
         ("a.py is read-only", False),
         ("Diff shown in editor. User has accepted the changes.", True),
+        ("Disk quota exceeded", False),
+        ("413 Payload Too Large", False),
+        ("Path is a directory", False),
+        ("Too many requests", False),
+        ("Unknown tool: Edit", False),
+        ("Connection closed", False),
+        ("Malformed diff at line 7", False),
+        ("a.py", True),
+        ("Wrote 12 lines. Lint: clean", True),
+        ("Datei wurde gespeichert.", True),
+        ("Fichier enregistr\u00e9", True),
+        ("\u6587\u4ef6\u5df2\u4fdd\u5b58", True),
     ],
 )
 def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str, edited: bool) -> None:
     (*told,) = noted(("Edit", {"file_path": "a.py"}, text))
     assert (told[:1] == ["Edited: a.py"]) == edited
+
+
+def test_an_edit_that_was_only_tried_is_no_edit() -> None:
+    """The file server of MCP returns the diff in both cases."""
+    diff = "```diff\nIndex: a.py\n--- a.py\n+++ a.py\n@@ -1 +1 @@\n-a\n+b\n```"
+    tried = ("edit_file", {"path": "a.py", "dryRun": True}, diff)
+    assert noted(tried) == []
+    assert noted(tried, ("edit_file", {"path": "a.py", "dryRun": False}, diff)) == ["Edited: a.py"]
 
 
 def test_a_file_tool_whose_argument_is_called_command_touches_files() -> None:
