@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import filterfalse
 from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
@@ -21,6 +22,7 @@ from proxy.context.analysis import (
     output_wrappers,
     provenance,
     refetch,
+    runners,
     shell_commands,
 )
 from proxy.context.analysis.moved_files import FileChange
@@ -74,7 +76,6 @@ _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u03ff\u0530-\u1cff]")
 """A letter of a script in which these words are not known, from Greek and Hebrew to Thai."""
 _REMOVING = ("gone", "undone")
-_PATH = re.compile(r"\S*\w[./\\]\w\S*")
 _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 
@@ -360,12 +361,12 @@ def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
         return False  # the result counts no changes
     shown = lines()
     first_line = output_wrappers.strip_line(shown[end.first_line]) if end.first_line is not None else ""
-    first = _PATH.sub(" ", _SENTENCE.split(first_line, maxsplit=1)[0])
+    first = outcome.PATH_WORD.sub(" ", _SENTENCE.split(first_line, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):
         return True
     if sum(map(len, shown)) > _BRIEF:
         return False
-    cleaned = [_PATH.sub(" ", line) for line in shown]
+    cleaned = [outcome.PATH_WORD.sub(" ", line) for line in shown]
     if any(pattern.search(line) for line in cleaned for pattern in (_UNCHANGED, _ASKS, _OTHER_SCRIPT)):
         return False
     return any(map(_CHANGED.search, cleaned)) or not any(map(output_wrappers.has_content, cleaned))
@@ -406,10 +407,11 @@ def _list_newest(names: Sequence[str] | Mapping[str, object], most: int) -> list
 
 
 def _find_failure_lines(end: ToolOutcome, lines: Lines) -> list[str]:
-    """Return the lines that describe the failure."""
+    """Return the lines that describe the failure, if possible other ones than those that end each failed run."""
     numbers = end.failure_lines or end.summary_lines
     shown = lines() if numbers else ()
     found = [output_wrappers.strip_line(shown[n]) for n in numbers]
+    found = [*filterfalse(runners.compile_patterns().closing.match, found)] or found
     return identifiers.remove_duplicates(_shorten_command(line) for line in found if output_wrappers.has_content(line))[
         -_ERRORS:
     ]

@@ -166,15 +166,14 @@ RUNNERS = (
         printed=(r"\*\* \([\w.]+Error\)",),
         passed=(
             r"[1-9]\d* (?:examples?|tests?|runs|doctests?|propert\w+)\b.*\b0 failures(?!.*[1-9]\d* errors)",
-            r"OK \(\d+ tests?, \d+ assertions",
-            r"100% tests passed", r"Build succeeded",
+            r"OK \(\d+ tests?, \d+ assertions", r"100% tests passed", r"Build succeeded",
             r"\W*[^\W\d]+ ?!\s+[:-]\s*(?:Failed|Fehler|\u00e9chec|\u5931[\u8d25\u6557]) ?: +0\b",
             r"Test summary: (?=.*\bsucceeded: [1-9]).*\bfailed: 0",
             r"Executed [1-9]\d* tests?, with 0 failures", r"\W*Test run with [1-9]\d* tests? .*\bpassed after",
         ),
         last=(r"Build complete!",),
         detail=((r"rspec \./", 0), (r"\s*Failed \S+ \[", 2), (r"Failure/Error: ", 2), (r"== Compilation error ", 1),
-                (r"\d+ - \S.* \((?:Failed|Timeout|SEGFAULT|Not Run|Subprocess)", 0)),
+                (r".*: error TESTERROR:", 1), (r"\d+ - \S.* \((?:Failed|Timeout|SEGFAULT|Not Run|Subprocess)", 0)),
     ),
     Runner(
         "dialyzer, rebar3, ghc, cabal, stack, alcotest, javac",
@@ -274,8 +273,7 @@ RUNNERS = (
         failed=(
             r"\S*make(?:\.exe)?(?:\[\d+\])?: \*\*\*", r"ninja: (?:build stopped|error)", r"FAILED: (?!\d+$|none$)\S",
             r"ERROR: Build did NOT complete", r"\S*make: .*\bError \d+(?! \(ignored\))(?!\d)",
-            r"error: Recipe `", r"\S*meson\.build:\d+:\d+: ERROR: ",
-            r"(?:Unexpected Pass|Fail|Timeout): +[1-9]\d*$",
+            r"error: Recipe `", r"\S*meson\.build:\d+:\d+: ERROR: ", r"(?:Unexpected Pass|Fail|Timeout): +[1-9]\d*$",
         ),
         whole=((r"Timeout: +0$", r"Ok: +[1-9]"),),
         last=(r"\S*make(?:\[\d+\])?: (?:Nothing to be done for|.* is up to date)", r"ninja: no work to do",
@@ -432,8 +430,7 @@ RUNNERS = (
         failed=(
             # Ansible writes `fatal: [host]` for a task whose failure may be ignored; its recap says how the run ended.
             r"fatal: (?!\[)", r"(?:CONFLICT|KONFLIKT|CONFLIT|CONFLICTO) \(|\u51b2\u7a81\uff08",
-            r"Automatic merge failed", r"error: failed to push",
-            r" ?! \[(?:remote )?rejected\]",
+            r"Automatic merge failed", r"error: failed to push", r" ?! \[(?:remote )?rejected\]",
             r"error: (?:Your local changes|pathspec|patch failed|could not apply|cannot|src refspec|unable to)",
             r"error: The following ",
         ),
@@ -563,6 +560,7 @@ class RunnerPatterns:
     repeating_command: re.Pattern[str]
     console_line: re.Pattern[str]
     broken_end: re.Pattern[str]
+    closing: re.Pattern[str]
 
 
 @lru_cache(maxsize=8)
@@ -593,6 +591,7 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
         repeating_command=re.compile(runner_commands.REPEATING_COMMANDS),
         console_line=re.compile(general_lines.CONSOLE_LINE),
         broken_end=re.compile(general_lines.BROKEN_END),
+        closing=re.compile(general_lines.CLOSING_LINES),
     )
 
 

@@ -39,6 +39,9 @@ _RUNNING = frozenset((
     "test", "tests", "build", "lint", "compile", "make", "python", "stdin",
 ))  # fmt: skip
 """Words in the names of tools that run commands or programs."""
+_EXECUTES = frozenset(("execute", "eval", "evaluate"))
+_CODE = frozenset(("code", "cell", "cells", "notebook", "jupyter", "ipython"))
+"""With one of these words and one of `_EXECUTES` in its name, a tool runs a program."""
 _QUERYING = frozenset(("sql", "query", "queries", "promql", "graphql", "sparql", "cypher"))
 """Words in the names of tools that run queries: they return data, not the output of a program."""
 EDITING_WORDS = frozenset(
@@ -228,7 +231,7 @@ def _parse_call(call: Call) -> ShellCommand:
     words = identifiers.split_tool_name(call.name)
     arguments = call.arguments
     given = identifiers.parse_arguments(arguments)
-    runs = bool(words & _RUNNING) and not words & _QUERYING
+    runs = bool(words & _RUNNING or (words & _EXECUTES and words & _CODE)) and not words & _QUERYING
     text = _command(given)
     if (
         text in FILE_COMMANDS
