@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import filterfalse
 from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
@@ -21,6 +22,7 @@ from proxy.context.analysis import (
     output_wrappers,
     provenance,
     refetch,
+    runners,
     shell_commands,
 )
 from proxy.context.analysis.moved_files import FileChange
@@ -45,10 +47,14 @@ _BRIEF = 300
 """Maximum number of characters of a result that is a status message of the tool."""
 _CHANGED = re.compile(
     r"\b(?:updated|edited|created|written|wrote|modified|replaced|applied|saved|inserted|changed|added|patched"
-    r"|overwritten|overwrote|success\w*|done|ok)\b|(?:diff --git|Index:|---|@@) ",
+    r"|overwritten|overwrote|accepted|success\w*|done|ok)\b|(?:diff --git|Index:|---|@@) "
+    r"|\b(?:gespeichert|aktualisiert|ge\u00e4ndert|geschrieben|erstellt|enregistr\w*|modifi\w*|mise? \u00e0 jour"
+    r"|cr\u00e9\u00e9e?|guardad[ao]|actualizad[ao]|cread[ao]|escrit[ao]|salv[ao]|atualizad[ao]|criad[ao]|salvat[ao]|aggiornat[ao]|creat[ao])\b"
+    r"|[\u5df2\u2705\u2713\u2714]|\u6210\u529f|\u4fdd\u5b58|\u66f4\u65b0|\u5b8c[\u6210\u4e86]|\uc800\uc7a5|\uc644\ub8cc|\uc218\uc815|\uc131\uacf5",
     re.IGNORECASE,
 )
-"""Words with which a tool reports that it has changed a file, and beginnings of a diff that shows the change."""
+"""Words with which a tool reports that it has changed a file, and beginnings of a diff that shows the change. The words
+are English, German, French, Spanish, Portuguese, Italian, Chinese, Japanese and Korean."""
 _UNCHANGED = re.compile(
     r"\b(?:no|not|never|cannot|unable|without|nothing|neither|identical|unchanged|since|unexpectedly|already|permissions?"
     r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before"
@@ -70,7 +76,6 @@ _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u03ff\u0530-\u1cff]")
 """A letter of a script in which these words are not known, from Greek and Hebrew to Thai."""
 _REMOVING = ("gone", "undone")
-_PATH = re.compile(r"\S*\w[./\\]\w\S*")
 _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 
@@ -332,7 +337,8 @@ def _describe_call(
     words = identifiers.split_tool_name(call.name)
     if command.kind != "call":
         return words, None, command.core or command.text or f"{call.name} {call.arguments}"
-    path = _find_first_text(arguments, shell_commands.PATH_ARGUMENTS)
+    is_trial = any(arguments.get(name) is True for name in outcome.DRY_RUN)
+    path = None if is_trial else _find_first_text(arguments, shell_commands.PATH_ARGUMENTS)
     does = arguments.get("command")
     if isinstance(does, str) and does in shell_commands.FILE_COMMANDS:
         words = identifiers.split_tool_name(does)
@@ -346,7 +352,8 @@ def _is_item_list(words: frozenset[str]) -> bool:
 def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
     """True if a result proves that a file was changed.
 
-    Its first sentence reports the change, or it is a short message of the tool with no word against it.
+    Its first sentence reports the change, or it is a short message of the tool with such a word and none against it.
+    A message without words proves it too: a tool that has failed says so.
     """
     if end.verdict != "unknown":
         return end.verdict == "succeeded"
@@ -354,13 +361,15 @@ def _proves_change(end: ToolOutcome, lines: Lines) -> bool:
         return False  # the result counts no changes
     shown = lines()
     first_line = output_wrappers.strip_line(shown[end.first_line]) if end.first_line is not None else ""
-    first = _PATH.sub(" ", _SENTENCE.split(first_line, maxsplit=1)[0])
+    first = outcome.PATH_WORD.sub(" ", _SENTENCE.split(first_line, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):
         return True
     if sum(map(len, shown)) > _BRIEF:
         return False
-    cleaned = [_PATH.sub(" ", line) for line in shown]
-    return not any(pattern.search(line) for line in cleaned for pattern in (_UNCHANGED, _ASKS, _OTHER_SCRIPT))
+    cleaned = [outcome.PATH_WORD.sub(" ", line) for line in shown]
+    if any(pattern.search(line) for line in cleaned for pattern in (_UNCHANGED, _ASKS, _OTHER_SCRIPT)):
+        return False
+    return any(map(_CHANGED.search, cleaned)) or not any(map(output_wrappers.has_content, cleaned))
 
 
 def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
@@ -398,10 +407,11 @@ def _list_newest(names: Sequence[str] | Mapping[str, object], most: int) -> list
 
 
 def _find_failure_lines(end: ToolOutcome, lines: Lines) -> list[str]:
-    """Return the lines that describe the failure."""
+    """Return the lines that describe the failure, if possible other ones than those that end each failed run."""
     numbers = end.failure_lines or end.summary_lines
     shown = lines() if numbers else ()
     found = [output_wrappers.strip_line(shown[n]) for n in numbers]
+    found = [*filterfalse(runners.compile_patterns().closing.match, found)] or found
     return identifiers.remove_duplicates(_shorten_command(line) for line in found if output_wrappers.has_content(line))[
         -_ERRORS:
     ]

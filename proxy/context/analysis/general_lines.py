@@ -54,6 +54,18 @@ REMARK_LINES = (
 MAX_REMARKS = 15
 """Maximum number of such lines at the end of an output."""
 
+CLOSING_LINES = (
+    r"FAILURE: Build |BUILD FAIL|Build (?:failed|FAILED) with |ERROR: Build did NOT|ninja: build stopped|\W*ELIFECYCLE"
+    r"|Execution failed for task |\* What went|> (?:There were failing|A failure occurred|Compilation (?:fail|er))"
+    r"|\[ERROR\](?: +(?:->|\[Help|To see|Re-run|For more|Failed to execute|Please refer|Tests run|After ).*)?$"
+    r"|\[ERROR\] +\w+: *$"
+    r"|(?:\[error\] )?(?:Total time: |\(.* / |(?:one|two|three|four|five|\d+) errors? found)"
+    r"|.*make(?:\[\d+\])?: \*{3} .*Error \d|error: (?:could not compile|aborting due|Recipe )"
+    r"|For more information about |Tests run: \d"
+    r"|npm (?:ERR!|error)(?: (?:A complete|Lifecycle|code (?:\d|ELIFECYCLE)|command|errno|location|path|workspace).*)?$"
+)
+"""Lines with which programs end after any failure: they say that a run failed, and not why."""
+
 TRACEBACK = r"Traceback \(most recent call last\):"
 """The line above an exception that nobody caught, or that the program printed."""
 

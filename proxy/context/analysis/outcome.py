@@ -44,10 +44,16 @@ _CALL_FAILED = re.compile(
 _HEADING = re.compile(r"\W*(?:error|exception|failed|failure)\W*", re.IGNORECASE)
 """A line that only says that the call failed: the reason is the next one."""
 _SAYS_NO = re.compile(
-    r"\b(?:not found|does not exist|doesn't exist|no such|denied|has not been|doesn't want|rejected|no changes"
-    r"|not unique|no match|failed|not allowed|timed out)\b",
+    r"\b(?<!\b0 )(?<!\bno )"
+    r"(?:not found|does not exist|doesn't exist|no such|denied|has not been|doesn't want|rejected|no changes"
+    r"|not unique|no match|failed|not allowed|timed out)\b(?!: *0\b)",
     re.IGNORECASE,
 )
+PATH_WORD = re.compile(r"\S*\w[./\\]\w\S*")
+"""A word that may be a path: its parts say nothing about a call."""
+_SHOWN_LINE = re.compile(r"\d+(?:\u2192|\t|\|)|\S*[\w/]\.\w+:\d+:")
+"""The beginning of a numbered line of a file, or of a hit of a search."""
+_SECOND_SENTENCE = re.compile(r"[.!] [A-Z].*")
 _DONE = re.compile(r"\b(?:has been (?:updated|created|edited|written)|successfully)\b", re.IGNORECASE)
 _EDIT_FAILED = re.compile(
     r"\W*(?:(?:no|0|none) (?:\w+ ){0,2}(?:changes?|edits?|replacements?|matches|occurrences|hunks?|files?)\b"
@@ -76,10 +82,12 @@ _COUNTER = re.compile(
 """A field that counts the changes of a call, in lower case and without the separators of its words."""
 _OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
 _SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
-_DRY = ("dry_run", "dryRun", "preview")
+DRY_RUN = ("dry_run", "dryRun", "preview")
+"""Members of arguments and of results with which a call only tries a change."""
 _CLIENT_FAILED = re.compile(
     r"curl: \(\d+\) |\w+: error: |An error occurred \(\w+\) when calling |ERROR: \(gcloud\.|Error from server \("
     r"|ERROR:  \S|ERROR \d+ \(\w+\)|error: the server doesn't have |(?:Parse e|E)rror: (?:near |no such |in prepare)"
+    r"|(?:Catalog|Binder|Parser) Error: "
     r"|Error response from daemon: |Cannot connect to the Docker daemon |The connection to the server \S+ was refused"
     r"|Unable to connect to the server: |ssh: |Permission denied \(publickey|kex_exchange_identification: "
 )
@@ -200,7 +208,7 @@ def _read_object_lines(value: Mapping[str, Any], text: str) -> ResultLines:
     nothing = _find_zero_count_fields(value)
     plain = ResultLines(
         text.splitlines(), code, failed, is_object=True, is_wrapper=has_output,
-        zero_counts=nothing, dry_run=any(value.get(name) for name in _DRY),
+        zero_counts=nothing, dry_run=any(value.get(name) for name in DRY_RUN),
     )  # fmt: skip
     if text.count("\n") > 3:
         return plain  # the object itself is printed over several lines
@@ -460,7 +468,7 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
     brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
     may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in beginning
     begins = may_begin and bool(_CALL_FAILED.match(beginning)) and not _DONE.search(beginning)
-    says_no = brief and bool(_SAYS_NO.search(beginning)) and not _DONE.search(beginning)
+    says_no = brief and _says_no(beginning) and not _DONE.search(beginning)
     timed_out = brief and output_wrappers.is_timeout(beginning)
     unchanged = edits and not given.is_object and _reports_no_change(rows, beginning)
     failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
@@ -476,6 +484,11 @@ def _read_call_outcome(given: ResultLines, first: int | None, *, edits: bool) ->
         keep = (*_find_next_lines(rows, first, 1),) or keep
     counted = _find_zero_counts(rows, given.zero_counts) if given.zero_counts else ()
     return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, (), tuple(sorted({*keep, *counted})), first)
+
+
+def _says_no(line: str) -> bool:
+    """True if the first sentence of a message says that a call found or did nothing."""
+    return not _SHOWN_LINE.match(line) and bool(_SAYS_NO.search(PATH_WORD.sub(" ", _SECOND_SENTENCE.sub("", line))))
 
 
 def _find_zero_counts(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:

@@ -18,6 +18,24 @@ HEAD_LINES, TAIL_LINES = 2000, 6000
 """Numbers of lines at the front and at the end that are examined. A result with more lines never proves success."""
 MAX_TRACEBACK = 100
 """Maximum number of lines of a traceback that are examined."""
+OUTCOME_WORDS = (
+    "fail", "error", "err!", "err_", "elifecycle", "***", "panic", "fault", "abort", "core dumped", "killed",
+    "not ok", "issue", "problem", "reformat", "stopped", "exit", "incomplete", "not met", "interrupt", "not found",
+    "rejected", "conflict", "fatal", "undefined", "non-zero", "cannot", "unhandled", "pass", "ok", "succe", "finished",
+    "done", "found 0", "files have been", "built", "nothing to be", "up to date", "no work", "added ", "changed ",
+    "removed ", "audited", "already formatted", "unchanged", "matched files", "code ", "lifecycle script",
+    "cannot find", "session starts", "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
+    "unknown revision", "parsing", "cancelled", "no tests", "exceeded", "fixes applied", "fixed ", "summary", "-1:",
+    "notests", "uncaught", "could not", "oh no", "truncated", "omitted", "elided", "clipped", "snipped", " lines",
+    "total: ", "running", "ran ", " pass", "ok: ", "do_boot", "unbound", "syntax", "unexpected",
+    "status", "timed out", "file or dir", "offense", "solving", "detected", "resolved", "exception in thread", "lua",
+    "sanitizer", "fullyqualified", "recognized", "scenario", "installed", "konflikt", "conflit", "\u51b2\u7a81",
+    "fehler", "erreur", "errore", "\u9519\u8bef", "targets", "diagnostic", "too many warnings", "something went wrong",
+    ".go:", "below", "terminated", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
+    "=== run", "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
+    "waiter", ".dll", "--only",
+)  # fmt: skip
+"""Words in lower case. Each line that reports an outcome holds at least one of them."""
 _COUNTED_TESTS = re.compile(r"Ran [1-9]")
 """The line with which unittest reports that it ran any tests."""
 
@@ -137,11 +155,11 @@ def _stands_below(rows: Sequence[str], n: int, line: str) -> bool:
 
 
 def find_candidates(rows: Sequence[str]) -> list[int]:
-    """Return the lines that may report the outcome of a run: those with one of `runners.OUTCOME_WORDS`."""
+    """Return the lines that may report the outcome of a run: those with one of `OUTCOME_WORDS`."""
     small = "\n".join(rows).lower()
     starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
     found: set[int] = set()
-    for word in runners.OUTCOME_WORDS:
+    for word in OUTCOME_WORDS:
         checkpoint()
         at = small.find(word)
         while at >= 0:

@@ -100,7 +100,7 @@ RUNNERS = (
         "npm",
         failed=(
             r"npm (?:ERR!|error)(?:\s|$)", r"\S*\bERR_PNPM", r"\W*ELIFECYCLE", r"error Command failed",
-            r"error: script \".*\" exited", r"\W*Lifecycle script .* failed",
+            r"error: script \".*\" exited", r"\W*Lifecycle script .* failed", r"[\w@./-]+ [\w:.-]+: Failed$",
             r"\u27a4 YN0000: \W*Failed with errors", r"husky - .*\b(?:exited with|failed)",
         ),
         last=(r"(?:added|changed|removed|up to date)\b.*\bin \d", r"audited \d+ packages", r"found 0 vulnerabilities",
@@ -153,25 +153,39 @@ RUNNERS = (
     Runner(
         "rspec, phpunit, ctest, dotnet, swift, elixir",
         failed=(
-            r"\d+ (?:examples?|tests?|runs|scenarios?), .*\b[1-9]\d* (?:failures?|errors?|failed)", r"FAILURES!$",
+            r"\d+ (?:examples?|tests?|runs|scenarios?|doctests?|propert\w+), .*\b[1-9]\d* (?:failures?|errors?|failed)",
+            r"FAILURES!$", r"The --only option was given to ",
             r"Tests: \d+, Assertions: \d+, .*(?:Failures|Errors): [1-9]", r"The following tests FAILED",
-            r"\d+% tests passed, [1-9]\d* tests failed", r"\W*Failed!\s+- Failed:", r"Test Run Failed",
+            r"\d+% tests passed, [1-9]\d* tests failed", r"Test Run Failed",
+            r"\W*[^\W\d]+ ?!\s+[:-]\s*(?:Failed|Fehler|\u00e9chec|\u5931[\u8d25\u6557]) ?: +[1-9]",
             r"Test summary: .*\bfailed: [1-9]", r"The active test run was aborted", r"Test Run Aborted",
-            r"No tests were found!!!",
-            r"Build (?:FAILED|failed with)", r"Executed \d+ tests?, with [1-9]", r"Test Suite .* failed",
-            r"\*\* \((?:[\w.]+Error|Mix)\)", r"== Compilation error in file ", r"Compilation failed due to warnings",
-            r"\W*Test run with \d+ tests? .*\bfailed after", r"MSBUILD : error ",
+            r"No tests were found!!!", r"Build (?:FAILED|failed with)", r"Executed \d+ tests?, with [1-9]",
+            r"Test Suite .* failed", r"\*\* \((?:[\w.]+Error|Mix)\)", r"== Compilation error in file ",
+            r"Compilation failed due to warnings", r"\W*Test run with \d+ tests? .*\bfailed after", r"MSBUILD : error ",
         ),
         printed=(r"\*\* \([\w.]+Error\)",),
         passed=(
-            r"[1-9]\d* (?:examples?|tests?|runs)\b.*\b0 failures(?!.*[1-9]\d* errors)",
-            r"OK \(\d+ tests?, \d+ assertions",
-            r"100% tests passed", r"\W*Passed!\s+- Failed:\s+0", r"Build succeeded",
+            r"[1-9]\d* (?:examples?|tests?|runs|doctests?|propert\w+)\b.*\b0 failures(?!.*[1-9]\d* errors)",
+            r"OK \(\d+ tests?, \d+ assertions", r"100% tests passed", r"Build succeeded",
+            r"\W*[^\W\d]+ ?!\s+[:-]\s*(?:Failed|Fehler|\u00e9chec|\u5931[\u8d25\u6557]) ?: +0\b",
             r"Test summary: (?=.*\bsucceeded: [1-9]).*\bfailed: 0",
             r"Executed [1-9]\d* tests?, with 0 failures", r"\W*Test run with [1-9]\d* tests? .*\bpassed after",
         ),
         last=(r"Build complete!",),
-        detail=((r"rspec \./", 0), (r"\s*Failed \S+ \[", 2), (r"Failure/Error: ", 2), (r"== Compilation error ", 1)),
+        detail=((r"rspec \./", 0), (r"\s*Failed \S+ \[", 2), (r"Failure/Error: ", 2), (r"== Compilation error ", 1),
+                (r".*: error TESTERROR:", 1), (r"\d+ - \S.* \((?:Failed|Timeout|SEGFAULT|Not Run|Subprocess)", 0)),
+    ),
+    Runner(
+        "dialyzer, rebar3, ghc, cabal, stack, alcotest, javac",
+        failed=(
+            r"done \(warnings were emitted\)", r"===> (?:Failures|Warnings) occurred running ",
+            r"Failed [1-9]\d* tests?\. Passed \d", r"Error: \[S-\d+\]$", r"[1-9]\d* failures?! in ",
+        ),
+        passed=(r"Test Successful in [\d.]+\w+\. [1-9]",),
+        last=(r"done \(passed successfully\)",),
+        # The reason stands in the lines below the place.
+        detail=((r"\S+\.l?hs:\d+:\d+(?:-\d+)?: error:", 2), (r"\S+\.java:\d+: error: cannot find symbol", 1),
+                (r"%%% \S+ ==> .*FAILED", 1)),
     ),
     Runner(
         "pest, phpstan, composer, php",
@@ -259,7 +273,7 @@ RUNNERS = (
         failed=(
             r"\S*make(?:\.exe)?(?:\[\d+\])?: \*\*\*", r"ninja: (?:build stopped|error)", r"FAILED: (?!\d+$|none$)\S",
             r"ERROR: Build did NOT complete", r"\S*make: .*\bError \d+(?! \(ignored\))(?!\d)",
-            r"error: Recipe `", r"(?:Unexpected Pass|Fail|Timeout): +[1-9]\d*$",
+            r"error: Recipe `", r"\S*meson\.build:\d+:\d+: ERROR: ", r"(?:Unexpected Pass|Fail|Timeout): +[1-9]\d*$",
         ),
         whole=((r"Timeout: +0$", r"Ok: +[1-9]"),),
         last=(r"\S*make(?:\[\d+\])?: (?:Nothing to be done for|.* is up to date)", r"ninja: no work to do",
@@ -308,10 +322,11 @@ RUNNERS = (
             r"\W*[1-9]\d* problems?\b.*\b[1-9]\d* errors?\b", r"[1-9]\d* issues?(?: found\b.*|:)?$",
             r"(?:\[warn\] )?Code style issues", r"Error occurred when checking code style",
             r"ESLint found too many warnings", r"Oops! Something went wrong!", r"\S+\.go:\d+:\d+: .+ \([a-z]+\)$",
-            r".*\.{3,}Failed$",
+            r".*\.{3,}Failed$", r"Found \d+ warnings? and [1-9]\d* errors?\.$", r"\S+\.py:\d+:\d+: [EF]\d{4}: ",
             r"\[?\w*\]? ?ERROR task failed",
         ),
-        passed=(r"0 issues\.?$", r"All matched files use Prettier", r"No issues found!"),
+        passed=(r"0 issues\.?$", r"All matched files use Prettier", r"No issues found!",
+                r"Found \d+ warnings? and 0 errors\.$"),
         last=(r"Checked [1-9]\d* files? in [\d.]+\w+\. (?:No fixes applied|Fixed \d+ files?)\.$",),
         detail=((r"\d+:\d+\s+error\s", 0), (r"\S+:\d+:\d+:? \S", 0), (r"- hook id: ", 2)),
     ),
@@ -355,11 +370,12 @@ RUNNERS = (
     ),
     Runner(
         "leiningen, testthat, foundry",
-        failed=(r"\[ FAIL [1-9]", r"Suite result: FAILED", r"Encountered a total of [1-9]\d* failing"),
+        failed=(r"\[ FAIL [1-9]", r"\d+ failures, [1-9]\d* errors\.$", r"Suite result: FAILED",
+                r"Encountered a total of [1-9]\d* failing"),
         passed=(r"\[ FAIL 0 \| WARN \d+ \| SKIP \d+ \| PASS [1-9]\d* \]",),
         part=(r"Suite result: ok\. [1-9]\d* passed; 0 failed",),
         whole=((r"0 failures, 0 errors\.$", r"Ran [1-9]\d* tests? containing "),),
-        detail=((r"FAIL in \(", 2), (r"\[FAIL\b", 0)),
+        detail=((r"(?:FAIL|ERROR) in \(", 2), (r"\[FAIL\b", 0)),
     ),
     Runner(
         "tox, nox",
@@ -396,9 +412,9 @@ RUNNERS = (
     ),
     Runner(
         "kubectl, ansible",
-        failed=(r"Error from server\b", r"The connection to the server \S+ was refused",
+        failed=(r"Error from server\b", r"The connection to the server \S+ was refused", r"ERROR! ",
                 r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]"),
-        detail=((r"Error from server\b", 0), (r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]", 0)),
+        detail=((r"Error from server\b", 0), (r"ERROR! ", 0), (r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]", 0)),
     ),
     Runner(
         "bazel, buck2",
@@ -414,8 +430,7 @@ RUNNERS = (
         failed=(
             # Ansible writes `fatal: [host]` for a task whose failure may be ignored; its recap says how the run ended.
             r"fatal: (?!\[)", r"(?:CONFLICT|KONFLIKT|CONFLIT|CONFLICTO) \(|\u51b2\u7a81\uff08",
-            r"Automatic merge failed", r"error: failed to push",
-            r" ?! \[(?:remote )?rejected\]",
+            r"Automatic merge failed", r"error: failed to push", r" ?! \[(?:remote )?rejected\]",
             r"error: (?:Your local changes|pathspec|patch failed|could not apply|cannot|src refspec|unable to)",
             r"error: The following ",
         ),
@@ -441,13 +456,18 @@ RUNNERS = (
         detail=((r"(?:[\d:]+ +)?Failure in test ", 1), (r"Unhandled exception[.:] ", 0)),
     ),
     Runner(
-        "deployments",
+        "deployments, migrations, monorepos",
         failed=(
+            r"Waiter \w+ failed: ", r"\u274c +\S+ failed: ", r"Error: P\d{4}$", r"Failed: +[\w@./-]+#\S",
+            r"ERROR: (?:Migration of|Script|Validate failed)", r"\S+ \.{3,} [\d.]+m?s FAIL$", r"lerna ERR! ",
+            r"Failed with errors in ",
             r"\W*Deployment failed: ", r"==> Some builds didn't complete", r"Build \[[^\]]+\] failed: ",
             r"ERROR +HTTPError: ", r"Failed to (?:start|stop|restart|reload|enable) \S+", r"task: Failed to run task",
         ),
         printed=(r"ERROR +HTTPError: ",),
-        detail=((r"--> \S+: exit status", 0),),
+        last=(r"Successfully applied [1-9]\d* migrations? to ", r"Got dependencies!$"),
+        detail=((r"--> \S+: exit status", 0), (r"Message +: ERROR: ", 0), (r"Error: P\d{4}$", 3),
+                (r"SQLSTATE\[\w+\]: ", 0)),
     ),
     Runner(
         "package managers",
@@ -463,13 +483,16 @@ RUNNERS = (
     Runner(
         "databases, servers and documents",
         failed=(
-            r"psql(?::\S+:\d+)?: (?:error|ERROR|FATAL): ", r"Could not connect to Redis", r"Parse error: ",
+            r"psql(?::\S+:\d+)?: (?:error|ERROR|FATAL): ", r"ERROR:  \S", r"(?:Parse|Runtime) error(?:: | near )",
+            r"(?:Catalog|Binder|Parser|Conversion|Constraint) Error: ", r"Could not connect to Redis",
             r"Job for \S+ failed because", r"nginx: .* test failed$", r"tar: Exiting with failure status",
             r"rsync error: ", r"Latexmk: Errors,", r"!  ==> Fatal error", r"Aborted with \d+ warnings? in strict mode",
             r"Warning, treated as error:",
         ),
+        printed=(r"ERROR:  \S",),
         last=(r"nginx: .* test is successful$", r"[1-9]\d* chart\(s\) linted, 0 chart\(s\) failed"),
-        detail=((r"psql(?::\S+:\d+)?: (?:error|ERROR|FATAL): ", 0), (r"nginx: \[emerg\] ", 0), (r"! \S", 1),
+        detail=((r"(?:psql(?::\S+:\d+)?: )?(?:error|ERROR|FATAL): ", 0), (r"[A-Z]\w+ Error: ", 0),
+                (r"nginx: \[emerg\] ", 0), (r"! \S", 1),
                 (r"Warning, treated as error:", 1), (r"Job for \S+ failed", 0)),
     ),
     Runner(
@@ -498,33 +521,14 @@ RUNNERS = (
         failed=(
             r"(?:ERROR|FAILED)(?::)? task .*failed", r"(?:Error|ERROR): (?:task|target|script|command) .*\bfailed",
             r"error: Recipe ", r"\W*(?:[Ss]ome|[1-9]\d*) (?:tests?|checks?|specs?|assertions?) failed",
-            r"== \[.*\] FAIL$",
-            r"\W*Command failed\b", r"(?:BUILD|Build|TESTS?|Tests?) (?:FAILED|failed)\b",
-            r"\W*BUILD FAIL",
+            r"== \[.*\] FAIL$", r"\W*BUILD FAIL",
+            r"\W*Command failed\b", r"(?:BUILD|Build|TESTS?|Tests?) (?:FAILED|[Ff]ailed)\b",
             r"\W*(?:Process|Command|Script|Program) (?:exited|failed|terminated) with (?:exit )?\w+ -?[1-9]",
             r"Killed$", r"Aborted(?: \(core dumped\))?$", r"Terminated$", r"FAILED$", r"FAILED\s+\S+::",
         ),
         detail=((r"== \[.*\] FAIL$", 1),),
     ),
 )  # fmt: skip
-
-OUTCOME_WORDS = (
-    "fail", "error", "err!", "err_", "elifecycle", "***", "panic", "fault", "abort", "core dumped", "killed",
-    "not ok", "issue", "problem", "reformat", "stopped", "exit", "incomplete", "not met", "interrupt", "not found",
-    "rejected", "conflict", "fatal", "undefined", "non-zero", "cannot", "unhandled", "pass", "ok", "succe", "finished",
-    "done", "found 0", "files have been", "built", "nothing to be", "up to date", "no work", "added ", "changed ",
-    "removed ", "audited", "already formatted", "unchanged", "matched files", "code ", "lifecycle script",
-    "cannot find", "session starts", "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
-    "unknown revision", "parsing", "cancelled", "no tests", "exceeded", "fixes applied", "fixed ", "summary", "-1:",
-    "notests", "uncaught", "could not", "oh no", "truncated", "omitted", "elided", "clipped", "snipped", " lines",
-    "total: ", "running", "ran ", " pass", "ok: ", "do_boot", "unbound", "syntax", "unexpected",
-    "status", "timed out", "file or dir", "offense", "solving", "detected", "resolved", "exception in thread", "lua",
-    "sanitizer", "fullyqualified", "recognized", "scenario", "installed", "konflikt", "conflit", "\u51b2\u7a81",
-    "fehler", "erreur", "errore", "\u9519\u8bef", "targets", "diagnostic", "too many warnings", "something went wrong",
-    ".go:", "below", "terminated", "timeout", "requirements", "did not run", "congratulations", "complete", "satisfied",
-    "=== run", "e: ", "unable", "no solution", "refused", "errors", "warnings", "rebased", "linted", ":in ",
-)  # fmt: skip
-"""Words in lower case. Each line that reports an outcome holds at least one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,6 +560,7 @@ class RunnerPatterns:
     repeating_command: re.Pattern[str]
     console_line: re.Pattern[str]
     broken_end: re.Pattern[str]
+    closing: re.Pattern[str]
 
 
 @lru_cache(maxsize=8)
@@ -586,6 +591,7 @@ def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
         repeating_command=re.compile(runner_commands.REPEATING_COMMANDS),
         console_line=re.compile(general_lines.CONSOLE_LINE),
         broken_end=re.compile(general_lines.BROKEN_END),
+        closing=re.compile(general_lines.CLOSING_LINES),
     )
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import compress
 from typing import Any, Literal, NamedTuple
 
 from proxy.chat.message import Call, Message
@@ -38,6 +39,9 @@ _RUNNING = frozenset((
     "test", "tests", "build", "lint", "compile", "make", "python", "stdin",
 ))  # fmt: skip
 """Words in the names of tools that run commands or programs."""
+_EXECUTES = frozenset(("execute", "eval", "evaluate"))
+_CODE = frozenset(("code", "cell", "cells", "notebook", "jupyter", "ipython"))
+"""With one of these words and one of `_EXECUTES` in its name, a tool runs a program."""
 _QUERYING = frozenset(("sql", "query", "queries", "promql", "graphql", "sparql", "cypher"))
 """Words in the names of tools that run queries: they return data, not the output of a program."""
 EDITING_WORDS = frozenset(
@@ -87,6 +91,8 @@ _QUERY = re.compile(r"(?:select|show|explain|describe|pragma)_", re.IGNORECASE)
 """The beginning of a quoted query that only reads, as `_mask_quotes` leaves it."""
 _SENDS = re.compile(r"-\w*[XdFTOo]|--(?:request|data|json|form|upload|output|remote-name)")
 """Options with which `curl` sends or writes something."""
+_FAILS = re.compile(r"-\w*f|--fail(?:-with-body)?$")
+"""Options with which the exit code of `curl` says that the server refused. Without them it is 0 for each answer."""
 _SEARCHES = frozenset((
     "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "diff", "cmp", "test", "[", "[[", "which", "type",
     "pgrep", "git-look",
@@ -97,8 +103,10 @@ DECIDING = _SEARCHES - {"git-look"} | {"true", "false"}
 _REMOVING = frozenset(("rm", "mv", "unlink", "git"))
 _PREFIXES = frozenset((
     "sudo", "time", "nohup", "xargs", "then", "do", "else", "elif", "if", "while", "until", "command", "exec",
-    "builtin", "nice", "stdbuf",
+    "builtin", "nice", "stdbuf", "env", "timeout",
 ))  # fmt: skip
+_VALUED_OF_PREFIXES = re.compile(r"-[CDILPadgksu]|--(?:kill-after|signal|unset|chdir|user|group|adjustment)")
+"""Options of these that have a value in the next word."""
 _WORDLESS = frozenset((
     "for", "done", "fi", "esac", "case", "in", "{", "}", "(", ")", "EOF",
 ))  # fmt: skip
@@ -107,8 +115,12 @@ _SHELLS = frozenset((
 ))  # fmt: skip
 
 _CONTAINERS = frozenset(("docker", "docker-compose", "podman", "kubectl", "oc"))
-_CARRIES = re.compile(r"(?:^|[\s(/])(?:ssh|(?:ba|z|da)?sh|docker(?:-compose)?|podman|kubectl|oc)\s")
+_CARRIES = re.compile(
+    r"(?:^|[\s(/])(?:ssh|(?:ba|z|da)?sh|docker(?:-compose)?|podman|kubectl|oc|su|eval|(?:pwsh|powershell|cmd)(?:\.exe)?)\s"
+)
 """A program that has a command run by another shell, machine or container."""
+_SHELL_INPUT = re.compile(r"(?:^|[\s(/])(?:ssh|(?:ba|z|da)?sh)\s")
+"""A program that runs the commands in its input."""
 _NOT_CARRIED_OVER = ";&|\n'\"`"
 """Characters that do not stand between such a program and its quoted command."""
 MAX_CARRIER_CHARS = 300
@@ -130,6 +142,9 @@ MAX_CARRIERS = 8
 """Carriers in a row that are looked through."""
 _SHOWN, _ASKED = "shown_", "asked_"
 """Beginnings of the word for a carried command that only shows; `_ASKED` if it shows what another program answers."""
+_CARRIED_RUN = re.compile(r"(?<!\S)(unproven_)?(cut_)?(several_)?run_")
+"""The beginning of the word for a carried command that runs something: its exit code does not cover each command in it,
+its output is cut, it runs several programs."""
 
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w++)\1([^\n]*+)\n(.*?)(?:^[ \t]*\2[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*(?P<end>\"?)", re.DOTALL)
@@ -141,10 +156,12 @@ _DOCUMENT = "heredoc_"
 """Prefix of the word that replaces a here-document; a hash of its text follows."""
 _SPLIT = re.compile(r"(&&|\|\||\|&|[;|\n&])")
 _ASSIGNED = re.compile(r"\w+=\S*")
-_STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit|\b(?:ba|z|da)?sh\s+-\w*e")
+_STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit")
+_LENIENT = re.compile(r"\bset\s+(?:-\w+\s+)*\+\w*e|\bset\s+\+o\s+errexit")
 _PIPEFAIL = re.compile(r"\bpipefail\b")
-_BRANCHES = re.compile(r"(?:^|[;\n&|])[^\S\n]*(?:for|while|until|if|case)\s|&\s*\Z(?<!&&)|\$\(|`")
-"""Loops, branches, background jobs and substitutions: the exit code does not cover each command in them."""
+_BRANCHES = re.compile(r"(?:^|[;\n&|])[^\S\n]*(?:(?:for|while|until|if|case)|!)\s|&\s*\Z(?<!&&)|\$\(|`")
+"""Loops, branches, background jobs and substitutions: the exit code does not cover each command in them. Behind `!` it
+is 0 if the command failed."""
 MAX_STORED_CHARS = 200
 """Maximum number of characters of a command that are stored."""
 MAX_PARSED_CHARS = 20_000
@@ -214,7 +231,7 @@ def _parse_call(call: Call) -> ShellCommand:
     words = identifiers.split_tool_name(call.name)
     arguments = call.arguments
     given = identifiers.parse_arguments(arguments)
-    runs = bool(words & _RUNNING) and not words & _QUERYING
+    runs = bool(words & _RUNNING or (words & _EXECUTES and words & _CODE)) and not words & _QUERYING
     text = _find_command(given)
     if (
         text in FILE_COMMANDS
@@ -249,9 +266,10 @@ def parse_command(text: str) -> ShellCommand:
     )
     if len(text) > MAX_PARSED_CHARS or text.count("<<", text.rfind("\n") + 1) > MAX_DOCUMENTS:
         return ShellCommand(shown, "run", exit_code_proves=False, output_cut=True, is_single=False)
-    bare = _HEREDOC.sub(lambda found: f" {_DOCUMENT}{_digest(found[4])} {found[3]}\n", text).replace("\\\n", " ")
+    bare = _HEREDOC.sub(_replace_document, text).replace("\\\n", " ")
     bare = _COMMENT.sub("", _REDIRECT.sub(" ", replace_quoted(bare, _mask_quotes)))
-    strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
+    strict = _STRICT.search(bare) is not None and _LENIENT.search(bare) is None
+    pipefail = _PIPEFAIL.search(bare) is not None
     simple = _BRANCHES.search(bare) is None
     bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs its own command
     parts = list(_split_parts(bare))
@@ -278,14 +296,28 @@ def parse_command(text: str) -> ShellCommand:
             # `tail` leaves the end of a run, which has its summary; any other filter may remove it.
             cut = cut or parts[after].first not in ("tail", "tee", "cat", "ts")
             after += 1
-        if after < len(parts):
-            joined = parts[after].operator
-            proves = proves and (joined == "&&" or (strict and joined in (";", "\n")))
+        proves = proves and _proves_to_end(parts, after, strict=strict)
+    carried = [found for part in runs for found in _CARRIED_RUN.finditer(part.words)]
+    proves = proves and not any(found[1] for found in carried)
+    proves = proves and not any(
+        part.first == "curl" and not any(map(_FAILS.match, part.words.split())) for part in runs
+    )
+    cut = cut or any(found[2] for found in carried)
+    single = len(runs) == 1 and not any(found[3] for found in carried)
     core = _strip_display_parts(parts) if simple else shown
     search = parts[-1].first in _SEARCHES
     return ShellCommand(
-        shown, "run", exit_code_proves=proves, output_cut=cut, is_search=search, is_single=len(runs) == 1, core=core
+        shown, "run", exit_code_proves=proves, output_cut=cut, is_search=search, is_single=single, core=core
     )
+
+
+def _proves_to_end(parts: Sequence[_Part], after: int, *, strict: bool) -> bool:
+    """True if the failure of a command reaches the end, so that a code of 0 there proves its success. after: the index
+    of the part after its pipeline. strict: the shell ends at a failure, but not in front of `&&`."""
+    joined = [part.operator for part in parts[after:] if part.operator not in _PIPES]
+    if joined and joined[0] == "&&":
+        return all(operator == "&&" for operator in joined)
+    return not joined or (strict and joined[0] in (";", "\n"))
 
 
 def _ends_in_search(parts: Sequence[_Part]) -> bool:
@@ -351,14 +383,33 @@ def _mask_quotes(found: re.Match[str]) -> str:
 
 
 def _mark_carried(found: re.Match[str]) -> str:
-    """Return `_SHOWN` or `_ASKED` if a quoted text is a command that is carried elsewhere and only shows; else ""."""
-    inner = found[0][1:-1]
+    """Return the beginning of the word for a quoted text that is a command for elsewhere; "" if it is none."""
+    return _mark_command(found[0][1:-1]) if _CARRIES.search(_read_before(found)) is not None else ""
+
+
+def _replace_document(found: re.Match[str]) -> str:
+    """Replace a here-document by a word without operators. A shell runs the text of its document."""
+    mark = _mark_command(found[4]) if _SHELL_INPUT.search(_read_before(found)) is not None else ""
+    return f" {mark}{_DOCUMENT}{_digest(found[4])} {found[3]}\n"
+
+
+def _read_before(found: re.Match[str]) -> str:
+    """Return the words of the same command in front of a text."""
     before = found.string[max(0, found.start() - MAX_CARRIER_CHARS) : found.start()]
-    before = before[1 + max(map(before.rfind, _NOT_CARRIED_OVER)) :]
-    if "$(" in inner or "`" in inner or _CARRIES.search(before) is None:
-        return ""  # the output of a substitution may be what is run
+    return before[1 + max(map(before.rfind, _NOT_CARRIED_OVER)) :]
+
+
+def _mark_command(inner: str) -> str:
+    """Return the beginning of the word for a command that is carried elsewhere."""
+    if "<<" in inner:
+        return "unproven_cut_several_run_"  # here-documents in each other would be read once for each level
     command = parse_command(inner)
-    return "" if command.kind != "look" else _ASKED if command.asks_another else _SHOWN
+    if command.kind == "run":
+        flags = (not command.exit_code_proves, command.output_cut, not command.is_single)
+        return "".join(compress(("unproven_", "cut_", "several_"), flags)) + "run_"
+    if "$(" in inner or "`" in inner:
+        return ""  # the output of a substitution may be what is run
+    return _ASKED if command.asks_another else _SHOWN
 
 
 def _split_parts(bare: str) -> Iterator[_Part]:
@@ -367,14 +418,14 @@ def _split_parts(bare: str) -> Iterator[_Part]:
     assigned: list[str] = []
     for n in range(0, len(pieces), 2):
         words = [w for w in pieces[n].strip(" \t(){}!").split() if w not in ("(", ")", "{", "}", "!")]
-        while words and (words[0] in _PREFIXES or words[0] == "timeout" or _ASSIGNED.fullmatch(words[0])):
-            if words[0] == "timeout":
-                while len(words) > 1 and words[1].startswith("-"):
-                    del words[1]
-                del words[1:2]
-            elif words[0] not in _PREFIXES:
-                assigned.append(words[0])
-            del words[0]
+        while words and (words[0] in _PREFIXES or _ASSIGNED.fullmatch(words[0])):
+            if words[:2] == ["command", "-v"]:
+                words = ["which", *words[2:]]
+            elif words[0] in _PREFIXES:
+                after = _skip_options(words[1:], _VALUED_OF_PREFIXES)
+                words = after[1:] if words[0] == "timeout" else after
+            else:
+                assigned.append(words.pop(0))
         if words and words[0] not in _WORDLESS:
             first = words[0].rpartition("/")[2] or words[0]
             shows = _is_showing(first, words)
@@ -421,7 +472,7 @@ def _find_carried(first: str, words: Sequence[str]) -> list[str]:
         found = found[1:] if found[:1] == ["compose"] else found
         found = found[1:] if found[:1] == ["exec"] else []
         found = found[found.index("--") + 1 :] if "--" in found else _skip_options(found)[1:]
-    while found and found[0] in _PREFIXES:
+    while found[1:] and found[0] in _PREFIXES:
         del found[0]
     return found
 

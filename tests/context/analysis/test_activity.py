@@ -226,11 +226,98 @@ LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
         ("\u274c a.py", False),
         ("a.py is read-only", False),
         ("Diff shown in editor. User has accepted the changes.", True),
+        ("Disk quota exceeded", False),
+        ("413 Payload Too Large", False),
+        ("Path is a directory", False),
+        ("Too many requests", False),
+        ("Unknown tool: Edit", False),
+        ("Connection closed", False),
+        ("Malformed diff at line 7", False),
+        ("a.py", True),
+        ("Wrote 12 lines. Lint: clean", True),
+        ("Datei wurde gespeichert.", True),
+        ("Fichier enregistr\u00e9", True),
+        ("\u6587\u4ef6\u5df2\u4fdd\u5b58", True),
     ],
 )
 def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str, edited: bool) -> None:
     (*told,) = noted(("Edit", {"file_path": "a.py"}, text))
     assert (told[:1] == ["Edited: a.py"]) == edited
+
+
+GRADLE_FAILED = """CartTest > adds() FAILED
+    java.lang.AssertionError at CartTest.java:4
+
+FAILURE: Build failed with an exception.
+
+* What went wrong:
+Execution failed for task ':test'.
+> There were failing tests. See the report at: file:///app/index.html"""
+MAVEN_FAILED = """[ERROR] Failures:
+[ERROR]   CartTest.adds:9 expected: <1> but was: <2>
+[ERROR] Tests run: 3, Failures: 1
+[INFO] BUILD FAILURE
+[ERROR] Failed to execute goal a:b:test on project x: There are test failures."""
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "told"),
+    [
+        (
+            "./gradlew test",
+            GRADLE_FAILED,
+            '"java.lang.AssertionError at CartTest.java:4"; "CartTest > adds() FAILED"',
+        ),
+        ("mvn test", MAVEN_FAILED, '"[ERROR] CartTest.adds:9 expected: <1> but was: <2>"'),
+        ("make", "a.c:4:5: error: x\nmake: *** [Makefile:8: all] Error 1", '"a.c:4:5: error: x"'),
+        ("make", "make: *** [Makefile:8: all] Error 1", '"make: *** [Makefile:8: all] Error 1"'),
+    ],
+)
+def test_the_last_errors_are_not_the_lines_that_end_each_failed_run(command: str, text: str, told: str) -> None:
+    assert noted(("bash", {"command": command}, text))[-1] == f"Last errors: {told}"
+
+
+def test_the_error_of_a_cell_is_its_last_line() -> None:
+    rule = "-" * 75
+    text = (
+        f"{rule}\nKeyError                 Traceback (most recent call last)\nCell In[3], line 1\n\nKeyError: 'total'"
+    )
+    for name in ("execute_cell", "mcp__ide__executeCode", "mcp__jupyter__execute_code"):
+        assert noted((name, {"code": "df.total"}, text)) == ["Last errors: \"KeyError: 'total'\""]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "All tests pass: 0 failed.",
+        "Done, no failed checks.",
+        "Sent: 12, failed: 0",
+        "Email sent. Subject: Your payment failed",
+        "Reservation confirmed. The earlier attempt was denied.",
+        "src/a.py:3:    # the upload failed",
+        "src/failed-jobs.ts",
+        "     1\traise NotFound('not found')",
+        "1|access denied",
+    ],
+)
+def test_a_result_that_only_names_a_failure_is_no_error(text: str) -> None:
+    assert noted(("Task", {"prompt": "run the tests"}, text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["File /app/a.py does not exist. Did you mean b.py?", "a.py: permission denied", "The call has been rejected!"],
+)
+def test_a_short_message_of_failure_is_an_error(text: str) -> None:
+    assert noted(("get_item", {"id": "1"}, text)) == [f'Last errors: "{text}"']
+
+
+def test_an_edit_that_was_only_tried_is_no_edit() -> None:
+    """The file server of MCP returns the diff in both cases."""
+    diff = "```diff\nIndex: a.py\n--- a.py\n+++ a.py\n@@ -1 +1 @@\n-a\n+b\n```"
+    tried = ("edit_file", {"path": "a.py", "dryRun": True}, diff)
+    assert noted(tried) == []
+    assert noted(tried, ("edit_file", {"path": "a.py", "dryRun": False}, diff)) == ["Edited: a.py"]
 
 
 def test_a_file_tool_whose_argument_is_called_command_touches_files() -> None:

@@ -188,6 +188,64 @@ def test_b5_a_run_that_fails_again_and_again_is_the_same_error_wherever_it_says_
     assert "same_error" not in seen(values)
 
 
+GRADLE = """> Task :{n}:test FAILED
+
+{n}Test > works FAILED
+    java.lang.AssertionError at {n}Test.java:4
+
+FAILURE: Build failed with an exception.
+
+BUILD FAILED in 6s"""
+MAVEN = """[ERROR]   {n}Test.works:9 expected: <1> but was: <2>
+[ERROR] Tests run: 3, Failures: 1, Errors: 0, Skipped: 0
+[INFO] BUILD FAILURE
+[ERROR] Failed to execute goal org.apache:surefire:3.2.5:test (default-test) on project shop: There are test failures.
+[ERROR] [Help 1] http://cwiki.apache.org/confluence/display/MAVEN/MojoFailureException"""
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "subject"),
+    [
+        ("./gradlew", GRADLE, "java.lang.AssertionError at aTest.java:4"),
+        ("mvn test", MAVEN, "[ERROR]   aTest.works:9 expected: <1> but was: <2>"),
+        ("make", "{n}.c:4:5: error: x\nmake: *** [Makefile:8: all] Error 1", "a.c:4:5: error: x"),
+        (
+            "cargo test",
+            (
+                "error[E0425]: cannot find value `{n}` in this scope\n\nFor more information about this error, try"
+                " `rustc --explain E0425`.\nerror: could not compile `shop` (lib) due to 1 previous error"
+            ),
+            "error[E0425]: cannot find value `a` in this scope",
+        ),
+        (
+            "npm test",
+            (
+                "FAIL src/{n}.test.js\nTests: 1 failed, 2 total\nnpm error Lifecycle script `test` failed with error:\n"
+                "npm error code 1\nnpm error path /w/web\nnpm error command sh -c jest"
+            ),
+            "FAIL src/a.test.js",
+        ),
+        (
+            "sbt compile",
+            "[error] {n}.scala:3: not found: value x\n[error] one error found",
+            "[error] a.scala:3: not found: value x",
+        ),
+        (
+            "npm i",
+            "npm error code ERESOLVE\nnpm error ERESOLVE could not resolve {n}",
+            "npm error ERESOLVE could not resolve a",
+        ),
+    ],
+)
+def test_b5_a_line_that_ends_each_failed_run_is_not_the_error(command: str, text: str, subject: str) -> None:
+    def fail(names: str) -> list[Json]:
+        runs = [(f"c{n}", name) for n, name in enumerate(names)]
+        return [m for n, k in runs for m in step("bash", text.format(n=k), None, n, command=f"{command} {n}")]
+
+    assert "same_error" not in seen(fail("abc"))
+    assert seen(fail("aaa"))["same_error"].subject == subject
+
+
 def test_b5_calls_of_one_step_that_fail_together_are_one_error() -> None:
     ended = "<tool_use_error>Sibling tool call errored</tool_use_error>"
     together = [assistant(None, "a", "b", "c"), *(result(name, ended) for name in "abc")]

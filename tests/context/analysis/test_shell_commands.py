@@ -36,6 +36,32 @@ from proxy.context.analysis.shell_commands import EDIT_CALL, MAX_PARSED_CHARS, P
         ("out=$(pytest)\necho $out", False),
         ("pytest > log 2>&1; cat log", False),
         ("# first\npytest", True),
+        ("make test && echo good || echo bad", False),
+        ("make test && ls out; git status", False),
+        ("set -e; make test && ls out; git status", False),
+        ("set -e\nmake\nset +e\nmake test\necho done", False),
+        ("set -o errexit; make; set +o errexit; make test; echo done", False),
+        ("bash -e prepare.sh; make test; echo done", False),
+        ("! make test", False),
+        ("[ ! -d out ] && make", True),
+        ("bash -c 'make test'", True),
+        ("bash -c 'cd app && make test'", True),
+        ("bash -c 'set -e; make; make test'", True),
+        ("bash -c 'make test | tail -3'", False),
+        ("env CI=1 sh -c 'yarn test | cat'", False),
+        ('docker compose exec -T web bash -lc "make test; echo done"', False),
+        ("ssh host 'make test || true' && ls", False),
+        ('ssh host "cd $(pwd); make test"', False),
+        ("su - app -c 'make test; true'", False),
+        ("eval 'make test || true'", False),
+        ('powershell.exe -Command "npm test; exit 0"', False),
+        ("ssh host <<'EOF'\nmake test\nls\nEOF", False),
+        ("bash <<'EOF'\nset -e\nmake test\nls\nEOF", True),
+        ("bash <<A\nbash <<B\nmake\nB\nA", False),
+        ("kubectl apply -f - <<'EOF'\na: 1\nb: 2\nEOF", True),
+        ("curl -s -X POST http://a/b", False),
+        ("curl -sf -X POST http://a/b", True),
+        ("curl --fail-with-body -d @a http://a/b", True),
     ],
 )
 def test_a_code_of_0_proves_what_ran_to_its_own_end(text: str, proves: bool) -> None:
@@ -49,6 +75,32 @@ def test_a_code_of_0_proves_what_ran_to_its_own_end(text: str, proves: bool) -> 
 )
 def test_what_only_shows_is_no_run(text: str) -> None:
     assert shell_commands.parse_command(text).kind == "look"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("env", True), ("env | grep PATH", True), ("env A=b cat x", True), ("env -u HOME A=b pytest", False),
+        ("sudo -u app cat x", True), ("timeout -k 5 60 cat x", True), ("timeout 60 pytest", False),
+        ("command -v node", True), ("docker exec app env", True),
+    ],
+)  # fmt: skip
+def test_a_command_behind_a_prefix_is_read(text: str, shown: bool) -> None:
+    assert (shell_commands.parse_command(text).kind == "look") == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("bash -c 'make lint; pytest -q'", (False, False)),
+        ("bash -c 'go test ./... | grep ok'", (True, True)),
+        ("bash -c 'pytest -q | tail -3'", (True, False)),
+        ("bash -c pytest", (True, False)),
+    ],
+)
+def test_a_carried_command_is_cut_or_several_as_it_would_be_alone(text: str, expected: tuple[bool, bool]) -> None:
+    found = shell_commands.parse_command(text)
+    assert (found.is_single, found.output_cut) == expected
 
 
 @pytest.mark.parametrize("text", ["sed -i s/a/b/ x", "git add x", "rm x", "python -c 'print(1)'", "./run.sh"])
