@@ -1,4 +1,4 @@
-"""What a plan says for the record."""
+"""Notes of a plan for the record."""
 
 from __future__ import annotations
 
