@@ -1,4 +1,4 @@
-"""What all tests share: the folder of recorded traffic, and an environment without settings in it."""
+"""Fixtures of all tests: the folder of recorded traffic, and an environment without settings in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.postgres import drop_database, new_database, shared_url
 from tests.selection import FAULTS, can_select, check_marks, sort_longest_first
 
 if TYPE_CHECKING:
-    from tests.faults.nursery import Nursery
+    from tests.faults.fork_server import ForkServer
 
 SHARED = Path(__file__).parents[2] / "shared"
 """Recorded agent traffic. It is there only where the project is built, never in a checkout of somebody else."""
@@ -75,7 +75,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was imported stays. The garbage collector does not look at it again after each so many tests."""
+    """Exclude imported objects from garbage collection, which would look at them again after every few tests."""
     gc.collect()
     gc.freeze()
 
@@ -106,11 +106,11 @@ async def database(postgres: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """Makes served proxies, as processes of their own, without loading everything anew for each."""
-    from tests.faults.nursery import Nursery  # noqa: PLC0415  it loads the whole proxy, which most tests do not need
+def fork_server() -> Iterator[ForkServer]:
+    """Makes served proxies, as processes of their own, without loading everything again for each."""
+    from tests.faults.fork_server import ForkServer  # noqa: PLC0415  it loads the whole proxy, which most tests do not need
 
-    made = Nursery()
+    made = ForkServer()
     yield made
     made.close()
 

@@ -39,7 +39,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 @dataclass
 class Request:
-    """What arrived: the head as it was, and the body with its chunks joined."""
+    """A request as it arrived: the head as it was, and the body with its chunks joined."""
 
     line: bytes
     headers: list[tuple[bytes, bytes]]
@@ -111,7 +111,7 @@ class Upstream:
             writer.transport.abort()
 
     async def none_open(self, seconds: float = 0.5 * 4) -> bool:
-        """Whether all connections were closed in time."""
+        """True if all connections were closed in time."""
         async with asyncio.timeout(seconds + 1):
             started = asyncio.get_running_loop().time()
             while self.open:

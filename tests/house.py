@@ -276,12 +276,12 @@ def modules_say_what_they_are_for(house: House) -> list[str]:
 
 
 def no_docstring_begins_with_a_question_word(house: House) -> list[str]:
-    """No docstring of the package begins with What, Whether, How, Who, Where, When or Which: no module's, class's,
-    function's or field's."""
+    """No docstring begins with What, Whether, How, Who, Where, When or Which: no module's, class's, function's or
+    field's, also in tests/."""
     found = []
-    for module in house.modules.values():
-        begun = [(line, QUESTION_WORDS.match(text)) for line, text in _docstrings(module)]
-        found += [f"{module.path}:{line}: a docstring begins with {word[1]}" for line, word in begun if word]
+    for path, tree in house.files.items():
+        begun = [(line, QUESTION_WORDS.match(text)) for line, text in _docstrings(tree)]
+        found += [f"{path}:{line}: a docstring begins with {word[1]}" for line, word in begun if word]
     return found
 
 
@@ -290,7 +290,7 @@ def no_sentence_of_a_docstring_is_long(house: House) -> list[str]:
     parameters ("limit: tokens. step: ...") has a sentence for each. A paragraph set as a table has no sentences."""
     found = []
     for module in house.modules.values():
-        for line, text in _docstrings(module):
+        for line, text in _docstrings(module.tree):
             paragraphs = (each for each in PARAGRAPH.split(text) if not TABLE.search(each))
             sentences = (each for paragraph in paragraphs for each in SENTENCE.split(" ".join(paragraph.split())))
             for sentence in sentences:
@@ -300,9 +300,9 @@ def no_sentence_of_a_docstring_is_long(house: House) -> list[str]:
     return found
 
 
-def _docstrings(module: Module) -> Iterator[tuple[int, str]]:
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Each with its line. A text that stands alone is a docstring, also under a field or a name."""
-    for node in walk(module.tree):
+    for node in walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value.lineno, str(node.value.value)
 

@@ -24,7 +24,7 @@ COPIED = ("proxy", "tests", "config", "docker", "docs")
 """Folders that tests read; the files beside them are copied as well."""
 LEFT_OUT = shutil.ignore_patterns(".*", "*.egg-info")
 PASSED, FAILED = 0, 1
-"""What pytest ends with. Anything else is an error of the run, and tells nothing about the fault."""
+"""The exit codes of pytest after a run of tests. Any other is an error of the run, and says nothing about the fault."""
 WAIT_S = 180
 
 
@@ -286,7 +286,7 @@ def misfits(root: Path, mutants: Iterable[Mutant] = MUTANTS) -> list[str]:
 
 
 def _has(root: Path, test: str) -> bool:
-    """Whether there is such a test."""
+    """True if there is such a test."""
     file, _, name = test.partition("::")
     path = root / file
     return path.is_file() and (not name or f"def {name}(" in path.read_text())
@@ -294,7 +294,7 @@ def _has(root: Path, test: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How the tests ended with a fault planted, or, without one, as things are."""
+    """The result of the tests with a fault planted; None for the unchanged code."""
 
     tests: tuple[str, ...]
     mutant: Mutant | None

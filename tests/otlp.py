@@ -30,7 +30,7 @@ class Span:
 
 @dataclass
 class Receiver:
-    """What came. raw: every body, decompressed."""
+    """The requests that came. raw: every body, decompressed."""
 
     url: str
     spans: list[Span] = field(default_factory=list)

@@ -59,7 +59,7 @@ def of_wheel() -> Path | None:
 
 
 def _user() -> pwd.struct_passwd | None:
-    """Who runs the server: None for who runs the tests."""
+    """The user who runs the server; None for the user who runs the tests."""
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
@@ -116,7 +116,7 @@ class Server:
 
 
 def answers(url: str) -> bool:
-    """Whether a server takes connections there; in a thread, because a test's loop may run in this one."""
+    """True if a server accepts connections there. Asked in a thread, since a test's loop may run in this one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(_answers(url))).result()
 

@@ -112,9 +112,9 @@ class Running:
     app: ContextProxy
     port: int
     beside: asyncio.AbstractEventLoop | None = None
-    """Where it runs, if in a thread of its own."""
+    """The loop that it runs in, if it has a thread of its own."""
     server: uvicorn.Server | None = None
-    """What serves it, where that is in this event loop: for tests that look at its connections."""
+    """The server, if it runs in this event loop: for tests that look at its connections."""
 
     def put_beside(self, rows: list[Row]) -> None:
         """Have one in a thread of its own store these. The store of one process knows what went through it alone."""
@@ -152,7 +152,7 @@ class Running:
         return heard(await ask(self.port, raw))
 
     async def rows(self, text: str, *args: Any) -> list[tuple[Any, ...]]:
-        """What the store holds, once it has written all that it was given."""
+        """Rows of the store, once it has written all that it was given."""
         async with asyncio.timeout(20):
             while self.app.store.queued:
                 await asyncio.sleep(0.005)

@@ -10,6 +10,6 @@ from proxy.store.readonly import copy_with_journal
 
 
 def snapshot(path: Path | str) -> sqlite3.Connection:
-    """What is durable in the file now, whoever writes to it. To be closed."""
+    """The rows that are durable in the file now, whoever writes to it. The caller closes the connection."""
     with closing(sqlite3.connect(path)) as source:
         return copy_with_journal(source)

@@ -23,7 +23,7 @@ NAMED = [name for name, suite in SUITES.items() if not suite.only_if_named]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a quick run has written."""
+    """The folder of a quick run."""
     found = tmp_path_factory.mktemp("bench")
     command = [sys.executable, str(RUN), "--quick", "--folder", str(found)]
     wide = {**os.environ, "COLUMNS": "120"}

@@ -222,10 +222,11 @@ def test_a_request_that_enters_many_files_or_often_another_one_is_seen(
     ],
     ids=["module", "module, on its second line", "class", "field", "method", "constant"],
 )
-def test_a_docstring_that_begins_with_a_question_word_is_seen(tmp_path: Path, text: str, word: str) -> None:
-    house = plant(tmp_path, {"proxy/chat/chain.py": text.format(word)})
+@pytest.mark.parametrize("path", ["proxy/chat/chain.py", "tests/chat/test_chain.py"])
+def test_a_docstring_that_begins_with_a_question_word_is_seen(tmp_path: Path, path: str, text: str, word: str) -> None:
+    house = plant(tmp_path, {path: text.format(word)})
     (breach,) = rules.no_docstring_begins_with_a_question_word(house)
-    assert breach.startswith("proxy/chat/chain.py:")
+    assert breach.startswith(f"{path}:")
     assert breach.endswith(word)
 
 

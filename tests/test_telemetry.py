@@ -12,7 +12,7 @@ import pytest
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 from proxy.telemetry import Telemetry, create_telemetry
-from tests.exchange.hiding import TOOLS, offering, ours, says
+from tests.exchange.hidden_calls import TOOLS, offering, ours, says
 from tests.faulty import ask, faulty, post
 from tests.otlp import Receiver, receiving
 from tests.running import CHAT, Agent, heard, running

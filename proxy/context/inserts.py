@@ -7,14 +7,13 @@ to itself) is written at the tail once and kept there. An insert that moves is p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message, Request
 from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.plan import Edit, Insert, Note, View
 from proxy.context.policy import Policy
-from proxy.context.stage import Stage
 from proxy.notes import state_block
 
 
@@ -175,17 +174,6 @@ def is_state_wanted(policy: Policy, state: BranchState, lossy_edits: int) -> boo
     if policy.ask == "when_needed":
         return lossy_edits > state.last_state_request.lossy_edits
     return policy.ask == "always"
-
-
-# Notes of a plan for the record: notes of the stages about their edits, and the messages that inserts quote.
-
-
-def collect_stage_notes(
-    stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]
-) -> Iterator[Note]:
-    """Yield the notes of the stages. edits: all edits in force. new: the edits of this request."""
-    for stage in stages:
-        yield from stage.notes(seen, edits, new)
 
 
 def make_quote_notes(

@@ -30,7 +30,7 @@ from proxy.context import (
 from proxy.context.branch_state import BranchState, count_losses
 from proxy.context.fit import add_gap_remarks
 from proxy.context.models import Model, without_cache
-from proxy.context.plan import Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
+from proxy.context.plan import Ask, Edit, Insert, Note, Plan, Proposal, RewriteInputs, View
 from proxy.context.policy import Policy, apply_model_settings
 from proxy.context.render import Rendering, join_inserts
 from proxy.context.stage import Stage
@@ -391,7 +391,10 @@ def _make_plan(
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
     if draft.wanted:
         notes += inserts.make_quote_notes(draft.wanted, placed, edits)
-    notes += inserts.collect_stage_notes(policy.stages, seen, edits, new)
+    asks: list[Ask] = []
+    for stage in policy.stages:
+        notes += stage.notes(seen, edits, new)
+        asks += stage.asks(seen)
     limit = fit.find_budget_limit(seen, policy)
     notes += fit.make_over_budget_notes(limit, draft.tokens)
     boundary = state.boundary if not policy.literal else b""
@@ -406,7 +409,7 @@ def _make_plan(
         new_edits=new,
         edits=old if same else edits if policy.literal else {**old, **edits},
         placed_inserts=tuple(placed),
-        asks=tuple(ask for stage in policy.stages for ask in stage.asks(seen) if ask.id not in state.helper_answers),
+        asks=tuple(ask for ask in asks if ask.id not in state.helper_answers) if asks else (),
         notes=tuple(notes),
         marks=tuple(made.marks),
         sizes=tuple(made.sizes),

@@ -54,7 +54,7 @@ class Shop:
         return ran
 
     def json(self, *words: str, **more: Any) -> Any:
-        """What it prints as JSON: one document and nothing else."""
+        """The output as JSON: one document and nothing else."""
         return self.ok(*words, "--json", **more).json()
 
     def fresh(self) -> str:

@@ -103,7 +103,7 @@ def test_an_empty_secret_is_empty() -> None:
 
 @dataclass(frozen=True)
 class Sample:
-    """What it is,
+    """A sample,
     in two lines.
 
     And more.
@@ -142,7 +142,7 @@ def test_fields_of_a_dataclass_that_are_its_bases_have_their_docstrings_too() ->
 
 
 def test_summary_is_the_first_paragraph_on_one_line() -> None:
-    assert read_summary(Sample) == "What it is, in two lines."
+    assert read_summary(Sample) == "A sample, in two lines."
 
 
 def test_a_class_without_fields_has_none() -> None:

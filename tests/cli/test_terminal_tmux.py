@@ -37,7 +37,7 @@ class Screen:
         self._tmux("send-keys", *keys)
 
     def shows(self, text: str, seconds: float = 30) -> str:
-        """What stands on the screen once this stands there."""
+        """The text of the screen, once it has this text."""
         end = time.monotonic() + seconds
         while text not in (seen := self._tmux("capture-pane", "-p", "-e")):
             assert time.monotonic() < end, seen

@@ -58,7 +58,7 @@ async def run(folder: Path, *words: str, **environment: str) -> tuple[int, str, 
 
 
 def sums_of(store: Path) -> dict[str, Any]:
-    """What the store itself says: tokens, and dollars by the meter of each row."""
+    """The figures of the store: tokens, and dollars by the meter of each row."""
     models = Settings().load_models()
     with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as db:
         rows = db.execute("SELECT model, tokens_before, tokens_after, meter FROM exchanges").fetchall()
@@ -205,7 +205,7 @@ def test_sums_are_told_in_sentences() -> None:
     unknown = found | {"requests": 3, "unpriced": 1, "without_usage": 1, "open_requests": 1, "unpriced_models": ["x"]}
     assert wrap.describe_savings(unknown)[1:] == [
         "Dollars are unknown for 1 of the requests: no price is known for x.",
-        "Dollars are unknown for 1 of the requests: the answer told no usage.",
+        "Dollars are unknown for 1 of the requests: the answer reported no usage.",
         "Dollars are unknown for 1 of the requests: the answer has not ended.",
     ]
     assert wrap.describe_savings(found | {"failed": 1})[1:] == [

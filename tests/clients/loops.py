@@ -36,7 +36,7 @@ BOUND = (
 
 
 @dataclass
-class Desk:
+class FileTool:
     """The client's own tool, and the calls of it."""
 
     read_paths: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Run:
     """The text that it returned to its caller."""
     transcript: Any
     """Its own history, as JSON."""
-    desk: Desk
+    file_tool: FileTool
 
 
 StrictModel = StrictMessages | StrictResponses | StrictGemini
@@ -150,7 +150,7 @@ async def check_client(
         direct = await client(f"http://127.0.0.1:{upstream.port}", stream)
     assert find_refusals(model) == [], "the client alone breaks no rule"
     assert direct.final == FINAL
-    assert direct.desk.read_paths == [f"file{n % 3}.py" for n in range(STEPS)]
+    assert direct.file_tool.read_paths == [f"file{n % 3}.py" for n in range(STEPS)]
     plain = list_prompts(model)
     for one in [policy] if isinstance(policy, str) else policy:
         model = make_model()
@@ -161,7 +161,7 @@ async def check_client(
             sessions = await proxy.rows("SELECT count(DISTINCT session) FROM branches")
         assert find_refusals(model) == []
         assert managed.final == direct.final
-        assert managed.desk.read_paths == direct.desk.read_paths
+        assert managed.file_tool.read_paths == direct.file_tool.read_paths
         assert drop_bound(managed.transcript) == drop_bound(direct.transcript)
         assert "x-context" not in json.dumps(managed.transcript, default=str)
         before, after = (sum(map(len, map(json.dumps, prompts))) for prompts in (plain, list_prompts(model)))

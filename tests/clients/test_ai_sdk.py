@@ -12,7 +12,7 @@ import pytest
 from tests.clients.loops import (
     POLICIES,
     PROMPT,
-    Desk,
+    FileTool,
     Json,
     Run,
     check_client,
@@ -39,7 +39,7 @@ async def run_ai_sdk(base: str, stream: bool, *, folder: Path, provider: str, mo
         "node", str(script), json.dumps(asked), folder=make_work(folder), environment=make_environment(folder / "home")
     )
     said = json.loads(out)
-    return Run(said["final"], said["messages"], Desk(said["calls"]))
+    return Run(said["final"], said["messages"], FileTool(said["calls"]))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -16,7 +16,7 @@ from tests.clients.loops import (
     PROMPT,
     STEPS,
     Client,
-    Desk,
+    FileTool,
     Json,
     Run,
     drop_bound,
@@ -37,7 +37,7 @@ TOOL: Json = {
 
 async def run_sdk(base: str, stream: bool) -> Run:
     """`responses.create` and `responses.stream` with `previous_response_id`; the transcript is the whole responses."""
-    desk, found, new = Desk(), list[Any](), list[Any]([{"role": "user", "content": PROMPT}])
+    file_tool, found, new = FileTool(), list[Any](), list[Any]([{"role": "user", "content": PROMPT}])
     asked: Json = {"model": "gpt-6.2-sol", "tools": [TOOL], "instructions": "You are a careful engineer."}
     async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="sk-any", max_retries=0) as client:
         while True:
@@ -51,22 +51,22 @@ async def run_sdk(base: str, stream: bool) -> Run:
             found.append(answer.model_dump(exclude={"usage", "created_at", "completed_at"}))
             calls = [item for item in answer.output if item.type == "function_call"]
             if not calls:
-                return Run(answer.output_text, found, desk)
+                return Run(answer.output_text, found, file_tool)
             asked["previous_response_id"] = answer.id
             new = [
                 {"type": "function_call_output", "call_id": one.call_id,
-                 "output": desk.read(**json.loads(one.arguments))}
+                 "output": file_tool.read(**json.loads(one.arguments))}
                 for one in calls
             ]  # fmt: skip
 
 
 async def run_agents(base: str, stream: bool, **more: Any) -> Run:
     """openai-agents with `auto_previous_response_id`, its own way to name responses."""
-    desk = Desk()
+    file_tool = FileTool()
 
     def read(path: str) -> str:
         """Read a file."""
-        return desk.read(path)
+        return file_tool.read(path)
 
     async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="sk-any", max_retries=0) as client:
         agent = Agent[None](
@@ -81,9 +81,9 @@ async def run_agents(base: str, stream: bool, **more: Any) -> Run:
             going = Runner.run_streamed(agent, PROMPT, **options)
             async for _ in going.stream_events():
                 pass
-            return Run(str(going.final_output), going.to_input_list(), desk)
+            return Run(str(going.final_output), going.to_input_list(), file_tool)
         done = await Runner.run(agent, PROMPT, **options)
-        return Run(str(done.final_output), done.to_input_list(), desk)
+        return Run(str(done.final_output), done.to_input_list(), file_tool)
 
 
 async def run_agents_conversation(base: str, stream: bool) -> Run:
@@ -119,7 +119,7 @@ async def compare(
     asked_once = [] if thinks or not takeover else [("R2", "Encrypted content is not supported with this model.")]
     assert (find_refusals(alone), find_refusals(model)) == ([], asked_once)
     assert managed.final == direct.final == FINAL
-    assert managed.desk.read_paths == direct.desk.read_paths == [f"file{n % 3}.py" for n in range(STEPS)]
+    assert managed.file_tool.read_paths == direct.file_tool.read_paths == [f"file{n % 3}.py" for n in range(STEPS)]
     assert drop_bound(managed.transcript) == drop_bound(direct.transcript)
     assert json.dumps(managed.transcript, default=str).count('"gAAAA') == 0, "nobody has asked for the tokens"
     assert stored == 1 + 2 * STEPS + 1, "every message once"

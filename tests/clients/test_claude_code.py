@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.loops import POLICIES, PROMPT, Desk, Json, Run, check_client, make_messages_model
+from tests.clients.loops import POLICIES, PROMPT, FileTool, Json, Run, check_client, make_messages_model
 from tests.clients.node import find_path, install, make_environment, make_work, run_client
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -32,7 +32,7 @@ async def run_claude_code(base: str, _stream: bool, *, program: Path, folder: Pa
     calls = [find_path(block["input"]["command"]) for block in blocks if block["type"] == "tool_use"]
     assert said[-1]["type"] == "result"
     assert said[-1]["subtype"] == "success", said[-1]
-    return Run(said[-1]["result"], blocks, Desk(calls))
+    return Run(said[-1]["result"], blocks, FileTool(calls))
 
 
 def make_command(n: int) -> Json:

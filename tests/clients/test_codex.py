@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.loops import POLICIES, PROMPT, Desk, Json, Run, check_client, make_responses_model
+from tests.clients.loops import POLICIES, PROMPT, FileTool, Json, Run, check_client, make_responses_model
 from tests.clients.node import find_path, install, make_environment, make_work, run_client
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -44,7 +44,7 @@ async def run_codex(
     items = [one["item"] for one in said if one["type"] == "item.completed"]
     assert all(item["type"] != "error" for item in items), items
     calls = [find_path(item["command"]) for item in items if item["type"] == "command_execution"]
-    return Run(items[-1]["text"], items, Desk(calls))
+    return Run(items[-1]["text"], items, FileTool(calls))
 
 
 def make_command(n: int) -> Json:

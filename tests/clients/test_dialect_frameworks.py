@@ -15,7 +15,7 @@ from agents.models.openai_responses import OpenAIResponsesModel
 from tests.clients.loops import (
     POLICIES,
     PROMPT,
-    Desk,
+    FileTool,
     Run,
     check_client,
     make_messages_model,
@@ -33,11 +33,11 @@ SYSTEM = "You are a careful engineer."
 
 async def run_agents(base: str, stream: bool) -> Run:
     """openai-agents with its default, Responses, and a history of its own."""
-    desk = Desk()
+    file_tool = FileTool()
 
     def read(path: str) -> str:
         """Read a file."""
-        return desk.read(path)
+        return file_tool.read(path)
 
     async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="sk-any", max_retries=0) as client:
         agent = Agent[None](
@@ -52,18 +52,18 @@ async def run_agents(base: str, stream: bool) -> Run:
             going = Runner.run_streamed(agent, PROMPT, run_config=quiet, max_turns=100)
             async for _ in going.stream_events():
                 pass
-            return Run(str(going.final_output), going.to_input_list(), desk)
+            return Run(str(going.final_output), going.to_input_list(), file_tool)
         done = await Runner.run(agent, PROMPT, run_config=quiet, max_turns=100)
-        return Run(str(done.final_output), done.to_input_list(), desk)
+        return Run(str(done.final_output), done.to_input_list(), file_tool)
 
 
 async def run_pydantic(model: Any, stream: bool, settings: dict[str, Any]) -> Run:
     """An agent of pydantic-ai on a model of either dialect."""
-    desk = Desk()
+    file_tool = FileTool()
 
     def read(path: str) -> str:
         """Read a file."""
-        return desk.read(path)
+        return file_tool.read(path)
 
     agent = pydantic_ai.Agent(model, system_prompt=SYSTEM, model_settings=settings, tools=[read])
     limits = pydantic_ai.UsageLimits(request_limit=100)
@@ -73,7 +73,7 @@ async def run_pydantic(model: Any, stream: bool, settings: dict[str, Any]) -> Ru
         for message in done.all_messages()
         for part in message.parts
     ]
-    return Run(done.output, json.loads(json.dumps(parts, default=str)), desk)
+    return Run(done.output, json.loads(json.dumps(parts, default=str)), file_tool)
 
 
 async def _read_events(_context: Any, events: Any) -> None:

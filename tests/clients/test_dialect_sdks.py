@@ -12,7 +12,7 @@ import pytest
 from tests.clients.loops import (
     POLICIES,
     PROMPT,
-    Desk,
+    FileTool,
     Json,
     Run,
     check_client,
@@ -37,7 +37,7 @@ MESSAGES_TOOL: Json = {
 
 async def run_responses(base: str, stream: bool) -> Run:
     """`responses.create` and `responses.stream`, each item sent back as the SDK gives it."""
-    desk, items = Desk(), list[Any]([{"role": "user", "content": PROMPT}])
+    file_tool, items = FileTool(), list[Any]([{"role": "user", "content": PROMPT}])
     asked: Json = {
         "model": "gpt-6.2-sol", "input": items, "tools": [RESPONSES_TOOL], "store": False,
         "instructions": "You are a careful engineer.", "include": ["reasoning.encrypted_content"],
@@ -54,9 +54,9 @@ async def run_responses(base: str, stream: bool) -> Run:
             items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in answer.output]
             calls = [item for item in answer.output if item.type == "function_call"]
             if not calls:
-                return Run(answer.output_text, items, desk)
+                return Run(answer.output_text, items, file_tool)
             for one in calls:
-                found = desk.read(**json.loads(one.arguments))
+                found = file_tool.read(**json.loads(one.arguments))
                 items.append({"type": "function_call_output", "call_id": one.call_id, "output": found})
 
 
@@ -64,7 +64,7 @@ async def run_raw_responses(base: str, stream: bool) -> Run:
     """`responses.create(stream=True)` without the helper; the last event has the whole response."""
     if not stream:
         return await run_responses(base, stream)
-    desk, items = Desk(), list[Any]([{"role": "user", "content": PROMPT}])
+    file_tool, items = FileTool(), list[Any]([{"role": "user", "content": PROMPT}])
     async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="sk-any", max_retries=0) as client:
         while True:
             answer: Any = None
@@ -83,15 +83,15 @@ async def run_raw_responses(base: str, stream: bool) -> Run:
             items += [item.model_dump(exclude_none=True) for item in answer.output]
             calls = [item for item in answer.output if item.type == "function_call"]
             if not calls:
-                return Run(answer.output_text, items, desk)
+                return Run(answer.output_text, items, file_tool)
             for one in calls:
-                found = desk.read(**json.loads(one.arguments))
+                found = file_tool.read(**json.loads(one.arguments))
                 items.append({"type": "function_call_output", "call_id": one.call_id, "output": found})
 
 
 async def run_messages(base: str, stream: bool) -> Run:
     """`messages.create` and `messages.stream`, with thinking and a moving mark of the cache."""
-    desk, messages = Desk(), list[Any]([{"role": "user", "content": PROMPT}])
+    file_tool, messages = FileTool(), list[Any]([{"role": "user", "content": PROMPT}])
     asked: Json = {
         "model": "claude-opus-5-5", "max_tokens": 4096, "messages": messages, "tools": [MESSAGES_TOOL],
         "thinking": {"type": "adaptive"}, "system": [{"type": "text", "text": "You are a careful engineer."}],
@@ -109,20 +109,20 @@ async def run_messages(base: str, stream: bool) -> Run:
             messages.append({"role": "assistant", "content": [one.to_dict() for one in answer.content]})
             calls = [one for one in answer.content if one.type == "tool_use"]
             if not calls:
-                return Run("".join(one.text for one in answer.content if one.type == "text"), messages, desk)
+                return Run("".join(one.text for one in answer.content if one.type == "text"), messages, file_tool)
             results = [
-                {"type": "tool_result", "tool_use_id": one.id, "content": desk.read(**one.input)} for one in calls
+                {"type": "tool_result", "tool_use_id": one.id, "content": file_tool.read(**one.input)} for one in calls
             ]
             messages.append({"role": "user", "content": results})
 
 
 async def run_tool_runner(base: str, stream: bool, **more: Any) -> Run:
     """The SDK's own loop, `beta.messages.tool_runner`. By itself it leaves the history to the provider (`thread`)."""
-    desk, answers, text = Desk(), list[Json](), ""
+    file_tool, answers, text = FileTool(), list[Json](), ""
 
     async def read(path: str) -> str:
         """Read a file."""
-        return desk.read(path)
+        return file_tool.read(path)
 
     async with anthropic.AsyncAnthropic(base_url=base, api_key="sk-any", max_retries=0) as client:
         runner = client.beta.messages.tool_runner(
@@ -134,7 +134,7 @@ async def run_tool_runner(base: str, stream: bool, **more: Any) -> Run:
             message = await one.get_final_message() if stream else one
             answers.append(message.to_dict())
             text = "".join(block.text for block in message.content if block.type == "text")
-    return Run(text, answers, desk)
+    return Run(text, answers, file_tool)
 
 
 async def run_whole_tool_runner(base: str, stream: bool) -> Run:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.loops import POLICIES, PROMPT, Desk, Json, Run, check_client, make_gemini_model
+from tests.clients.loops import POLICIES, PROMPT, FileTool, Json, Run, check_client, make_gemini_model
 from tests.clients.node import install, make_environment, make_work, run_client
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -42,7 +42,7 @@ async def run_gemini_cli(base: str, _stream: bool, *, program: Path, folder: Pat
     ]
     texts = [one["content"] for one in said if one["type"] == "message" and one["role"] == "assistant"]
     final = "".join(texts).rpartition("Step 24.")[2]
-    return Run(final, shown, Desk(calls))
+    return Run(final, shown, FileTool(calls))
 
 
 def make_arguments(n: int) -> Json:

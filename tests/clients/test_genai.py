@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.loops import POLICIES, PROMPT, Desk, Run, check_client, make_gemini_model, make_path
+from tests.clients.loops import POLICIES, PROMPT, FileTool, Run, check_client, make_gemini_model, make_path
 
 # Any, where the package is not installed as well: then the tests are skipped with this reason.
 genai: Any = pytest.importorskip("google.genai", reason="the google-genai SDK is not installed")
@@ -37,7 +37,7 @@ def make_config(tool: Any, **more: Any) -> Any:
 
 async def run_models(base: str, stream: bool) -> Run:
     """`models.generate_content` and its stream, each content sent back as the SDK gives it."""
-    desk, contents = Desk(), [types.Content(role="user", parts=[types.Part(text=PROMPT)])]
+    file_tool, contents = FileTool(), [types.Content(role="user", parts=[types.Part(text=PROMPT)])]
     declared = types.FunctionDeclaration(name="read", description="Read a file.", parameters_json_schema=SCHEMA)
     config = make_config(types.Tool(function_declarations=[declared]))
     async with make_client(base) as client:
@@ -52,9 +52,9 @@ async def run_models(base: str, stream: bool) -> Run:
             calls = [part.function_call for part in parts if part.function_call]
             if not calls:
                 text = "".join(part.text for part in parts if part.text and not part.thought)
-                return Run(text, [one.model_dump(mode="json", exclude_none=True) for one in contents], desk)
+                return Run(text, [one.model_dump(mode="json", exclude_none=True) for one in contents], file_tool)
             results = [
-                types.Part.from_function_response(name=one.name, response={"output": desk.read(**one.args)})
+                types.Part.from_function_response(name=one.name, response={"output": file_tool.read(**one.args)})
                 for one in calls
             ]
             contents.append(types.Content(role="user", parts=results))
@@ -62,11 +62,11 @@ async def run_models(base: str, stream: bool) -> Run:
 
 async def run_chat(base: str, stream: bool) -> Run:
     """A chat, in which the SDK runs the tool itself."""
-    desk = Desk()
+    file_tool = FileTool()
 
     def read(path: str) -> str:
         """Read a file."""
-        return desk.read(path)
+        return file_tool.read(path)
 
     limit = types.AutomaticFunctionCallingConfig(maximum_remote_calls=100)
     async with make_client(base) as client:
@@ -76,7 +76,7 @@ async def run_chat(base: str, stream: bool) -> Run:
             text = text.rpartition("Step 24.")[2]
         else:
             text = (await chat.send_message(PROMPT)).text
-        return Run(text, [one.model_dump(mode="json", exclude_none=True) for one in chat.get_history()], desk)
+        return Run(text, [one.model_dump(mode="json", exclude_none=True) for one in chat.get_history()], file_tool)
 
 
 @pytest.mark.parametrize("stream", [False, True])

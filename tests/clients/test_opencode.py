@@ -12,7 +12,7 @@ import pytest
 
 from tests.clients.loops import (
     PROMPT,
-    Desk,
+    FileTool,
     Json,
     Run,
     check_client,
@@ -87,7 +87,7 @@ async def run_opencode(base: str, _stream: bool, *, program: Path, folder: Path,
         {"text": one["text"]} if one["type"] == "text" else {name: one["state"][name] for name in ("input", "output")}
         for one in parts
     ]
-    return Run(parts[-1]["text"], told, Desk(calls))
+    return Run(parts[-1]["text"], told, FileTool(calls))
 
 
 def make_command(n: int) -> Json:

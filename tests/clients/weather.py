@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from tests.exchange.hiding import OURS, SECRET, plain, says
+from tests.exchange.hidden_calls import OURS, SECRET, plain, says
 from tests.faulty import Connection, Request
 from tests.running import Running, running
 from tests.scripted import Scripted, streamed, whole
@@ -22,7 +22,7 @@ SYSTEM = "You know about the weather. Be brief."
 ASKED = "How is the weather in Oslo, in Rome and in Bergen? The word is swordfish."
 THANKS = "Thank you. What was the word?"
 FIRST = ("Let me look. ", "In Bergen it rains, in Oslo too, in Rome it does not.")
-"""What is said in the first turn: before and after all the calls."""
+"""Texts of the first turn, before and after all the calls."""
 LAST = ("One moment. ", "It was swordfish.")
 SESSION = {"x-session-id": "weather-1"}
 """Memos are for sessions that the client names."""
@@ -53,7 +53,7 @@ def look(city: str) -> Json:
 
 
 def results(body: Json) -> dict[str, str]:
-    """What each call of a request brought, by its id."""
+    """The result of each call of a request, by its id."""
     return {m["tool_call_id"]: m["content"] for m in body["messages"] if m["role"] == "tool"}
 
 
@@ -76,7 +76,7 @@ ANSWERS: list[Callable[[Json], Json]] = [
     lambda _: says(LAST[1]),
 ]
 BROUGHT = {"q": "", "s": "", "r": "swordfish", "m": "saved", "t": NOTE, "u": "swordfish", "v": NOTE}
-"""What has to stand in what each call of ours brings."""
+"""A text that the result of each call of the proxy's tools has to contain."""
 
 
 class Forecaster(Scripted):

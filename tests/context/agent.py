@@ -61,7 +61,7 @@ def load(name: str) -> Policy:
 
 
 def told(made: Plan, talk: list[Json] = TALK) -> list[str | None]:
-    """What goes out of that talk, message by message."""
+    """The conversation as it goes out, message by message."""
     raws = made.messages
     assert made.refusal is None
     return [m["content"] for m in (talk if raws is None else [json.loads(raw) for raw in raws])]

@@ -67,7 +67,7 @@ def plan(
     tools: bool = False,
     **more: Any,
 ) -> Plan:
-    """What is planned for this history. tools: the client sends one."""
+    """The plan for this history. tools: the client sends one."""
     asked = request(values, **({"tools": [{"type": "function", "function": {"name": "search"}}]} if tools else {}))
     return rewrite(asked, state or BranchState(), policy or progressive(), model, 0.0, RewriteInputs(WEIGH, **more))
 

@@ -1,4 +1,4 @@
-"""What the operator has taken out is planned without, in every policy, and nothing that must stay leaves with it."""
+"""Messages that the operator has taken out are not planned, in any policy, and no message that must stay leaves."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def gone(values: list[Json], *places: int, stage: str = "fit_budget") -> dict[by
 
 
 def borne(values: list[Json], edits: dict[bytes, Edit], old: dict[bytes, Edit] | None = None) -> list[int]:
-    """Which messages bear a remark."""
+    """The messages with a remark."""
     view = look(values)
     found = add_gap_remarks(view, edits, old or {}, GAP_REMARK)
     return [n for n, k in enumerate(view.keys) if k in found and GAP_REMARK in (found[k].text or "") and n]

@@ -1,4 +1,4 @@
-"""What holds for `hierarchical` when its budgets are small and its messages old, under every schedule: see agent.py."""
+"""Properties of `hierarchical` with small budgets and old messages, under every schedule: see agent.py."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _stood(turn: Turn, edit: Edit) -> int:
 
 
 def assert_nothing_leaves_without_a_reason_and_no_summary_is_longer(turn: Turn, schedule: str) -> None:
-    """What a summary stands for never leaves without it."""
+    """Messages never leave without the summary that stands for them."""
     for edit in turn.plan.edits.values():
         assert edit.reason
         if edit.text and edit.text.startswith("[summary of "):

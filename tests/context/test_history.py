@@ -1,4 +1,4 @@
-"""What is known of a front of a history and gone on from is what would be found anew."""
+"""Facts that are continued from a known beginning of a history are those that a new computation finds."""
 
 from __future__ import annotations
 

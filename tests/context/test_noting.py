@@ -1,4 +1,4 @@
-"""What a plan says for the record."""
+"""Notes of a plan for the record."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any, ClassVar
 
 from proxy.chat.chain import public_id
 from proxy.context import inserts
+from proxy.context.branch_state import BranchState
+from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Note, Proposal, View
+from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When
-from tests.conversations import look, user
+from tests.conversations import INPUTS, PLAIN, look, user
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,9 @@ class Telling(Stage):
 def test_stages_are_asked_that_have_something_to_say() -> None:
     view = look([user("a")])
     edit = Edit(view.keys[0], "append", "x", "s", "r", 1, 2)
-    assert list(inserts.collect_stage_notes((Quiet(), Telling()), view, {edit.key: edit}, [])) == [
-        Note("told", "1 0", {"new": 0.0})
-    ]
+    state = BranchState(edits={edit.key: edit})
+    plan = rewrite(view.request, state, Policy("p", stages=(Quiet(), Telling())), PLAIN, 0.0, INPUTS)
+    assert plan.notes == (Note("told", "1 0", {"new": 0.0}),)
 
 
 def test_what_inserts_quote_is_told_where_they_found_a_place() -> None:

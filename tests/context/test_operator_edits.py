@@ -1,4 +1,4 @@
-"""What an operator has decided acts at once, in every policy, and nothing else does that it does not touch."""
+"""A decision of the operator acts at once, in every policy, and changes nothing that it does not name."""
 
 from __future__ import annotations
 

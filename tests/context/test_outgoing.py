@@ -1,4 +1,4 @@
-"""What goes out is checked, and what the provider's cache should serve of it is told."""
+"""The outgoing prompt is checked, and the tokens that the provider's cache should serve are predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a page fault, what the next one is expected to cost, and when a sort of result is left alone."""
+"""Detection of page faults, their expected cost, and the sorts of results that are not cut any more."""
 
 from __future__ import annotations
 

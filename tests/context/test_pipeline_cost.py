@@ -1,4 +1,4 @@
-"""What `when_it_pays` costs over whole conversations, beside what hindsight would have paid."""
+"""Costs of `when_it_pays` over whole conversations, compared with the best choice in hindsight."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def grow(seed: int) -> list[list[Json]]:
 
 
 def paid(plan: Plan, before: Plan | None, model: Model) -> float:
-    """What a prompt costs, with the tokens cached that it really shares with the one before."""
+    """The cost of a prompt, with the tokens cached that it really shares with the one before."""
     same = 0
     for mine, theirs, size in zip(plan.marks, before.marks if before else (), plan.sizes, strict=False):
         if mine != theirs:

@@ -1,4 +1,4 @@
-"""What holds for every plan, on drawn conversations that grow request by request: see agent.py."""
+"""Properties of every plan, on drawn conversations that grow request by request: see agent.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stand(turn: Turn) -> list[Message | None]:
 
 
 def unpaired(messages: Sequence[Message]) -> list[str]:
-    """What a strict upstream would find wrong with calls and results, found another way than rules.py does."""
+    """The faults that a strict upstream would find in calls and results, found in another way than validate.py does."""
     wrong: list[str] = []
     at = 0
     while at < len(messages):

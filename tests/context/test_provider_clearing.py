@@ -1,4 +1,4 @@
-"""Which results the provider is asked to clear, and when."""
+"""The results that the provider is asked to clear, and the requests that ask for it."""
 
 from __future__ import annotations
 

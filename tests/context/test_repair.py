@@ -25,7 +25,7 @@ TALK = [
 
 
 def stay(view: View, gone: Iterable[int]) -> list[int]:
-    """What is left once these leave and order is made."""
+    """The messages that are left once these leave and the order is repaired."""
     edits = {view.keys[n]: Edit(view.keys[n], "gone", None, "s", "", 1, 0) for n in gone}
     left = repair_order(view, {**view.edits, **edits}, view.edits)
     return [

@@ -1,4 +1,4 @@
-"""What stands behind the system prompt, and that the cache is predicted with it."""
+"""Texts behind the system prompt, and the prediction of the cache with them."""
 
 from __future__ import annotations
 

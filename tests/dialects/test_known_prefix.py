@@ -1,4 +1,4 @@
-"""What is known of the beginning of a body changes no result: not what is written, nor what is judged or traced."""
+"""A remembered beginning of a body changes no result: not the written body, its violations, or its bindings."""
 
 from __future__ import annotations
 

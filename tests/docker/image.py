@@ -16,7 +16,7 @@ from pathlib import Path
 
 SLIM = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian", "var/cache/apt",
         "var/lib/apt/lists")  # fmt: skip
-"""What the -slim images leave out."""
+"""Files that the -slim images leave out."""
 
 HOST_FILES = {
     "etc/ssl/certs/ca-certificates.crt": "machine-ca.crt",
@@ -24,7 +24,7 @@ HOST_FILES = {
     "etc/hosts": "etc/hosts",
     "etc/pip.conf": "etc/pip.conf",
 }
-"""How this machine reaches its package index; an engine's build has that from its daemon."""
+"""Variables by which this machine reaches its package index. The build of an engine gets them from its daemon."""
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
@@ -124,7 +124,7 @@ def copy(stage: Stage, rest: str, context: Path, made: dict[str, Stage]) -> None
 
 
 def megabytes(stage: Stage) -> float:
-    """What the image would hold, without what the slim base leaves out."""
+    """The files that the image would hold, without those that the slim base leaves out."""
     for name in SLIM:
         shutil.rmtree(stage.root / name, ignore_errors=True)
     done = subprocess.run(["du", "-s", "--block-size=1", str(stage.root)], capture_output=True, text=True, check=True)

@@ -68,5 +68,5 @@ def rows(text: str, title: str) -> list[list[str]]:
 
 
 def ticked(text: str) -> list[str]:
-    """What stands in backticks."""
+    """The texts in backticks."""
     return re.findall(r"`([^`\n]+)`", text)

@@ -38,7 +38,7 @@ POSTGRES_LINES = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where lines are run: a folder, the address of a running proxy, and its store."""
+    """The place in which lines are run: a folder, the address of a running proxy, and its store."""
 
     folder: Path
     address: str
@@ -228,7 +228,7 @@ def postgres(words: list[str], place: Place, given: dict[str, str]) -> None:
 
 
 def uvx(words: list[str], place: Place, given: dict[str, str]) -> None:
-    """What uv would make and run from the checkout: `tests/cli/test_wheel.py` makes the same wheel, and serves it."""
+    """Stand-in for the tool that uv would make and run: `tests/cli/test_wheel.py` makes and serves the same wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert words[1:3] == ["--from", "."]
     assert words[3] in project["scripts"]

@@ -22,7 +22,7 @@ def bus(now: float = 1000.0, **limits: int) -> EventBus:
 async def heard(
     there: EventBus, after: int | None = None, wants: EventFilter | None = None
 ) -> list[bus_module.PublishedEvent]:
-    """What one who comes now is given at once."""
+    """The events that a new subscriber gets at once."""
     listener = there.subscribe(wants or EventFilter(), after)
     listener.close()
     _, items = await listener.take_events()

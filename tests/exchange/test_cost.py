@@ -1,4 +1,4 @@
-"""What is paid, and what it would have been: by hand, through the running proxy."""
+"""Costs with the proxy and without it: calculated by hand, and through the running proxy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from proxy.dialects.completions.request import read_request
 from proxy.dialects.usage import Usage
 from proxy.exchange.cost import Meter, compute_bill, read_meter
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.exchange.hiding import TOOLS, offering, ours, says, theirs
+from tests.exchange.hidden_calls import TOOLS, offering, ours, says, theirs
 from tests.faulty import HANGS_S, Connection, Request, faulty
 from tests.recorded import policies
 from tests.running import Agent, Running, running

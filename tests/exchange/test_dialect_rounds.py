@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.exchange.hiding import OURS, SECRET
+from tests.exchange.hidden_calls import OURS, SECRET
 from tests.faulty import faulty
 from tests.running import Heard, Running, running
 from tests.strict_messages import StrictMessages

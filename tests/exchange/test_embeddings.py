@@ -12,7 +12,7 @@ import pytest
 
 from proxy.exchange.embeddings import MAX_CHARS, load_vectors
 from proxy.helper.budget import DOWN_AFTER
-from tests.awkward import Awkward, put_in
+from tests.failing_store import FailingStore, use_store
 from tests.faulty import Connection, Request, faulty, until
 from tests.running import Running, running
 from tests.scripted import reply
@@ -42,7 +42,7 @@ class Embedder:
 
 @asynccontextmanager
 async def embedding(
-    model: Embedder, *, dollars: float = 1.0, store: Awkward | None = None, **more: Any
+    model: Embedder, *, dollars: float = 1.0, store: FailingStore | None = None, **more: Any
 ) -> AsyncIterator[Running]:
     async with faulty(model) as upstream:
         tree: dict[str, Any] = {
@@ -50,7 +50,7 @@ async def embedding(
             "helper": {"dollars_a_day": dollars, "concurrency": 1, "timeout_s": 2.0},
             "embeddings": {"enabled": True, "upstream": "main", "model": "demo", "batch": 3, **more},
         }
-        async with running(0, **tree, before=put_in(store) if store else None) as proxy:
+        async with running(0, **tree, before=use_store(store) if store else None) as proxy:
             yield proxy
 
 
@@ -143,7 +143,7 @@ async def test_no_more_are_made_at_once_than_the_settings_allow() -> None:
 
 
 async def test_a_store_that_is_away_means_none() -> None:
-    model, store = Embedder(), Awkward()
+    model, store = Embedder(), FailingStore()
     async with embedding(model, store=store) as proxy:
         store.reads = False
         assert await ask(proxy, "text") == {}

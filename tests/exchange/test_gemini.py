@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.exchange.hiding import SECRET
+from tests.exchange.hidden_calls import SECRET
 from tests.exchange.test_dialect_rounds import (
     BLOCK,
     END,

@@ -23,7 +23,7 @@ from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.settings.load import find_shipped_file
 from proxy.web.app import ContextProxy
 from tests.dialect_agents import MessagesAgent, ResponsesAgent
-from tests.exchange.asking import idle, settings
+from tests.exchange.helper_setup import settings, wait_for_helper
 from tests.faulty import Connection, Request, faulty
 from tests.gemini_agent import GeminiAgent
 from tests.running import Agent, Running, running
@@ -154,7 +154,7 @@ async def test_e4_a_helpers_summary_takes_the_place_of_the_extract_where_it_is_a
             clock.at += 400
             for _ in range(2):
                 await agent.say("go on")
-                await idle(proxy)
+                await wait_for_helper(proxy)
             (text,) = [t for t in model.texts() if (t or "").startswith("[summary of ")]
             good = isinstance(answer, str) and 0 < len(answer) < 1000
             assert (text.partition("\n")[2] == answer) == good
@@ -346,7 +346,7 @@ async def test_e2_e4_no_exchange_of_plain_chat_leaves_without_a_summary(tmp_path
             for n in range(40):
                 await agent.say(f"question {n}: " + "what of the garden, and why? " * 40)
                 if helped:
-                    await idle(proxy)
+                    await wait_for_helper(proxy)
             sent = [m["content"] for m in model.last["messages"]]
             whole = {n for n in range(40) if any(t.startswith(f"question {n}:") for t in sent)}
             stood = [t for t in sent if t.startswith("[summary of ")]

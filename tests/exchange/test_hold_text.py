@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.exchange.hiding import Played, assert_hidden, assert_true, offering, ours, says, theirs
+from tests.exchange.hidden_calls import Played, assert_hidden, assert_true, offering, ours, says, theirs
 from tests.exchange.test_tool_loop import SCENARIOS
 from tests.faulty import Connection, Request, faulty
 from tests.running import Heard
@@ -16,7 +16,7 @@ HOLD = {"hold_text": True}
 
 
 def deltas(found: Heard) -> list[str]:
-    """What each chunk of a stream brings: a text, or "call", or "end"."""
+    """The content of each chunk of a stream: a text, or "call", or "end"."""
     told = []
     for event in found.events:
         for choice in json.loads(event).get("choices", ()) if event != b"[DONE]" else ():

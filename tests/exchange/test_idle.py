@@ -12,7 +12,7 @@ import pytest
 
 from proxy.exchange import idle as idle_module
 from proxy.settings.load import find_shipped_file
-from tests.exchange.asking import idle, settings
+from tests.exchange.helper_setup import settings, wait_for_helper
 from tests.faulty import Connection, Request, faulty, until
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls, reply
@@ -59,13 +59,13 @@ async def test_e9_the_helper_is_asked_while_nobody_waits_and_its_answer_is_there
         sent = len(model.chats)
         assert helper.chats == [], "nothing is due yet"
         await until(lambda: proxy.count("idle_compressions_total", outcome="asked") >= 1)
-        await idle(proxy)
+        await wait_for_helper(proxy)
         assert len(helper.chats) >= 1
         assert len(model.chats) == sent, "nothing is sent to the model"
         before = len(helper.chats)
         await agent.say("and now?")
         assert SUMMARY in " ".join(text or "" for text in model.texts()), "the first request that comes has it"
-        await idle(proxy)
+        await wait_for_helper(proxy)
         assert len({str(chat["messages"]) for chat in helper.chats[:before]}) == before, "nothing is asked twice"
 
 

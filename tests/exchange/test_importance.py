@@ -53,7 +53,7 @@ async def ask(proxy: Running, talk: list[dict[str, Any]], *, stream: bool = Fals
 
 
 async def left_out(proxy: Running) -> list[Any]:
-    """What the store lists as out of the branch's prompt."""
+    """The messages that the store lists as out of the branch's prompt."""
     ((tenant, session, branch),) = await proxy.rows("SELECT tenant, session, branch FROM branches")
     return await proxy.app.store.read_left_out(tenant, session, branch)
 

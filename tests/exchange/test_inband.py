@@ -25,7 +25,7 @@ ON = {"in_band": True}
 
 
 async def command(talk: Talk, line: str) -> str:
-    """What the client reads as the answer to a command; it stays in the client's history."""
+    """The answer to a command as the client reads it; it stays in the client's history."""
     asked = len(talk.upstream.chats)
     heard = await talk.agent.say(line)
     assert len(talk.upstream.chats) == asked

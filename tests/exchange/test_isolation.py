@@ -1,4 +1,4 @@
-"""What may be used of what is remembered: of another upstream's tool traffic, of another branch, of anybody else."""
+"""Nothing is used that belongs to another upstream's tool traffic, to another branch, or to another client."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def until_done(agent: Agent, upto: int = 60) -> None:
 
 
 def shortened(body: dict[str, Any]) -> int:
-    """How many results are not as the client sent them, an insert at the end aside."""
+    """Number of results that are not as the client sent them, apart from an insert at the end."""
     return sum(m["role"] == "tool" and m["content"].count(" of result ") < LINES for m in body["messages"])
 
 

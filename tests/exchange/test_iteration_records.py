@@ -19,7 +19,7 @@ from proxy.exchange.turn import Turn
 from proxy.notes.reflection import IterationReport, add_reflection
 from proxy.web.app import create_app
 from tests.conversations import Json
-from tests.exchange.asking import settings
+from tests.exchange.helper_setup import settings
 from tests.faulty import faulty
 from tests.running import Agent, Heard, Running, running, settings_for
 from tests.scripted import Scripted, calls, reply

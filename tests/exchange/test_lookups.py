@@ -1,4 +1,4 @@
-"""What a policy may know beside the request: times, pins, what a search brings up, vectors; and the metrics of it."""
+"""Facts that a policy may use beside the request: times, pins, the hits of a search, vectors."""
 
 from __future__ import annotations
 

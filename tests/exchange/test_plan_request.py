@@ -16,8 +16,8 @@ from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import Stage, When
 from proxy.exchange import plan_timer
-from tests.awkward import Awkward, put_in
 from tests.dialect_agents import MessagesAgent
+from tests.failing_store import FailingStore, use_store
 from tests.faulty import faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted, calls
@@ -190,7 +190,7 @@ async def test_observe_records_a_plan_and_sends_the_original() -> None:
 
 
 def shortened(body: dict[str, Any]) -> bool:
-    """Whether a result went out otherwise than the client sent it."""
+    """True if a result went out in another form than the client sent it."""
     return any(m["role"] == "tool" and not m["content"].startswith(LONG) for m in body["messages"])
 
 
@@ -210,8 +210,8 @@ def looking() -> Scripted:
 
 
 async def test_new_edits_are_stored_before_they_are_sent() -> None:
-    model, store = looking(), Awkward()
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", before=put_in(store)) as proxy:
+    model, store = looking(), FailingStore()
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", before=use_store(store)) as proxy:
         await works(Agent(proxy, (b"x-context-session: a",)), lambda: shortened(model.last))
         exchanges = await proxy.rows("SELECT exchange, count(*) FROM edits GROUP BY exchange")
         counted = sum(proxy.count("edits_total", stage=stage) for stage in ("shorten_results", "refer_repeats"))
@@ -220,9 +220,9 @@ async def test_new_edits_are_stored_before_they_are_sent() -> None:
 
 @pytest.mark.timed
 async def test_a_slow_store_delays_an_answer_by_its_limit_at_most_and_is_told() -> None:
-    model, store = Scripted("Well."), Awkward()
+    model, store = Scripted("Well."), FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 250}}
-    async with faulty(model) as upstream, running(upstream.port, before=put_in(store), **tree) as proxy:
+    async with faulty(model) as upstream, running(upstream.port, before=use_store(store), **tree) as proxy:
         store.hold = True
         whole = await timed(proxy.post(HELLO), at_least=0.25)
         assert whole.header("x-context-persist") == "deferred"
@@ -244,9 +244,9 @@ async def timed(asked: Any, *, at_least: float = 0.0) -> Any:
 
 
 async def test_while_the_store_lingers_a_request_goes_out_without_its_new_edits() -> None:
-    model, store = looking(), Awkward()
+    model, store = looking(), FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 20}}
-    async with faulty(model) as upstream, running(upstream.port, **tree, before=put_in(store)) as proxy:
+    async with faulty(model) as upstream, running(upstream.port, **tree, before=use_store(store)) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",))
         store.hold = True
         await works(agent, lambda: proxy.count("replans_total", reason="edits_not_stored") > 0)
@@ -264,8 +264,8 @@ async def agent_goes_on(agent: Agent) -> Any:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_store_that_cannot_be_written_does_not_fail_a_request(stream: bool) -> None:
-    model, store = Scripted("Well."), Awkward()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", before=put_in(store)) as proxy:
+    model, store = Scripted("Well."), FailingStore()
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling", before=use_store(store)) as proxy:
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
         await agent.say("One")
         store.writes = False
@@ -279,8 +279,8 @@ async def test_a_store_that_cannot_be_written_does_not_fail_a_request(stream: bo
 
 
 async def test_a_store_that_cannot_be_read_lets_the_request_through_untouched() -> None:
-    model, store = Scripted("Well."), Awkward()
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling", before=put_in(store)) as proxy:
+    model, store = Scripted("Well."), FailingStore()
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling", before=use_store(store)) as proxy:
         store.reads = False
         raw = json.dumps(HELLO).encode()
         found = await proxy.post(raw, b"x-context-session: a")
@@ -294,8 +294,8 @@ async def test_a_store_that_cannot_be_read_lets_the_request_through_untouched() 
 
 @pytest.mark.parametrize("fails", ["reads", "writes"])
 async def test_where_storing_is_required_a_store_that_is_away_refuses_before_upstream_is_asked(fails: str) -> None:
-    model, store, required = Scripted("Well."), Awkward(), {"persist": "required"}
-    async with faulty(model) as upstream, running(upstream.port, store=required, before=put_in(store)) as proxy:
+    model, store, required = Scripted("Well."), FailingStore(), {"persist": "required"}
+    async with faulty(model) as upstream, running(upstream.port, store=required, before=use_store(store)) as proxy:
         setattr(store, fails, False)
         found = await proxy.post(HELLO, b"x-context-session: a")
         assert found.status == 503

@@ -60,7 +60,7 @@ def count_tokens(model: StrictMessages, at: int = -1) -> int:
 
 
 def forget_reasoning(agent: Agent) -> None:
-    """What a client does whose reasoning is refused: it sends its history without any."""
+    """Send the history without any reasoning, as a client does whose reasoning is refused."""
     for message in agent.messages:
         message.pop("thinking_blocks", None)
         if isinstance(message["content"], list):

@@ -13,15 +13,15 @@ import pytest
 
 from proxy.chat.chain import public_id
 from proxy.exchange import record_outcome
-from tests.awkward import Awkward, put_in
+from tests.event_stream_client import EventStreamClient, event_stream
 from tests.exchange import test_hierarchical as hierarchical
 from tests.exchange import test_importance as importance
 from tests.exchange import test_plan_request as planning
 from tests.exchange import test_summaries as summaries
-from tests.exchange.hiding import Played, offering, says
+from tests.exchange.hidden_calls import Played, offering, says
 from tests.exchange.test_handler import BLOCK
+from tests.failing_store import FailingStore, use_store
 from tests.faulty import ask, faulty
-from tests.hearing import Stream, hearing
 from tests.operator.agent import talking
 from tests.running import Agent, Running, heard, running
 from tests.scripted import Scripted, calls
@@ -30,7 +30,7 @@ NAMED = (b"x-context-session: a",)
 FACT = "The printers only read UTF-16, since their firmware is from 2003"
 
 
-async def once(stream: Stream, kind: str, count: int = 1) -> dict[str, Any]:
+async def once(stream: EventStreamClient, kind: str, count: int = 1) -> dict[str, Any]:
     """The payload of the one event of this kind; nothing more of it comes a little later."""
     await stream.wait(kind, count)
     await asyncio.sleep(0.03)
@@ -42,7 +42,7 @@ async def once(stream: Stream, kind: str, count: int = 1) -> dict[str, Any]:
 async def test_d6_pruned_has_what_left_the_prompt_and_comes_once(tmp_path: Path) -> None:
     async with (
         importance.serving(tmp_path, Scripted("Well."), "importance", "always") as proxy,
-        hearing(proxy, "?session=a") as stream,
+        event_stream(proxy, "?session=a") as stream,
     ):
         for _ in range(2):
             await importance.ask(proxy, importance.TALK)
@@ -59,7 +59,7 @@ async def test_d6_pruned_has_what_left_the_prompt_and_comes_once(tmp_path: Path)
 async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Path) -> None:
     async with (
         summaries.serving(tmp_path, "They spoke of little things.") as (proxy, _, _),
-        hearing(proxy) as stream,
+        event_stream(proxy) as stream,
     ):
         await summaries.talk(proxy, 26)
         told = (await stream.wait("context:summarized"))[-1]
@@ -70,7 +70,11 @@ async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Pat
 
 async def test_what_a_policy_shortens_is_told_with_how_many_tokens_that_saved() -> None:
     model = planning.looking()
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy, hearing(proxy) as stream:
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty") as proxy,
+        event_stream(proxy) as stream,
+    ):
         await planning.works(Agent(proxy, NAMED), lambda: planning.shortened(model.last))
         told = (await stream.wait("context:edited"))[0]
         assert (told["by"], told["action"]) == ("policy", "shorten")
@@ -83,7 +87,7 @@ async def test_levels_that_are_compressed_are_told(tmp_path: Path) -> None:
     model, clock = hierarchical.scripted(3), hierarchical.Clock()
     async with (
         hierarchical.serving(tmp_path, model, clock, recent=1) as proxy,
-        hearing(proxy, "?kind=context:*") as stream,
+        event_stream(proxy, "?kind=context:*") as stream,
     ):
         agent = Agent(proxy, NAMED)
         await hierarchical.work(agent, "look around", 3)
@@ -102,7 +106,7 @@ async def call(proxy: Running, method: str, path: str, body: Any = None) -> Any:
 
 
 async def test_what_the_operator_decides_over_the_api_is_told() -> None:
-    async with talking("thrifty") as talk, hearing(talk.proxy) as stream:
+    async with talking("thrifty") as talk, event_stream(talk.proxy) as stream:
         group = (await talk.groups())[0]
         await call(talk.proxy, "POST", f"/api/sessions/s/groups/{group}/drop")
         told = await once(stream, "context:edited")
@@ -129,7 +133,7 @@ async def test_a_loop_is_told_when_the_model_is_told_of_it() -> None:
     async with (
         faulty(model) as upstream,
         running(upstream.port, policy="progressive") as proxy,
-        hearing(proxy) as stream,
+        event_stream(proxy) as stream,
     ):
         agent = Agent(proxy, NAMED)
         await agent.say("Find it")
@@ -145,7 +149,11 @@ async def test_a_loop_is_told_when_the_model_is_told_of_it() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_state_block_of_the_models_own_is_told_without_its_text(stream: bool) -> None:
     model = Scripted("The answer.\n\n" + BLOCK, "Another.")
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy, hearing(proxy) as told:
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="rolling") as proxy,
+        event_stream(proxy) as told,
+    ):
         agent = Agent(proxy, NAMED, stream=stream, messages=[{"role": "system", "content": "Be."}])
         await agent.say("Hello")
         await agent.say("Go on")
@@ -160,7 +168,7 @@ async def test_a_memo_that_the_model_saves_is_told_by_its_id() -> None:
     async with (
         faulty(model) as upstream,
         offering(upstream.port, tools={"enabled": ["save_memo"]}) as proxy,
-        hearing(proxy) as stream,
+        event_stream(proxy) as stream,
     ):
         await Played(proxy, model, stream=False).turn("Remember this.", *NAMED)
         told = await once(stream, "memo:saved")
@@ -175,11 +183,15 @@ async def test_a_memo_that_the_model_saves_is_told_by_its_id() -> None:
 
 
 @asynccontextmanager
-async def cached(**usage: int) -> AsyncIterator[tuple[Running, Agent, Scripted, Stream]]:
+async def cached(**usage: int) -> AsyncIterator[tuple[Running, Agent, Scripted, EventStreamClient]]:
     """An agent with a system prompt that a provider caches."""
     model = Scripted("Well.")
     model.usage = {"prompt_tokens": 4000, "completion_tokens": 3, "prompt_tokens_details": dict(usage)}
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy, hearing(proxy) as stream:
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty") as proxy,
+        event_stream(proxy) as stream,
+    ):
         messages = [{"role": "system", "content": "Plain words of a prompt. " * 800}]
         yield proxy, Agent(proxy, NAMED, messages=messages), model, stream
 
@@ -223,11 +235,11 @@ async def test_a_history_that_the_client_rewrites_is_told() -> None:
 
 
 async def test_a_request_that_goes_out_as_it_came_since_the_store_is_away_is_told() -> None:
-    store = Awkward()
+    store = FailingStore()
     async with (
         faulty(Scripted("Well.")) as upstream,
-        running(upstream.port, policy="rolling", before=put_in(store)) as proxy,
-        hearing(proxy) as stream,
+        running(upstream.port, policy="rolling", before=use_store(store)) as proxy,
+        event_stream(proxy) as stream,
     ):
         store.reads = False
         await Agent(proxy, NAMED).say("Hello")

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import StoreUnavailable
 from proxy.exchange.rebuild_prompt import rebuild_prompt
-from tests.awkward import Awkward, put_in
+from tests.failing_store import FailingStore, use_store
 from tests.faulty import Connection, Request, faulty
 from tests.recorded import record
 from tests.recorded.play import model_on_a_socket, read, turns
@@ -108,10 +108,10 @@ async def test_what_was_sent_in_the_end_is_what_counts() -> None:
 
 
 async def test_edits_that_could_not_be_stored_in_time_are_not_in_the_prompt() -> None:
-    model, store = Scripted(*(calls((f"call_{n:09}", "look"), at=n) for n in range(200))), Awkward()
+    model, store = Scripted(*(calls((f"call_{n:09}", "look"), at=n) for n in range(200))), FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 10}}
     came: list[bytes] = []
-    async with faulty(model) as upstream, running(upstream.port, **tree, before=put_in(store)) as proxy:
+    async with faulty(model) as upstream, running(upstream.port, **tree, before=use_store(store)) as proxy:
         agent = Agent(proxy, (b"x-session-id: s",), messages=[{"role": "user", "content": "Look"}])
         for n in range(70):
             store.hold = n < 55

@@ -14,7 +14,7 @@ from proxy.dialects.completions.stream import make_error_event
 from proxy.exchange import record_outcome
 from proxy.exchange.turn import UNPLANNED
 from proxy.metrics import Metrics
-from tests.awkward import Awkward, put_in
+from tests.failing_store import FailingStore, use_store
 from tests.faulty import HANGS_S, STREAM, Connection, Request, connect, faulty, post
 from tests.running import CHAT, Agent, Running, running
 from tests.scripted import Scripted, calls, chunk, events, reply
@@ -214,9 +214,9 @@ async def test_a_long_state_is_cut_at_a_line() -> None:
 
 
 async def test_the_end_of_a_stream_waits_for_the_store_and_nothing_else_does() -> None:
-    store = Awkward()
+    store = FailingStore()
     tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 5000}}
-    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **tree, before=put_in(store)) as proxy:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **tree, before=use_store(store)) as proxy:
         store.hold = True
         client = await connect(proxy.port)
         await client.send(post(CHAT, json.dumps(HELLO | {"stream": True}).encode()))

@@ -1,4 +1,4 @@
-"""Where groups have left a prompt, a remark says so: once, in the same place, in the same bytes."""
+"""A remark stands for groups that have left a prompt: once, in the same place, in the same bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def small(folder: Path, **more: Any) -> str:
 
 
 def remarks(body: dict[str, Any]) -> list[int]:
-    """Where they stand."""
+    """The indexes of the messages with a remark."""
     return [n for n, m in enumerate(body["messages"]) if GAP_REMARK in (m.get("content") or "")]
 
 

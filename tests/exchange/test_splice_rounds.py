@@ -11,7 +11,7 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import splice_rounds
 from proxy.exchange.rebuild_prompt import rebuild_prompt
 from proxy.exchange.turn import Turn
-from tests.exchange.hiding import SECRET, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
+from tests.exchange.hidden_calls import SECRET, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
 from tests.exchange.test_tool_loop import offered
 from tests.faulty import faulty
 from tests.running import Running

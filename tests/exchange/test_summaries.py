@@ -11,7 +11,7 @@ import pytest
 
 from proxy.context.summaries.summary import HEADING
 from proxy.settings.load import find_shipped_file
-from tests.exchange.asking import idle, settings
+from tests.exchange.helper_setup import settings, wait_for_helper
 from tests.faulty import Connection, Request, faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, reply
@@ -38,7 +38,7 @@ async def talk(proxy: Running, rounds: int, *, stream: bool = False) -> Agent:
     for n in range(rounds):
         found = await agent.say(f"question {n}: {WORDS}")
         assert found.header("x-context-fallback") is None
-        await idle(proxy)
+        await wait_for_helper(proxy)
     return agent
 
 

@@ -9,7 +9,7 @@ import pytest
 from proxy.chat import chain
 from proxy.dialects.completions.request import read_message
 from proxy.exchange.rebuild_prompt import rebuild_prompt
-from tests.exchange.hiding import TOOLS, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
+from tests.exchange.hidden_calls import TOOLS, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
 from tests.faulty import faulty
 from tests.running import Running
 from tests.scripted import Scripted

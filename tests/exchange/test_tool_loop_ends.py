@@ -1,4 +1,4 @@
-"""How rounds end where they do not end by themselves: bounds, faults of upstream, a client that leaves."""
+"""Rounds that do not end by themselves: limits, faults of the upstream, a client that leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from proxy.chat import json_spans
 from proxy.exchange import tool_loop
 from proxy.tools import registry
-from tests.exchange.hiding import SECRET, TOOLS, Played, assert_hidden, offering, ours, says, sent, theirs
+from tests.exchange.hidden_calls import SECRET, TOOLS, Played, assert_hidden, offering, ours, says, sent, theirs
 from tests.exchange.test_tool_loop import assert_rebuilt, offered
 from tests.faulty import STREAM, Connection, Request, connect, faulty, post, until
 from tests.scripted import Scripted, chunk, events, reply
@@ -22,7 +22,7 @@ CLIENTS = ["look", "write_file"]
 
 
 def results(model: Scripted, at: int = -1) -> list[str]:
-    """What tools of ours have brought, in one request upstream."""
+    """The results of the proxy's tools in one request to the upstream."""
     messages = [json.loads(raw) for raw in sent(model, at)]
     return [m["content"] for m in messages if m["role"] == "tool" and SECRET in m["tool_call_id"]]
 
@@ -265,7 +265,7 @@ async def test_a_prompt_with_our_tools_that_is_refused_goes_out_once_more_withou
 
 
 async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[str]:
-    """What is ended when a client leaves in a hidden round (`round`) or while a tool runs (`tool`)."""
+    """Everything ends when a client leaves in a hidden round (`round`) or while a tool runs (`tool`)."""
     ended: list[str] = []
     at = asyncio.Event()
 

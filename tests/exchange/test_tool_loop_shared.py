@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tests.clients.weather import ASKED, CITIES, FIRST, LAST, SCHEMA, SYSTEM, THANKS, Forecaster, weather
-from tests.exchange.hiding import Played, assert_hidden, assert_true, ours, says, theirs
-from tests.faults.nursery import Nursery
+from tests.exchange.hidden_calls import Played, assert_hidden, assert_true, ours, says, theirs
+from tests.faults.fork_server import ForkServer
 from tests.faulty import faulty
 from tests.postgres import execute
 from tests.running import PATIENT, Agent, Heard, Running
@@ -19,21 +19,23 @@ from tests.scripted import Scripted
 STREAMS = pytest.mark.parametrize("stream", [False, True])
 
 
-async def two(nursery: Nursery, database: str, upstream: int, policy: str) -> list[Running]:
+async def two(fork_server: ForkServer, database: str, upstream: int, policy: str) -> list[Running]:
     """Two processes, each a proxy of its own. What they have inside is not to be seen from here."""
     tree: dict[str, Any] = {"db": database, "policy": policy, "tools": {"offer": "first_request"}} | PATIENT
     tree["upstream"] = f"http://127.0.0.1:{upstream}/v1"
-    pids = [await nursery.started(**tree) for _ in range(2)]
+    pids = [await fork_server.started(**tree) for _ in range(2)]
     assert pids[0][0] != pids[1][0]
     return [Running(cast("Any", None), port) for _, port in pids]
 
 
 @pytest.mark.slow
 @STREAMS
-async def test_every_tool_works_whichever_process_is_asked(nursery: Nursery, database: str, stream: bool) -> None:
+async def test_every_tool_works_whichever_process_is_asked(
+    fork_server: ForkServer, database: str, stream: bool
+) -> None:
     model, heard = Forecaster(), list[Heard]()
     async with faulty(model) as upstream:
-        proxies = await two(nursery, database, upstream.port, "rolling")
+        proxies = await two(fork_server, database, upstream.port, "rolling")
         agent = Agent(proxies[0], (b"x-session-id: shared",), stream=stream, more={"tools": [SCHEMA]})
         agent.messages.append({"role": "system", "content": SYSTEM})
         for text in (ASKED, THANKS):
@@ -56,7 +58,7 @@ async def test_every_tool_works_whichever_process_is_asked(nursery: Nursery, dat
 @STREAMS
 @pytest.mark.parametrize("named", [(), (b"x-session-id: s",)])
 async def test_what_one_process_hid_another_puts_back(
-    nursery: Nursery, database: str, stream: bool, named: tuple[bytes, ...]
+    fork_server: ForkServer, database: str, stream: bool, named: tuple[bytes, ...]
 ) -> None:
     answers: list[Any] = [
         *(says("Look. ", ours(1)), says(None, ours(2), theirs(1))),
@@ -64,7 +66,7 @@ async def test_what_one_process_hid_another_puts_back(
     ]
     model = Scripted(*answers)
     async with faulty(model) as upstream:
-        proxies = await two(nursery, database, upstream.port, "thrifty")
+        proxies = await two(fork_server, database, upstream.port, "thrifty")
         played = Played(proxies[0], model, stream=stream)
         for n, text in enumerate(("Hello", None, None, "Thank you")):
             played.agent.proxy = proxies[n % 2]

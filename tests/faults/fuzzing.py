@@ -1,4 +1,4 @@
-"""What reads bytes of strangers, each as a function that raises where something is wrong, and a maker of such bytes.
+"""Readers of untrusted bytes, each as a function that raises if something is wrong, and a generator of such bytes.
 
 An input is made from samples that make sense and a few changes: bytes flipped, cut out, doubled, a piece of another
 sample, or one of the words that mean something to the reader. A coverage-guided fuzzer can be given the same functions:
@@ -152,7 +152,7 @@ def check_names(data: bytes) -> None:
 
 
 def find_blocks(data: bytes) -> None:
-    """What is left of a text and its blocks; a text without a heading stays as it is."""
+    """Return the rest of a text, and its blocks; a text without a heading stays as it is."""
     text = data.decode("utf-8", "replace")
     left, blocks = state_block.split_blocks(text)
     assert blocks or left == text

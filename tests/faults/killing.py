@@ -21,7 +21,7 @@ from typing import Any
 
 import asyncpg
 
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import ForkServer
 from tests.faulty import HEAD, STREAM, Connection, Request, ask, faulty, post, until
 from tests.running import CHAT, heard, joined
 from tests.snapshot import snapshot
@@ -42,8 +42,8 @@ Fetch = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 
 @dataclass
 class Acknowledged:
-    """What a client has had confirmed: its message as bytes, the answer's text, in how many tries, and what stood
-    before it that was never sent before."""
+    """A turn that was confirmed to a client: its message as bytes, the answer's text, the number of tries, and
+    the messages before it that were never sent before."""
 
     sent: bytes
     answer: str
@@ -134,7 +134,7 @@ async def model(request: Request, there: Connection) -> None:
 
 
 async def kill_rounds(
-    nursery: Nursery, db: str, rounds: int, seed: int, check: Fetch, sound: Callable[[], None] | None = None
+    fork_server: ForkServer, db: str, rounds: int, seed: int, check: Fetch, sound: Callable[[], None] | None = None
 ) -> Load:
     """So many lives of a proxy on `db`, each under load and ended by -9; what each acknowledged is looked for after it,
     and everything once more at the end. sound: raises where the store is damaged."""
@@ -144,14 +144,16 @@ async def kill_rounds(
         url = f"http://127.0.0.1:{upstream.port}/v1"
         for number in range(rounds):
             began = time.time()
-            pid, port = await nursery.started(upstream=url, db=db, tokens={"count": "estimate"}, log_level="warning")
+            pid, port = await fork_server.started(
+                upstream=url, db=db, tokens={"count": "estimate"}, log_level="warning"
+            )
             clients = [asyncio.create_task(load.client(port)) for _ in range(CLIENTS)]
             known = len(load.acknowledged)
             await asyncio.sleep(load.chance.uniform(0.05, 0.9))
             if len(load.acknowledged) < known + LEAST:  # a busy machine takes longer
                 await until(partial(load.has_acknowledged, known + LEAST))
                 await asyncio.sleep(load.chance.uniform(0.0, 0.1))  # or each life would end behind a turn
-            await asyncio.to_thread(nursery.kill, pid)
+            await asyncio.to_thread(fork_server.kill, pid)
             await asyncio.sleep(0.05)  # what was in the sockets arrives
             for client in clients:
                 client.cancel()

@@ -84,7 +84,7 @@ PROMISES = (
 
 @dataclass
 class Results:
-    """What a run had to say of each test, by `file::name` under tests/ without its parameters."""
+    """The outcome of each test of a run, by `file::name` under tests/ without its parameters."""
 
     passed: dict[str, int] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)

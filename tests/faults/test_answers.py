@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.faults.fork_server import ForkServer
 from tests.faults.killing import of_sqlite
-from tests.faults.nursery import Nursery
 from tests.faults.test_load import answer
 from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post
 from tests.running import CHAT, heard, running
@@ -29,7 +29,9 @@ LINE = 200 << 20
 BODY = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"a"}]}'
 
 
-async def test_u14_a_reply_that_unpacks_to_gigabytes_is_refused(nursery: Nursery, record_property: Record) -> None:
+async def test_u14_a_reply_that_unpacks_to_gigabytes_is_refused(
+    fork_server: ForkServer, record_property: Record
+) -> None:
     bomb = gzip.compress(b"\0" * (1 << 30), 1)
 
     async def pack(_: Request, there: Connection) -> None:
@@ -38,7 +40,7 @@ async def test_u14_a_reply_that_unpacks_to_gigabytes_is_refused(nursery: Nursery
 
     async with faulty(pack) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
-        pid, port = await nursery.started(upstream=url, db=":memory:", log_level="error")
+        pid, port = await fork_server.started(upstream=url, db=":memory:", log_level="error")
         before = psutil.Process(pid).memory_info().rss
         for _ in range(3):
             got = heard(await ask(port, post(CHAT, BODY.replace(b"true", b"false")), 30))
@@ -47,12 +49,12 @@ async def test_u14_a_reply_that_unpacks_to_gigabytes_is_refused(nursery: Nursery
         grown = psutil.Process(pid).memory_info().rss - before
         record_property("measured", f"{len(bomb) >> 20} MiB that unpack to 1 GiB: memory +{grown >> 20} MiB")
         assert grown <= MORE
-        await asyncio.to_thread(nursery.kill, pid)
+        await asyncio.to_thread(fork_server.kill, pid)
 
 
 @pytest.mark.parametrize("size", [LINE, pytest.param(1 << 30, marks=pytest.mark.long)], ids=["short", "long"])
 async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
-    nursery: Nursery, tmp_path: Path, record_property: Record, size: int
+    fork_server: ForkServer, tmp_path: Path, record_property: Record, size: int
 ) -> None:
     part = b"x" * (1 << 20)
     asked: list[Request] = []
@@ -71,7 +73,7 @@ async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
 
     async with faulty(endless) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", str(tmp_path / "a.sqlite3")
-        pid, port = await nursery.started(upstream=url, db=db, log_level="error")
+        pid, port = await fork_server.started(upstream=url, db=db, log_level="error")
         process = psutil.Process(pid)
         await ask(port, post(CHAT, BODY), 30)  # what the first request imports is no part of this
         client = await connect(port)
@@ -87,7 +89,7 @@ async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
         assert came > size
         record_property("measured", f"a line of {size >> 20} MiB: memory +{(most - before) >> 20} MiB")
         assert most - before <= MORE
-        await asyncio.to_thread(nursery.end, pid)
+        await asyncio.to_thread(fork_server.end, pid)
         [_, (status, size)] = await of_sqlite(db)(
             "SELECT e.status, coalesce(length(m.body), 0) FROM exchanges e LEFT JOIN messages m ON m.key = e.answer"
             " ORDER BY e.started_at"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.fork_server import ForkServer
 from tests.faults.fuzzing import TARGETS, inputs
-from tests.faults.nursery import Nursery
 from tests.faults.test_content import HEAVY, fine
 from tests.faults.test_load import answer
 from tests.faulty import Connection, Request, ask, connect, faulty, post
@@ -90,11 +90,11 @@ def spent(pid: int) -> float:
 
 @pytest.mark.parametrize("name", HEAVY)
 async def test_j1_what_breaks_parsers_takes_little_of_the_processor(
-    nursery: Nursery, name: str, record_property: Record
+    fork_server: ForkServer, name: str, record_property: Record
 ) -> None:
     async with faulty(fine) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
-        pid, port = await nursery.started(upstream=url, db=":memory:", log_level="error")
+        pid, port = await fork_server.started(upstream=url, db=":memory:", log_level="error")
 
         async def taken(body: bytes) -> float:
             before = spent(pid)
@@ -105,5 +105,5 @@ async def test_j1_what_breaks_parsers_takes_little_of_the_processor(
         await taken(b"{}")
         least = min([await taken(HEAVY[name]) for _ in range(3)])
         record_property("measured", f"{name}: {least * 1000:.0f} ms of processor time")
-        await asyncio.to_thread(nursery.kill, pid)
+        await asyncio.to_thread(fork_server.kill, pid)
         assert least <= 4 * PROMISED_S

@@ -21,7 +21,7 @@ MOST = 200
 
 
 class Sink(ResponseWriter):
-    """What a client would hear."""
+    """The bytes that a client would get."""
 
     def __init__(self) -> None:
         self.data = b""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.fork_server import ForkServer
 from tests.faults.killing import model
-from tests.faults.nursery import Nursery
-from tests.faults.power import TRACE, Cut, Disk, Event, Said, Sync, Write, events
+from tests.faults.power_loss import TRACE, Cut, Disk, Event, Said, Sync, Write, events
 from tests.faults.tracing import injected, need_tracing
 from tests.faulty import ask, faulty, post
 from tests.running import CHAT, heard
@@ -25,7 +25,7 @@ from tests.store import child
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    """What a store did to its files while it acknowledged 40 turns and was closed."""
+    """The changes that a store made to its files while it acknowledged 40 turns and was closed."""
     need_tracing()
     folder = tmp_path_factory.mktemp("traced")
     path, trace = folder / "store.sqlite3", folder / "trace"
@@ -102,12 +102,12 @@ def test_d2_without_syncs_turns_would_be_lost(written: list[Event], tmp_path: Pa
 
 
 async def test_d5_a_disk_that_takes_two_seconds_delays_no_token_and_the_end_by_a_quarter_of_one(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
     need_tracing()
     db = str(tmp_path / "store.sqlite3")
     async with faulty(model) as upstream:
-        pid, port = await nursery.started(upstream=f"http://127.0.0.1:{upstream.port}/v1", db=db)
+        pid, port = await fork_server.started(upstream=f"http://127.0.0.1:{upstream.port}/v1", db=db)
         loop = asyncio.get_running_loop()
         # The first request loads modules, and each system call of that takes long while the process is traced.
         assert heard(await ask(port, post(CHAT, b'{"model":"m","messages":[{"role":"user","content":"a"}]}'))).whole
@@ -129,4 +129,4 @@ async def test_d5_a_disk_that_takes_two_seconds_delays_no_token_and_the_end_by_a
         with closing(snapshot(db)) as connection:
             found = connection.execute("SELECT status, count(*) FROM exchanges GROUP BY status").fetchall()
         assert found == [("complete", 6)], "what was deferred was not lost"
-        await asyncio.to_thread(nursery.kill, pid)
+        await asyncio.to_thread(fork_server.kill, pid)

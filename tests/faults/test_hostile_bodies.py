@@ -23,7 +23,7 @@ import pytest
 import zstandard
 
 from proxy.web.content_encoding import MAX_SECONDS
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import ForkServer
 from tests.faults.test_content import ANSWER, fine
 from tests.faulty import ask, connect, faulty, post, until
 from tests.running import CHAT, Heard, Running, heard, running, running_beside
@@ -116,7 +116,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @dataclass(frozen=True)
 class Beside:
-    """What was seen of a proxy while it had one request to answer. Seconds and bytes."""
+    """Figures of a proxy while it answered one request, in seconds and bytes."""
 
     slowest: float
     usual: float
@@ -170,19 +170,19 @@ async def beside(pid: int, port: int, body: bytes, *lines: bytes) -> Beside:
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_s2_one_hostile_request_stops_nobody(
-    nursery: Nursery, tmp_path: Path, record_property: Record, name: str
+    fork_server: ForkServer, tmp_path: Path, record_property: Record, name: str
 ) -> None:
     body = HOSTILE[name]()
     async with faulty(fine) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
-        pid, port = await nursery.started(upstream=url, db=db, policy="thrifty", log_level="error")
+        pid, port = await fork_server.started(upstream=url, db=db, policy="thrifty", log_level="error")
         for n in range(20):  # everything has been used once
             small = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"warm {n} " * 50}]}).encode()
             assert heard(await ask(port, post(CHAT, small))).status == 200
         found = await beside(pid, port, body)
         record_property("measured", f"{name}: {found}")
         print(f"{name}: {found}")
-        await asyncio.to_thread(nursery.kill, pid)
+        await asyncio.to_thread(fork_server.kill, pid)
         assert (found.answer.status, found.answer.body) == (200, ANSWER)
         assert upstream.requests[-1].body == body
     assert found.slowest <= SLACK * PROMISED_S
@@ -199,14 +199,14 @@ HOLLOW: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize("name", HOLLOW)
 async def test_s2_megabytes_that_decode_to_nothing_hold_neither_the_workers_nor_the_end(
-    nursery: Nursery, tmp_path: Path, record_property: Record, name: str
+    fork_server: ForkServer, tmp_path: Path, record_property: Record, name: str
 ) -> None:
     empty, pack = HOLLOW[name]
     coding = b"content-encoding: " + name.encode()
     hollow = empty * ((18 << 20) // len(empty)) + pack(json.dumps({"model": "m", "messages": [user("a")]}).encode())
     async with faulty(fine) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
-        pid, port = await nursery.started(upstream=url, db=db, policy="thrifty", log_level="error")
+        pid, port = await fork_server.started(upstream=url, db=db, policy="thrifty", log_level="error")
         small = pack(json.dumps({"model": "m", "messages": [user("warm")]}).encode())
         assert heard(await ask(port, post(CHAT, small, coding))).status == 200
         others = [asyncio.create_task(ask(port, post(CHAT, hollow, coding), 20)) for _ in range(2)]
@@ -216,7 +216,7 @@ async def test_s2_megabytes_that_decode_to_nothing_hold_neither_the_workers_nor_
         assert [heard(said).status for said in await asyncio.gather(*others)] == [200, 200]
         assert (found.answer.status, found.answer.body) == (200, ANSWER)
         assert found.answer.header("x-context-fallback") == ("encoding" if name == "gzip" else None)
-        await asyncio.to_thread(nursery.end, pid)
+        await asyncio.to_thread(fork_server.end, pid)
     assert found.slowest <= SLACK * PROMISED_S
     assert found.took <= SLACK * 3 * MAX_SECONDS
     assert found.peak <= PEAK

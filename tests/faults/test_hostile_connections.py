@@ -24,7 +24,7 @@ from tests.web.test_auth import entry
 pytestmark = pytest.mark.timed
 
 SLACK_S = 3.0
-"""What an end may be late by on a machine that has other things to do."""
+"""Seconds by which the end of a connection may be late on a busy machine."""
 KEY = b"x-context-key: cp-tenant"
 KEYED: dict[str, Any] = {"keys": [entry("cp-tenant")]}
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -44,7 +44,7 @@ async def connect(port: int, address: str = "127.0.0.1") -> Connection:
 
 
 async def rest(client: Connection, seconds: float = 5.0) -> bytes:
-    """What is heard until the other side closes."""
+    """Return the bytes that come until the other side closes."""
     async with asyncio.timeout(seconds):
         try:
             return await client.reader.read()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.fork_server import ForkServer
 from tests.faults.killing import Acknowledged, Load, kill_rounds, look, of_postgres, of_sqlite, sound
-from tests.faults.nursery import Nursery
 
 Record = Callable[[str, object], None]
 
@@ -24,40 +24,40 @@ def told(load: Load, rounds: int, record: Record) -> None:
 
 
 async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(
-    nursery: Nursery, tmp_path: Path, record_property: Record
+    fork_server: ForkServer, tmp_path: Path, record_property: Record
 ) -> None:
     path = str(tmp_path / "store.sqlite3")
-    told(await kill_rounds(nursery, path, 10, 1, of_sqlite(path), lambda: sound(path)), 10, record_property)
+    told(await kill_rounds(fork_server, path, 10, 1, of_sqlite(path), lambda: sound(path)), 10, record_property)
 
 
 async def test_d1_what_clients_have_got_is_in_postgresql_after_kill_9(
-    nursery: Nursery, database: str, record_property: Record
+    fork_server: ForkServer, database: str, record_property: Record
 ) -> None:
-    told(await kill_rounds(nursery, database, 10, 2, of_postgres(database)), 10, record_property)
+    told(await kill_rounds(fork_server, database, 10, 2, of_postgres(database)), 10, record_property)
 
 
 @pytest.mark.long
 async def test_d1_a_thousand_kills_on_sqlite(
-    nursery: Nursery,
+    fork_server: ForkServer,
     tmp_path: Path,
     record_property: Record,
 ) -> None:
     path = str(tmp_path / "store.sqlite3")
-    told(await kill_rounds(nursery, path, LONG, 3, of_sqlite(path), lambda: sound(path)), LONG, record_property)
+    told(await kill_rounds(fork_server, path, LONG, 3, of_sqlite(path), lambda: sound(path)), LONG, record_property)
 
 
 @pytest.mark.long
 async def test_d1_a_thousand_kills_on_postgresql(
-    nursery: Nursery,
+    fork_server: ForkServer,
     database: str,
     record_property: Record,
 ) -> None:
-    told(await kill_rounds(nursery, database, LONG, 4, of_postgres(database)), LONG, record_property)
+    told(await kill_rounds(fork_server, database, LONG, 4, of_postgres(database)), LONG, record_property)
 
 
-async def test_a_turn_that_is_not_there_is_noticed(nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_turn_that_is_not_there_is_noticed(fork_server: ForkServer, tmp_path: Path) -> None:
     path = str(tmp_path / "store.sqlite3")
-    load = await kill_rounds(nursery, path, 1, 5, of_sqlite(path))
+    load = await kill_rounds(fork_server, path, 1, 5, of_sqlite(path))
     with pytest.raises(AssertionError, match="1 acknowledged turns lost of 1"):
         await look({"m0.0": Acknowledged(b"{}", "answer to m0.0", 1)}, of_sqlite(path))
     mark, one = load.acknowledged.popitem()

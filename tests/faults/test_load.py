@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import ForkServer
 from tests.faulty import HEAD, STREAM, Connection, Request, connect, faulty, post, until
 from tests.running import CHAT
 
@@ -115,12 +115,12 @@ async def answer(client: Connection) -> bytes:
         return body
 
 
-async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
+async def soak(fork_server: ForkServer, requests: int, db: str, growth: float) -> Soak:
     """Drives a proxy of its own; after the first tenth nothing may grow. growth: of memory, as a share."""
     async with faulty(model) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
         limits = {"live_branches": 100, "message_cache_mb": 1}
-        pid, port = await nursery.started(upstream=url, db=db, log_level="error", limits=limits)
+        pid, port = await fork_server.started(upstream=url, db=db, log_level="error", limits=limits)
         process = psutil.Process(pid)
         driver = Soak(port, random.Random(1), requests // 10)
         marks = []
@@ -129,7 +129,7 @@ async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
             await asyncio.gather(*(driver.worker(number) for number in range(WORKERS)))
             await until(lambda: upstream.open <= 50)
             await asyncio.sleep(0.3)
-            tasks = await asyncio.to_thread(nursery.tasks, pid)
+            tasks = await asyncio.to_thread(fork_server.tasks, pid)
             marks.append((process.memory_info().rss, process.num_fds(), tasks, process.num_threads(), upstream.open))
         early, late = marks
         driver.grown = (
@@ -143,19 +143,19 @@ async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
         assert late[1] <= early[1] + WORKERS, "descriptors grow"
         assert late[2] <= early[2] + 2, "tasks grow"
         assert late[3] <= early[3] + 2, "branches grow"
-        await asyncio.to_thread(nursery.kill, pid)
+        await asyncio.to_thread(fork_server.kill, pid)
         return driver
 
 
 async def test_r1_c9_two_thousand_requests_with_faults_get_their_own_answers_and_nothing_grows(
-    nursery: Nursery, tmp_path: os.PathLike[str], record_property: Callable[[str, object], None]
+    fork_server: ForkServer, tmp_path: os.PathLike[str], record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("measured", (await soak(nursery, 2000, f"{tmp_path}/a.sqlite3", 0.5)).grown)
+    record_property("measured", (await soak(fork_server, 2000, f"{tmp_path}/a.sqlite3", 0.5)).grown)
 
 
 @pytest.mark.long
 async def test_r1_c9_two_hundred_thousand_requests(
-    nursery: Nursery, tmp_path: os.PathLike[str], record_property: Callable[[str, object], None]
+    fork_server: ForkServer, tmp_path: os.PathLike[str], record_property: Callable[[str, object], None]
 ) -> None:
-    driver = await soak(nursery, int(os.environ.get("REQUESTS", "200000")), f"{tmp_path}/a.sqlite3", 0.05)
+    driver = await soak(fork_server, int(os.environ.get("REQUESTS", "200000")), f"{tmp_path}/a.sqlite3", 0.05)
     record_property("measured", driver.grown)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.fork_server import ForkServer
 from tests.faults.killing import model, of_sqlite, sound
-from tests.faults.nursery import Nursery
 from tests.faults.test_stores import Asked, healed
 from tests.faulty import ask, faulty
 
@@ -29,14 +29,14 @@ LOG_LIMIT = 64 << 20
 @pytest.mark.parametrize("how", ["lock", "snapshot"])
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.long)], ids=["short", "long"])
 async def test_d6_while_another_process_holds_the_file_every_request_is_answered_and_nothing_is_lost(
-    nursery: Nursery, tmp_path: Path, record_property: Record, how: str, long: bool
+    fork_server: ForkServer, tmp_path: Path, record_property: Record, how: str, long: bool
 ) -> None:
     db = tmp_path / "store.sqlite3"
     seconds = (LOCK_S if how == "lock" else SNAPSHOT_S) if long else 2.0
     loop = asyncio.get_running_loop()
     async with faulty(model) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
-        pid, port = await nursery.started(upstream=url, db=str(db), log_level="error")
+        pid, port = await fork_server.started(upstream=url, db=str(db), log_level="error")
         asked = Asked(port)
         await asked.many("before", 4)
         with closing(sqlite3.connect(db, isolation_level=None)) as other:
@@ -60,7 +60,7 @@ async def test_d6_while_another_process_holds_the_file_every_request_is_answered
         async with asyncio.timeout(20):
             while Path(f"{db}-wal").stat().st_size > LOG_LIMIT:
                 await asyncio.sleep(0.1)
-        await asyncio.to_thread(nursery.end, pid)
+        await asyncio.to_thread(fork_server.end, pid)
     stored = await of_sqlite(str(db))("SELECT status, count(*) FROM exchanges GROUP BY status")
     assert stored == [("complete", asked.answered)], "nothing is lost, and nothing is there twice"
     assert asked.passed == 0

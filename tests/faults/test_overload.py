@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import ForkServer
 from tests.faults.test_load import model
 from tests.faulty import HEAD, STREAM, Connection, Request, Script, ask, connect, faulty, post
 from tests.running import CHAT, heard, running
@@ -45,10 +45,12 @@ async def timed(port: int, raw: bytes) -> tuple[float, int]:
     return loop.time() - began, status
 
 
-async def test_c6_a_thousand_silent_sockets_do_not_slow_others(nursery: Nursery, record_property: Record) -> None:
+async def test_c6_a_thousand_silent_sockets_do_not_slow_others(
+    fork_server: ForkServer, record_property: Record
+) -> None:
     async with faulty(model) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
-        pid, port = await nursery.started(upstream=url, db=":memory:", log_level="error", timeouts={"header_s": 30})
+        pid, port = await fork_server.started(upstream=url, db=":memory:", log_level="error", timeouts={"header_s": 30})
 
         async def several(mark: str) -> float:
             return p99([(await timed(port, light(f"{mark}{n}")))[0] for n in range(200)])
@@ -67,7 +69,7 @@ async def test_c6_a_thousand_silent_sockets_do_not_slow_others(nursery: Nursery,
             "measured", f"p99 {beside * 1000:.1f} ms beside 1,000 silent sockets, {without * 1000:.1f} ms without"
         )
         assert beside <= 2 * without
-        await asyncio.to_thread(nursery.kill, pid)
+        await asyncio.to_thread(fork_server.kill, pid)
 
 
 async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_told_to_come_back() -> None:
@@ -100,7 +102,7 @@ async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_to
 
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(OVERLOAD_S, marks=pytest.mark.long, id="long")])
 async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
-    nursery: Nursery, tmp_path: Path, record_property: Record, seconds: float
+    fork_server: ForkServer, tmp_path: Path, record_property: Record, seconds: float
 ) -> None:
     async def slow(request: Request, there: Connection) -> None:
         await asyncio.sleep(0.15)
@@ -108,7 +110,7 @@ async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
 
     async with faulty(slow) as upstream:
         url = f"http://127.0.0.1:{upstream.port}/v1"
-        pid, port = await nursery.started(
+        pid, port = await fork_server.started(
             upstream=url, db=f"{tmp_path}/a.sqlite3", log_level="error", limits={"requests": AT_ONCE}
         )
         loop = asyncio.get_running_loop()
@@ -143,7 +145,7 @@ async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
         assert p99(away) <= SLACK * 0.05
         assert status == 200
         assert recovered <= 5
-        await asyncio.to_thread(nursery.kill, pid)
+        await asyncio.to_thread(fork_server.kill, pid)
 
 
 def holding(end: asyncio.Event) -> Script:
@@ -174,7 +176,7 @@ def heavy(number: int) -> bytes:
 
 
 def crowding() -> float:
-    """How much longer work takes than it takes of a processor: 1 where nothing else runs on the machine."""
+    """Ratio of wall time to processor time for some work: 1 if nothing else runs on the machine."""
     began, used = time.perf_counter(), time.thread_time()
     sum(range(4_000_000))
     return max(1.0, (time.perf_counter() - began) / (time.thread_time() - used))
@@ -182,13 +184,13 @@ def crowding() -> float:
 
 @pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
 async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
-    nursery: Nursery, tmp_path: Path, record_property: Record, count: int
+    fork_server: ForkServer, tmp_path: Path, record_property: Record, count: int
 ) -> None:
     end = asyncio.Event()
     async with faulty(holding(end)) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
         room = {"pool": {"connections": count + 50}, "limits": {"requests": count + 50}}
-        pid, port = await nursery.started(upstream=url, db=db, log_level="error", **room)
+        pid, port = await fork_server.started(upstream=url, db=db, log_level="error", **room)
         streams = []
         for number in range(count):
             streams.append(await connect(port))
@@ -207,11 +209,11 @@ async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
             raw = heavy(number)
             crowded = max(crowded, crowding())
             alone = p99(await several(f"a{number}", 100))
-            await asyncio.to_thread(nursery.lag, pid)
+            await asyncio.to_thread(fork_server.lag, pid)
             work = asyncio.create_task(ask(port, raw, 60))
             beside = p99(await several(f"b{number}", 100))
             assert heard(await work).status == 200
-            found.append((beside - alone, await asyncio.to_thread(nursery.lag, pid)))
+            found.append((beside - alone, await asyncio.to_thread(fork_server.lag, pid)))
             crowded = max(crowded, crowding())
         added, lag = min(one[0] for one in found), min(one[1] for one in found)
         usual, held = (statistics.median(each) * 1000 for each in zip(*found, strict=True))
@@ -225,6 +227,6 @@ async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
             for client in streams:
                 assert (await client.reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
                 client.writer.transport.abort()
-        await asyncio.to_thread(nursery.kill, pid)
+        await asyncio.to_thread(fork_server.kill, pid)
         assert lag <= SLACK * crowded * 0.02
         assert added <= SLACK * crowded * 0.02

@@ -14,7 +14,7 @@ from tests.faulty import HEAD, Connection, Request, ask, connect, faulty, post
 from tests.running import CHAT, Running, heard, running
 
 INNER = b"POST /v1/inner HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
-"""What an attacker wants to be taken for a request of its own."""
+"""A request that an attacker hides in the body of another one."""
 LINE = b"POST /v1/outer HTTP/1.1\r\nhost: a\r\n"
 SIZED = b"content-length: %d\r\n" % len(INNER)
 CHUNKED = b"transfer-encoding: chunked\r\n"
@@ -72,8 +72,8 @@ async def echo(request: Request, there: Connection) -> None:
 
 
 async def talk(proxy: Running, raw: bytes) -> tuple[bytes, bool]:
-    """What came back, and whether the proxy closed the connection by itself. Waits for the first of both however busy
-    the machine is, and a while for more behind an answer that is not a refusal."""
+    """Return the answer, and True if the proxy closed the connection by itself. Waits for the first of both as
+    long as it takes, and a while for more behind an answer that is not a refusal."""
     client = await connect(proxy.port)
     got, closed = b"", False
     with suppress(TimeoutError, ConnectionError):

@@ -18,8 +18,8 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.store.base import Row
 from proxy.web.app import ContextProxy
+from tests.faults.fork_server import ForkServer
 from tests.faults.killing import Fetch, model, of_postgres, of_sqlite, sound
-from tests.faults.nursery import Nursery
 from tests.faults.test_load import answer
 from tests.faults.tracing import injected, need_tracing
 from tests.faulty import Upstream, ask, connect, faulty, post
@@ -38,8 +38,9 @@ LIMITS = {"spool_mb": 1, "commit_wait_ms": 100}
 
 @dataclass
 class Asked:
-    """What was asked, and what its client knows. told: each mark with its session, where the answer said that it is
-    stored; deferred: where it said that it is not yet; passed: how many went on as they came, without a store."""
+    """The requests, and the answers that their clients know. told: each mark with its session, if the
+    answer said that it is stored. deferred: the same if it said that it is not stored yet. passed: number of requests
+    that went on as they came, without a store."""
 
     port: int
     told: dict[str, str] = field(default_factory=dict)
@@ -72,10 +73,12 @@ class Asked:
             await asyncio.gather(*(self.one(f"{name}{n}") for n in range(start, min(start + AT_ONCE, count))))
 
 
-async def survives(nursery: Nursery, db: str, fetch: Fetch, fault: Fault, record: Record, *, loses: bool) -> None:
+async def survives(
+    fork_server: ForkServer, db: str, fetch: Fetch, fault: Fault, record: Record, *, loses: bool
+) -> None:
     """loses: more is to be stored than may wait."""
     async with faulty(model) as upstream:
-        pid, port = await start(nursery, upstream, db)
+        pid, port = await start(fork_server, upstream, db)
         asked = Asked(port)
         await asked.many("before", 4)
         async with fault(pid, db):
@@ -101,14 +104,16 @@ async def survives(nursery: Nursery, db: str, fetch: Fetch, fault: Fault, record
         unread = sum(int(row[0]) for row in await fetch("SELECT items FROM gaps WHERE reason = 'store not readable'"))
         assert unread == asked.passed, "what went on without a store is counted"
         assert not loses or lost or unread, "nothing was lost: the bound was not reached"
-        await asyncio.to_thread(nursery.end, pid)
+        await asyncio.to_thread(fork_server.end, pid)
         told = f"{asked.answered} of {asked.answered} answered, {len(asked.deferred)} of them deferred, "
         record("measured", told + f"{asked.passed} without a store, {len(lost) + unread} lost, all recorded as gaps")
 
 
-async def start(nursery: Nursery, upstream: Upstream, db: str) -> tuple[int, int]:
+async def start(fork_server: ForkServer, upstream: Upstream, db: str) -> tuple[int, int]:
     url = f"http://127.0.0.1:{upstream.port}/v1"
-    return await nursery.started(upstream=url, db=db, tokens={"count": "estimate"}, log_level="error", limits=LIMITS)
+    return await fork_server.started(
+        upstream=url, db=db, tokens={"count": "estimate"}, log_level="error", limits=LIMITS
+    )
 
 
 async def healed(asked: Asked) -> None:
@@ -152,13 +157,13 @@ FILE = {
 
 @pytest.mark.parametrize("how", FILE)
 async def test_d3_d4_d5_d7_with_a_file_every_request_is_answered_and_what_is_lost_is_recorded(
-    nursery: Nursery, tmp_path: Path, record_property: Record, how: str
+    fork_server: ForkServer, tmp_path: Path, record_property: Record, how: str
 ) -> None:
     fault, loses = FILE[how]
     if how != "gone":
         need_tracing()
     db = str(tmp_path / "store.sqlite3")
-    await survives(nursery, db, of_sqlite(db), fault, told(record_property, f"a file, {how}"), loses=loses)
+    await survives(fork_server, db, of_sqlite(db), fault, told(record_property, f"a file, {how}"), loses=loses)
     sound(db)
 
 
@@ -200,10 +205,10 @@ SERVER = {
 
 @pytest.mark.parametrize("how", SERVER)
 async def test_d3_d4_d5_d7_with_postgresql_every_request_is_answered_and_what_is_lost_is_recorded(
-    nursery: Nursery, database: str, record_property: Record, how: str
+    fork_server: ForkServer, database: str, record_property: Record, how: str
 ) -> None:
     record = told(record_property, f"PostgreSQL, {how}")
-    await survives(nursery, database, of_postgres(database), SERVER[how], record, loses=True)
+    await survives(fork_server, database, of_postgres(database), SERVER[how], record, loses=True)
 
 
 def told(record: Record, what: str) -> Record:
@@ -211,7 +216,7 @@ def told(record: Record, what: str) -> Record:
 
 
 async def test_d4_where_no_file_can_be_opened_who_is_connected_is_answered_and_stored(
-    nursery: Nursery, tmp_path: Path
+    fork_server: ForkServer, tmp_path: Path
 ) -> None:
     def say(mark: str) -> bytes:
         raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": mark}]}).encode()
@@ -219,7 +224,7 @@ async def test_d4_where_no_file_can_be_opened_who_is_connected_is_answered_and_s
 
     db = str(tmp_path / "store.sqlite3")
     async with faulty(model) as upstream:
-        pid, port = await start(nursery, upstream, db)
+        pid, port = await start(fork_server, upstream, db)
         client = await connect(port)
         for number in range(3):
             await client.send(say(f"m{number}"))
@@ -235,7 +240,7 @@ async def test_d4_where_no_file_can_be_opened_who_is_connected_is_answered_and_s
             other.writer.transport.abort()
         await Asked(port).one("after")
         client.writer.transport.abort()
-        await asyncio.to_thread(nursery.end, pid)
+        await asyncio.to_thread(fork_server.end, pid)
     assert await of_sqlite(db)("SELECT status, count(*) FROM exchanges GROUP BY status") == [("complete", 34)]
     sound(db)
 

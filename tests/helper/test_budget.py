@@ -10,7 +10,7 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.helper.budget import BREAK_S, DAY_S, DOWN_AFTER, Budget, CircuitBreaker
 from proxy.store.derived import NO_CONVERSATION, SpendingRow
-from tests.awkward import Awkward
+from tests.failing_store import FailingStore
 
 
 class Clock:
@@ -22,15 +22,15 @@ class Clock:
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[Awkward]:
+async def store() -> AsyncIterator[FailingStore]:
     """A store that can be made to fail; closed again, since an open one is warned of."""
-    made = Awkward()
+    made = FailingStore()
     await made.open()
     yield made
     await made.close()
 
 
-async def test_what_is_held_counts_until_it_is_settled(store: Awkward) -> None:
+async def test_what_is_held_counts_until_it_is_settled(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     assert await daily_budget.reserve(store, 0.6)
     assert not await daily_budget.reserve(store, 0.6)
@@ -43,7 +43,7 @@ async def test_what_is_held_counts_until_it_is_settled(store: Awkward) -> None:
     assert daily_budget.reserved == 0.0
 
 
-async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew(store: Awkward) -> None:
+async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew(store: FailingStore) -> None:
     clock = Clock()
     await store.put([SpendingRow(*NO_CONVERSATION, 5, "summary", 1, 0, 0, 0.9)])
     daily_budget = Budget(1.0, clock)
@@ -52,20 +52,20 @@ async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew(store: A
     assert await daily_budget.reserve(store, 0.2)
 
 
-async def test_many_at_once_never_hold_more_than_the_limit(store: Awkward) -> None:
+async def test_many_at_once_never_hold_more_than_the_limit(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     taken = await asyncio.gather(*(daily_budget.reserve(store, 0.3) for _ in range(10)))
     assert sum(taken) == 3
 
 
-async def test_what_costs_nothing_may_always_be_asked_but_at_a_limit_of_nothing(store: Awkward) -> None:
+async def test_what_costs_nothing_may_always_be_asked_but_at_a_limit_of_nothing(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     daily_budget.settle_reserve("summary", 0.0, (0, 0), 1.0)
     assert await Budget(0.1, Clock()).reserve(store, 0.0)
     assert not await Budget(0.0, Clock()).reserve(store, 0.0)
 
 
-async def test_nothing_is_spent_while_nobody_knows_what_was(store: Awkward) -> None:
+async def test_nothing_is_spent_while_nobody_knows_what_was(store: FailingStore) -> None:
     daily_budget = Budget(1.0, Clock())
     store.reads = False
     with pytest.raises(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Which branches have an answer: all of the session that asked, however they came into memory, and asked once."""
+"""All branches of a session get the answer to a question, however they came into memory, and it is asked once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.awkward import Awkward, put_in
-from tests.exchange.asking import LONG, SESSION, Three, idle, say, three
+from tests.exchange.helper_setup import LONG, SESSION, ProxyWithHelper, running_with_helper, say, wait_for_helper
+from tests.failing_store import FailingStore, use_store
 from tests.faulty import Connection, Request, until
 from tests.running import Agent
 from tests.scripted import Scripted
@@ -22,12 +22,12 @@ async def test_the_same_question_is_asked_once_at_a_time_and_every_branch_has_th
         await release.wait()
         await Scripted("Read it.")(request, connection)
 
-    async with three(tmp_path, held) as there:
+    async with running_with_helper(tmp_path, held) as there:
         agent = Agent(there.proxy, (SESSION,))
         await asyncio.gather(agent.send(), *(there.proxy.post(first(LONG), SESSION) for _ in range(3)))
         await asyncio.gather(*(there.proxy.post(first(LONG), SESSION) for _ in range(3)))
         release.set()
-        await idle(there.proxy)
+        await wait_for_helper(there.proxy)
         assert len(there.helper.received) == 1
         for branch in there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a").branches.values():  # type: ignore[union-attr]
             assert list(branch.state.helper_answers.values()) == ["Read it."]
@@ -37,12 +37,12 @@ def first(text: str) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}]}
 
 
-def tenant_of(there: Three) -> str:
+def tenant_of(there: ProxyWithHelper) -> str:
     (tenant,) = {tenant for tenant, _ in there.proxy.app.services.live_sessions._sessions}
     return tenant
 
 
-def forget_answers(there: Three) -> None:
+def forget_answers(there: ProxyWithHelper) -> None:
     """As if the session's branches had been loaded before the answer was stored."""
     live_session = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
     assert live_session is not None
@@ -58,7 +58,7 @@ async def test_a_branch_that_was_read_back_meanwhile_has_the_answer_too(tmp_path
         await release.wait()
         await Scripted("Read it.")(request, connection)
 
-    async with three(tmp_path, held) as there:
+    async with running_with_helper(tmp_path, held) as there:
         agent = Agent(there.proxy, (SESSION,))
         await agent.say(LONG)
         branches = there.proxy.app.services.live_sessions
@@ -68,18 +68,18 @@ async def test_a_branch_that_was_read_back_meanwhile_has_the_answer_too(tmp_path
         branches.forget_session(live_session)
         await agent.say("And now?", b"x-context-policy: passthrough")
         release.set()
-        await idle(there.proxy)
+        await wait_for_helper(there.proxy)
         await agent.say("And then?")
         assert there.model.texts()[0] == "Read it."
     assert len(there.helper.received) == 1
 
 
 async def test_what_is_stored_is_not_asked_again(tmp_path: Path) -> None:
-    async with three(tmp_path, "Read it.") as there:
+    async with running_with_helper(tmp_path, "Read it.") as there:
         agent = await say(there, LONG)
         forget_answers(there)
         await agent.say("And now?")
-        await idle(there.proxy)
+        await wait_for_helper(there.proxy)
         await agent.say("And then?")
         assert there.told("stored") == 1
         assert there.model.texts()[0] == "Read it."
@@ -87,8 +87,8 @@ async def test_what_is_stored_is_not_asked_again(tmp_path: Path) -> None:
 
 
 async def test_an_answer_on_its_way_to_the_disk_is_given_at_once(tmp_path: Path) -> None:
-    store, soon = Awkward(), {"commit_wait_ms": 100}  # of each request, while the store is held
-    async with three(tmp_path, "Read it.", before=put_in(store), limits=soon) as there:
+    store, soon = FailingStore(), {"commit_wait_ms": 100}  # of each request, while the store is held
+    async with running_with_helper(tmp_path, "Read it.", before=use_store(store), limits=soon) as there:
         agent = Agent(there.proxy, (SESSION,))
         store.hold = True
         await agent.say(LONG)
@@ -100,6 +100,6 @@ async def test_an_answer_on_its_way_to_the_disk_is_given_at_once(tmp_path: Path)
         await agent.say("And then?")
         assert there.model.texts()[0] == "Read it."
         store.release()
-        await idle(there.proxy)
+        await wait_for_helper(there.proxy)
         assert there.told("kept") == 1
     assert len(there.helper.received) == 1

@@ -53,7 +53,7 @@ class Talk:
             await self.agent.say()
 
     async def ask(self, text: str = "Go on.") -> list[str]:
-        """What upstream gets of the messages when the agent says more, and resends all it has."""
+        """The messages that the upstream gets when the agent says more and resends all it has."""
         await self.agent.say(text)
         return [said for said in self.upstream.texts() if said]
 
@@ -93,7 +93,7 @@ async def _talking(
 
 
 def numbers(said: list[str]) -> set[str]:
-    """Which of the three groups' words stand in a prompt, as `prompt 0`, `result 1`, `answer 2`."""
+    """The messages of the three groups that are in a prompt, as `prompt 0`, `result 1`, `answer 2`."""
     words = ("Prompt", "Result", "Answer")
     return {
         f"{word.lower()} {n}" for word in words for n in range(ROUND) if any(f"{word} number {n}" in s for s in said)

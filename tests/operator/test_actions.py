@@ -94,7 +94,7 @@ async def test_each_action_with_a_word_is_reached_in_the_conversation(action: Ac
 
 
 def arguments(action: Action, group: str) -> dict[str, Any]:
-    """What the line gives, in the words of the function."""
+    """The arguments of the line, by the names of the function's parameters."""
     known = {"ids": [group], "group": group, "groups": 2, "last": 2}
     return {name: known[name] for name in action.arguments if name in known}
 

@@ -1,4 +1,4 @@
-"""What is planted is found, and what is not there is not."""
+"""A planted difference between the arms is found, and none is reported where there is none."""
 
 from __future__ import annotations
 

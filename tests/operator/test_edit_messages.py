@@ -1,4 +1,4 @@
-"""What the operator decided is what upstream gets, in every policy, however often the agent resends all it has."""
+"""The upstream gets the prompt as the operator decided it, in every policy, whenever the agent resends all it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is foreseen with a decision to be tried is what comes once it is made, and trying it decides nothing."""
+"""A preview of a decision shows the prompt that the decision makes, and decides nothing."""
 
 from __future__ import annotations
 

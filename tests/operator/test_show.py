@@ -1,4 +1,4 @@
-"""What the operator is shown is what goes out, with a why for all that does not."""
+"""The operator is shown the prompt that goes out, with a reason for each message that does not."""
 
 from __future__ import annotations
 

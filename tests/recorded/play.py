@@ -33,7 +33,7 @@ def read(path: Path, limit: int = 0) -> list[Conversation]:
 
 @dataclass
 class Played:
-    """What a replay came to.
+    """The result of a replay.
 
     problems: what must not be, in words. sent, came: bytes of the bodies that went upstream, and that came in. moved:
     requests whose prompt does not begin like the one before it. state: blocks that the model wrote. messages: one
@@ -84,7 +84,7 @@ async def model_on_a_socket(*, state: bool = False) -> AsyncIterator[tuple[Model
 
 
 def said(message: dict[str, Any]) -> Any:
-    """What a client takes from an answer."""
+    """The message that a client takes from an answer."""
     calls = [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()]
     return text_of(message.get("content")), calls
 

@@ -14,7 +14,7 @@ ALL = ("thrifty", *ROLLING)
 MATRIX = tuple(f"{name}-{schedule}" for name in FILES if name != "thrifty-bold" for schedule in SCHEDULES)
 """Without `thrifty-bold`, which has the stages of `thrifty` with other numbers: it is played under its own schedule."""
 MODEL = "replay"
-"""What the scorer calls its model."""
+"""The name of the scorer's model."""
 
 
 def write(folder: Path) -> str:

@@ -78,7 +78,7 @@ def hits(area: str) -> str:
 
 
 def result(call: dict[str, Any], area: str) -> str:
-    """What a tool of the agent gives back."""
+    """The result of a tool of the agent."""
     name = call["function"]["name"]
     if name == "read_file":
         return source(area)

@@ -1,4 +1,4 @@
-"""Whether all that a policy takes out of prompts can be read again, by the tools that the model has for it.
+"""Check that the model's tools can read again all that a policy takes out of prompts.
 
 What is missing is found by comparing what the agent sent with what the upstream got, not by what the proxy remembers.
 """
@@ -21,7 +21,7 @@ from tests.recorded.play import Conversation, Model, model_on_a_socket, turns
 from tests.recorded.policies import window
 from tests.recorded.strict import text_of
 from tests.running import Running, running
-from tests.tools.rig import ask
+from tests.tools.stored_session import ask
 
 Json = dict[str, Any]
 
@@ -139,7 +139,7 @@ def _has(sent: Json, message: Json) -> bool:
 
 
 def same(message: Json, text: str) -> bool:
-    """Whether a text is the message: what the client wrote as it is, and behind it all its calls."""
+    """True if a text is the whole message: the client's text as it was, followed by all its calls."""
     own = text_of(message.get("content"))
     if not message.get("tool_calls") and not message.get("reasoning_content"):
         return text == own
@@ -150,7 +150,7 @@ def same(message: Json, text: str) -> bool:
 
 
 def open_tool_context(proxy: Running, tenant: str, session: str) -> ToolContext:
-    """What the model's calls are run at in this session."""
+    """The context in which the model's calls are run in this session."""
     parts = proxy.app.services
     return ToolContext(
         tenant, session, "main", True, "", parts.store, parts.settings, parts.metrics, sandbox=parts.sandbox

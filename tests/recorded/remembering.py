@@ -82,7 +82,7 @@ def quoted(messages: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def queries(question: str, rounds: int) -> Iterator[str]:
-    """What a model asks `query_db`: the question's words, and each time for the next rows."""
+    """The queries that a model sends to `query_db`: the words of the question, with a later offset each time."""
     words = " OR ".join(dict.fromkeys(find_topic_words(question)))
     for n in range(rounds):
         yield (
@@ -101,7 +101,7 @@ class Searched:
         self._most = most
 
     def ask(self, sql: str) -> str:
-        """What the model gets."""
+        """The result that the model gets."""
         return format_result(msgspec.convert(sandbox_child.run_statement(self._database, sql), QueryResult), self._most)
 
     def ids_by_round(self, question: str, rounds: int) -> list[frozenset[str]]:

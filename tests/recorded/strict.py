@@ -21,7 +21,7 @@ def text_of(content: Any) -> str:
 
 
 def violations(messages: Messages) -> list[str]:
-    """What is wrong with a prompt, in words."""
+    """The violations of a prompt, in words."""
     wrong = []
     waiting: list[str] = []
     for n, message in enumerate(messages):
@@ -56,7 +56,7 @@ def violations(messages: Messages) -> list[str]:
 
 
 def head_changed(sent: Mapping[str, Any], original: Mapping[str, Any]) -> list[str]:
-    """What must begin as the client sent it and does not: system prompt, tools, last user message, model."""
+    """The parts that do not begin as the client sent them: system prompt, tools, last user message, model."""
     wrong = [name for name in ("model", "tool_choice") if sent.get(name) != original.get(name)]
     theirs, ours = original.get("tools") or [], sent.get("tools") or []
     if ours[: len(theirs)] != theirs or (ours != theirs and not _offered(ours[len(theirs) :], theirs)):
@@ -70,6 +70,6 @@ def head_changed(sent: Mapping[str, Any], original: Mapping[str, Any]) -> list[s
 
 
 def _offered(more: Sequence[Any], theirs: Sequence[Any]) -> bool:
-    """Whether these are definitions of the proxy's own tools, behind some of the client's."""
+    """True if these are the client's tool definitions, followed by those of the proxy."""
     own = json.loads(b"[" + registry.join_definitions(list(registry.TOOLS)) + b"]")
     return bool(theirs) and all(one in own for one in more)

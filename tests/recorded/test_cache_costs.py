@@ -1,4 +1,4 @@
-"""What recorded conversations cost on a provider that caches at breakpoints, with the proxy's breakpoints and without.
+"""Costs of recorded conversations on a provider that caches at breakpoints, with the proxy's breakpoints and without.
 
 The upstream caches as Anthropic says: entries end at marks, are found 20 blocks back, live five minutes, and have a
 least size. Written tokens cost 1.25 of the input price, read ones 0.05 (Claude Opus 5.5).

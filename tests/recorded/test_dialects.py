@@ -210,7 +210,7 @@ async def play(form: Form, history: list[Json], policy: str) -> tuple[list[Any],
 
 
 def find_answers(path: str, body: Json) -> list[str]:
-    """What the model has said and called, as upstream gets it back."""
+    """The texts and calls of the model, as the upstream gets them back."""
     made = []
     for one in body.get("contents") or ():
         if one["role"] == "model":

@@ -70,7 +70,7 @@ async def test_a_state_that_the_model_writes_is_never_seen_by_the_client(policy:
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
 async def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path, policy: str) -> None:
-    """What goes upstream is the same to the byte, whether the proxy was restarted after each tenth request or not."""
+    """A proxy that is restarted after each tenth request sends the same bytes upstream."""
     conversation = read(record.FOLDER / "side-by-side.jsonl")[0]
     bodies = []
     for every in (10, 1000):

@@ -16,7 +16,7 @@ from tests.recorded.remembering import LAST, Searched, Shares, asked, names, que
 from tests.recorded.test_shared import OPEN
 from tests.running import Agent, running
 from tests.scripted import Scripted
-from tests.tools.rig import ask, in_memory, make_tool_context, put
+from tests.tools.stored_session import ask, in_memory, make_tool_context, put
 
 PATIENT = {"plan_ms": 60_000}
 """Nothing here is about time."""

@@ -27,7 +27,7 @@ from tests.recorded.scorer import load_scorer
 from tests.running import running
 
 SAMPLE = {"entire-cli": 1, "mini-swe-agent": 1, "livemcpbench": 4, "swe-agent": 2, "tau-bench": 3}
-"""How many conversations of each file."""
+"""Number of conversations of each file."""
 TOLERANCE = 0.01
 
 
@@ -65,7 +65,7 @@ async def scored(
     policy: str = "",
     **more: Any,
 ) -> dict[str, Any]:
-    """What the scorer says, of a transform or of a running proxy under a policy."""
+    """The scorer's result for a transform, or for a running proxy under a policy."""
     upstream, tokens, score = scorer.Upstream("summarizer"), scorer.Tokens(), scorer.Score()
     if not policy:
         for one in sample:

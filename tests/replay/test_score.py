@@ -16,7 +16,7 @@ SCALE = PriceScale(((1.25, 0.1), (1.0, 0.5)), 5.0)
 
 
 def judged(said: list[dict[str, Any]], *prompts: list[dict[str, Any]] | None, **more: Any) -> ReplayTotals:
-    """What is found of these prompts, one a request; None: the history as it is. 1,000 tokens each, 600 cached."""
+    """The score of these prompts, one per request; None for the unchanged history. 1,000 tokens each, 600 cached."""
     wants = WantedReferences(messages(*said), None)
     judge = PromptScorer(wants, WireTokenCounter(len), SCALE)
     own = dict(zip(map(str, said), wants.messages, strict=True))

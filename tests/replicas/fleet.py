@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import ForkServer
 from tests.faulty import Request, read_request
 
 
@@ -27,8 +27,8 @@ class Replica:
 class Fleet:
     """The proxies, and the address that their clients have."""
 
-    def __init__(self, nursery: Nursery, tree: dict[str, Any]) -> None:
-        self.nursery = nursery
+    def __init__(self, fork_server: ForkServer, tree: dict[str, Any]) -> None:
+        self.fork_server = fork_server
         self.tree = tree
         self.replicas: list[Replica] = []
         self.port = 0
@@ -43,12 +43,12 @@ class Fleet:
 
     async def start(self) -> None:
         """One more replica."""
-        self.replicas.append(Replica(*await self.nursery.started(**self.tree)))
+        self.replicas.append(Replica(*await self.fork_server.started(**self.tree)))
 
     async def restart(self) -> None:
         """SIGTERM for the oldest one, whatever it is at; it gives all answers that it has begun. Another comes."""
         replica = await self._leave()
-        await asyncio.to_thread(self.nursery.end, replica.pid)
+        await asyncio.to_thread(self.fork_server.end, replica.pid)
         self.ended += 1
         await self.start()
 
@@ -57,7 +57,7 @@ class Fleet:
         replica = await self._leave()
         while replica.busy:
             await asyncio.sleep(0.002)
-        await asyncio.to_thread(self.nursery.kill, replica.pid)
+        await asyncio.to_thread(self.fork_server.kill, replica.pid)
         self.killed += 1
         await self.start()
 
@@ -100,8 +100,8 @@ class Fleet:
 @asynccontextmanager
 async def fleet(count: int, **tree: Any) -> AsyncIterator[Fleet]:
     """So many replicas with these settings. They end with this."""
-    nursery = await asyncio.to_thread(Nursery)
-    made = Fleet(nursery, tree)
+    fork_server = await asyncio.to_thread(ForkServer)
+    made = Fleet(fork_server, tree)
     server = await asyncio.start_server(made.answer, "127.0.0.1", 0, limit=1 << 24)
     made.port = server.sockets[0].getsockname()[1]
     try:
@@ -113,5 +113,5 @@ async def fleet(count: int, **tree: Any) -> AsyncIterator[Fleet]:
         for task in list(made.tasks):
             task.cancel()
         await asyncio.gather(*made.tasks, return_exceptions=True)
-        await asyncio.to_thread(nursery.close)
+        await asyncio.to_thread(fork_server.close)
         await server.wait_closed()

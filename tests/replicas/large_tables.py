@@ -1,4 +1,4 @@
-"""What a large store costs in PostgreSQL, measured: the figures in docs/deploy/postgres-and-replicas.md.
+"""Measure the cost of a large store in PostgreSQL: the figures in docs/deploy/postgres-and-replicas.md.
 
     python -m tests.replicas.large_tables [--rows 1000000 5000000]
 

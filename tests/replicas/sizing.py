@@ -1,4 +1,4 @@
-"""What a request takes of processor and disk, measured: the table in docs/deploy/postgres-and-replicas.md.
+"""Measure processor time and disk space of a request: the table in docs/deploy/postgres-and-replicas.md.
 
     python -m tests.replicas.sizing
 
@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import ForkServer
 from tests.faulty import HEAD, Connection, Request, ask, faulty, post
 from tests.postgres import Server, execute, new_database, server
 from tests.running import CHAT, heard
@@ -81,13 +81,13 @@ async def said(port: int, body: dict[str, Any], line: bytes, messages: list[dict
     return sum(len(json.dumps(m)) for m in messages[-2:])
 
 
-async def measure(nursery: Nursery, db: str, upstream: int, postgres: Server | None) -> dict[str, str]:
+async def measure(fork_server: ForkServer, db: str, upstream: int, postgres: Server | None) -> dict[str, str]:
     """One row of the table a size."""
     made = {}
     for size in ("1 KB", "200 KB"):
         where = await new_database(postgres.url) if postgres is not None else f"{db}-{size[:1]}.sqlite3"
         tree = {"db": where, "upstream": f"http://127.0.0.1:{upstream}/v1", "policy": "thrifty", "log_level": "error"}
-        pid, port = await nursery.started(**tree)
+        pid, port = await fork_server.started(**tree)
         history = [{"role": "system", "content": "word " * 37_000}] if size == "200 KB" else []
 
         async def run(count: int, start: int) -> int:
@@ -107,7 +107,7 @@ async def measure(nursery: Nursery, db: str, upstream: int, postgres: Server | N
             f"{sum(new.values()):.1f} rows a request {new}; "
             f"{(size_after - size_before) / messages:.0f} bytes a message of {told / messages:.0f} bytes"
         )
-        await asyncio.to_thread(nursery.end, pid)
+        await asyncio.to_thread(fork_server.end, pid)
     return made
 
 
@@ -126,15 +126,15 @@ async def stored(where: str) -> tuple[dict[str, int], int]:
 
 
 async def main() -> None:
-    nursery = Nursery()
+    fork_server = ForkServer()
     try:
         async with faulty(model) as upstream:
             with tempfile.TemporaryDirectory() as folder, server() as postgres:
                 for name, at in (("SQLite", None), ("PostgreSQL", postgres)):
-                    for size, row in (await measure(nursery, f"{folder}/s", upstream.port, at)).items():
+                    for size, row in (await measure(fork_server, f"{folder}/s", upstream.port, at)).items():
                         print(f"{name}, {size}: {row}", flush=True)
     finally:
-        nursery.close()
+        fork_server.close()
 
 
 if __name__ == "__main__":

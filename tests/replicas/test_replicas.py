@@ -30,7 +30,7 @@ def clients(*, stream: bool) -> list[Client]:
 
 
 async def by_one(policy: str, *, stream: bool) -> list[bytes]:
-    """What the model is sent by a single process with a store of its own."""
+    """The prompts that a single process with a store of its own sends to the model."""
     model = Model()
     async with faulty(model) as upstream, running(upstream.port, policy=policy, **TREE) as proxy:
         for client in clients(stream=stream):

@@ -57,7 +57,7 @@ async def kinds(proxy: Running) -> list[str]:
 
 
 async def shown(proxy: Running, path: str) -> Any:
-    """What the API says: of the session, where the path begins with a slash."""
+    """The answer of the API; of the session, if the path begins with a slash."""
     path = "sessions/ses_1" + path if path[:1] in ("", "/") else path
     async with asyncio.timeout(HANGS_S):
         while proxy.app.store.queued:

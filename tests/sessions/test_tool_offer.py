@@ -13,7 +13,7 @@ from proxy.sessions import tool_offer as offers
 from proxy.sessions.tool_offer import NO_TOOLS, ToolOffer
 from proxy.tools import registry
 from tests.conversations import dump, user
-from tests.exchange.hiding import OURS, TOOLS, Played, offering, says
+from tests.exchange.hidden_calls import OURS, TOOLS, Played, offering, says
 from tests.exchange.test_tool_loop import offered
 from tests.faulty import faulty
 from tests.running import Agent, running, settings_for
@@ -181,7 +181,7 @@ async def test_forks_and_twins_offer_what_they_left_with_and_side_calls_nothing(
 
 
 async def test_with_the_first_edit_the_tools_come_and_stay() -> None:
-    """What is long is shortened in the third group; with it the hint names the tool that brings it back."""
+    """A long result is shortened in the third group; the hint then names the tool that brings it back."""
     long = "\n".join(f"line {n} of a long result" for n in range(400))
     call = {"id": "call_000001", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     model = Scripted(says(None, call), "Well.")

@@ -26,7 +26,7 @@ def body(number: int) -> bytes:
 
 
 def turn(number: int) -> list[Row]:
-    """What a request with its answer puts: two messages, an exchange, the head."""
+    """The rows of a request with its answer: two messages, an exchange, the head."""
     rows: list[Row] = []
     for n in (2 * number, 2 * number + 1):
         key, parent = digest(f"k{n}"), digest(f"k{n - 1}")

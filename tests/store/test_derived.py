@@ -1,4 +1,4 @@
-"""What others made of a conversation: answers once each, vectors by form, spending added up."""
+"""Data derived from a conversation: answers once each, vectors by form, spending added up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is removed for good is found nowhere, on every backend, and what it stood between is as it was."""
+"""An erased message is found nowhere, on every backend, and the messages around it are as they were."""
 
 from __future__ import annotations
 

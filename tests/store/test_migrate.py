@@ -15,7 +15,7 @@ from proxy.store.full_text_search import make_scope_word
 from proxy.store.journal import MAX_SLOTS
 from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
 from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
-from tests.exchange.hiding import TOOLS
+from tests.exchange.hidden_calls import TOOLS
 from tests.faulty import faulty
 from tests.running import running
 from tests.scripted import Scripted

@@ -128,7 +128,7 @@ steps = st.one_of(
 @given(st.lists(steps, max_size=25))
 @settings(max_examples=25, derandomize=True)
 def test_it_never_hides_what_was_put(taken: list[tuple[str, Any]]) -> None:
-    """What is read with it is what is read without it, whatever was put before and whenever it is opened anew."""
+    """Reads with the cache and without it are equal, whatever was put before and whenever the store is reopened."""
 
     async def work(path: Path) -> None:
         store = await opened(path)

@@ -13,7 +13,7 @@ ALL = [statement for migration in MIGRATIONS for statement in migration.statemen
 
 
 def schema(statements: Iterable[str]) -> dict[str, list[object]]:
-    """What these statements make of an empty database: columns, indexes, views and triggers, by their names."""
+    """The schema of these statements in an empty database: columns, indexes, views and triggers, by their names."""
     with closing(sqlite3.connect(":memory:")) as made:
         for statement in statements:
             made.execute(statement)

@@ -1,4 +1,4 @@
-"""What only the PostgreSQL store has to show: refusals, limits of time, and a server that goes and comes back."""
+"""Behaviour of the PostgreSQL store alone: refusals, time limits, and a server that goes away and comes back."""
 
 from __future__ import annotations
 

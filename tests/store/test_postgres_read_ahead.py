@@ -1,4 +1,4 @@
-"""What is read ahead is what each read would have got by itself."""
+"""Rows that are read ahead are those that each read would have got by itself."""
 
 from __future__ import annotations
 

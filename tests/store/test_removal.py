@@ -1,4 +1,4 @@
-"""What is removed is gone from every table, and nothing else is."""
+"""A removed session is gone from every table, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our tools and operators write, the same on each backend."""
+"""Notes of the proxy's tools and of operators are the same on each backend."""
 
 from __future__ import annotations
 

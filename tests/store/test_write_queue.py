@@ -21,7 +21,7 @@ def take(spool: WriteQueue) -> list[WriteItem]:
 
 
 def parts(spool: WriteQueue) -> list[list[WriteItem]]:
-    """What was handed on, each time."""
+    """The items of each batch that was handed on."""
     found = []
     while not spool.inbox.empty():
         items = spool.inbox.get_nowait()

@@ -193,7 +193,7 @@ def run(
     drop: bool = False,
     limit: int = 8 << 20,
 ) -> tuple[bytes, list[Relay]]:
-    """What a client gets of these rounds, and their relays. Rounds behind one that does not go on are not asked for."""
+    """The bytes that a client gets of these rounds, and their relays. Rounds behind the last one are not requested."""
     out = b""
     relays: list[Relay] = []
     for parts in rounds:
@@ -218,7 +218,7 @@ def chunks(data: bytes) -> list[dict[str, Any]]:
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """What the accumulating helper of openai-python makes of a stream: the completion, as plain values."""
+    """The completion that openai-python accumulates from a stream, as plain values."""
     state: Any = ChatCompletionStreamState()
     for one in chunks(data):
         state.handle_chunk(ChatCompletionChunk.model_validate(one))
@@ -257,7 +257,7 @@ def plain_usage(usage: dict[str, Any]) -> tuple[int, int, int, int, int]:
 
 
 def expected(scripts: Sequence[Script], hidden: frozenset[str] = OURS, *, usage: bool = True) -> dict[str, Any]:
-    """What a client has to make of these rounds, all of which are asked for."""
+    """The message that a client has to get of these rounds, all of which are asked for."""
     first, last = scripts[0].head(), scripts[-1]
     spent = sum(one.completion for one in scripts)
     shown = [one for script in scripts for one in script.calls if one.name not in hidden]
@@ -278,7 +278,7 @@ def expected(scripts: Sequence[Script], hidden: frozenset[str] = OURS, *, usage:
 
 
 def secrets(scripts: Iterable[Script], hidden: frozenset[str] = OURS) -> list[bytes]:
-    """What the client's bytes must not hold: names, ids, arguments and their pieces, of calls of ours."""
+    """Texts that the client's bytes must not hold: names, ids, arguments and their pieces, of the proxy's calls."""
     found: list[bytes] = [f'"{name}"'.encode() for name in hidden]
     for script in scripts:
         for made in script.calls:

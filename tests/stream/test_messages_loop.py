@@ -33,7 +33,7 @@ STEPS = 25
 
 
 def _answers() -> Iterator[list[Block]]:
-    """What the model says, round after round, without end."""
+    """The answers of the model, round after round, without end."""
     ids = count()
     while True:
         for kinds in ("c", "o", "oc", "to", "ooc", "cco", "sc", "tsoc", "o", "o", "tkc", "skc"):
@@ -49,7 +49,7 @@ def _block(kind: str, n: int) -> Block:
 
 
 def _without_state(content: list[Block], relay: MessagesRelay | None) -> list[Block]:
-    """What upstream gets back of a stream: without a note that no thinking is bound to."""
+    """The message that the upstream gets back of a stream, without a note that no thinking is bound to."""
     if relay is None or [block["type"] for block in content[1:3]] == ["text", "thinking"]:
         return content
     return [{**one, "text": one["text"].removesuffix(f"\n\n{STATE}")} if "text" in one else one for one in content]
@@ -99,7 +99,7 @@ class _Proxy:
         return self.strict.make_message(value, next(self.answers))
 
     def serve(self, body: bytes) -> dict[str, Any]:
-        """What the client gets."""
+        """The answer that the client gets."""
         sent, keys = self.plan(body)
         replaces: list[bytes] = []
         bodies: list[bytes] = []

@@ -113,7 +113,7 @@ BOMBS = {
     " WHERE n < 5000) SELECT count(*) FROM d, json_tree(d.x)",
     "windows": "SELECT sum(a.seq) OVER (ORDER BY b.seq) FROM messages a, messages b, messages c, messages d",
 }
-"""What would hold a processor, the memory or the pipe."""
+"""Queries that would hold a processor, the memory or the pipe."""
 
 
 class Many:
@@ -313,7 +313,7 @@ def changed(folder: Path, *changes: tuple[str, str]) -> Path:
 
 @asynccontextmanager
 async def lag() -> AsyncIterator[Callable[[], float]]:
-    """How long the event loop was away at most, in seconds, while the block ran."""
+    """The longest hold of the event loop in seconds while the block ran."""
     loop, worst = asyncio.get_running_loop(), [0.0]
 
     async def watch() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from proxy.tools.describe_db import SCHEMA_TEXT
 from proxy.tools.stored_history import COLUMNS
-from tests.tools.rig import ask, in_memory, make_tool_context, put, user
+from tests.tools.stored_session import ask, in_memory, make_tool_context, put, user
 
 
 async def test_it_tells_every_column_what_is_allowed_and_how_much_there_is() -> None:

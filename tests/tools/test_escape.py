@@ -1,4 +1,4 @@
-"""What a model's SQL tries, all of it through the tool: nothing of others is read, nothing written, nobody held up."""
+"""Attacks by a model's SQL through the tool: it reads no data of others, writes nothing, and holds nobody up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from proxy.tools import stored_history
 from proxy.tools.sandbox import Sandbox
 from proxy.tools.tool_context import ToolContext
 from tests.tools.attacks import ALLOWED, BOMBS, RESULT, Grammar, Many, changed, escapes, lag
-from tests.tools.rig import CANARY, ask, calls, make_tool_context, put, result, said, shared_file, user
+from tests.tools.stored_session import CANARY, ask, calls, make_tool_context, put, result, said, shared_file, user
 
 MINE = [
     user("please read a.py"),

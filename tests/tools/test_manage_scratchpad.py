@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.store.session_notes import ScratchpadRow
 from tests.stores import sqlite_store
-from tests.tools.rig import ask, error, in_memory, make_tool_context, opening
+from tests.tools.stored_session import ask, error, in_memory, make_tool_context, opening
 
 
 async def test_it_is_read_replaced_and_added_to() -> None:

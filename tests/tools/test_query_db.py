@@ -11,7 +11,7 @@ from proxy.errors import ToolRefused
 from proxy.tools.describe_db import SCHEMA_TEXT
 from proxy.tools.query_db import HEADER_CHARS, QUERY_DB, format_result, strip_fence
 from proxy.tools.sandbox import QueryResult
-from tests.tools.rig import (
+from tests.tools.stored_session import (
     CANARY,
     ask,
     calls,

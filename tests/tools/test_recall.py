@@ -9,7 +9,7 @@ from proxy.chat.chain import public_id
 from proxy.dialects.completions.request import read_message
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools.recall import HEADER_CHARS, RECALL
-from tests.tools.rig import (
+from tests.tools.stored_session import (
     CANARY,
     ask,
     calls,
@@ -115,7 +115,7 @@ STEPS = [
 
 
 def prompt_of(values: list[dict[str, object]]) -> dict[str, object]:
-    """What a desk has of a request with these messages."""
+    """The values of a tool context for a request with these messages."""
     rows = rows_of(values)
     return {"prompt": [read_message(row.body) for row in rows], "prompt_keys": [row.key for row in rows]}
 

@@ -9,7 +9,7 @@ from proxy.store.base import Store
 from proxy.tools import stored_memos
 from proxy.tools.retrieve_memos import MOST
 from tests.notes.memos import parse_memos
-from tests.tools.rig import CANARY, ask, error, in_memory, make_tool_context
+from tests.tools.stored_session import CANARY, ask, error, in_memory, make_tool_context
 
 MEMOS = [
     Memo("a", "The billing service retries webhooks three times", ("billing", "webhooks"), "s2", 1.0, 1.0),

@@ -13,7 +13,7 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.tools.registry import TOOLS
 from proxy.tools.run_tool import run_tool_call, truncate_result
 from proxy.tools.tool_context import ToolContext
-from tests.tools.rig import Call, ask, error, in_memory, make_tool_context, put, user
+from tests.tools.stored_session import Call, ask, error, in_memory, make_tool_context, put, user
 
 
 @pytest.fixture

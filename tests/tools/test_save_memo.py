@@ -4,7 +4,7 @@ import json
 
 from proxy.dialects.completions.request import read_message
 from proxy.tools.tool_context import ToolContext
-from tests.tools.rig import ask, error, in_memory, make_tool_context, user
+from tests.tools.stored_session import ask, error, in_memory, make_tool_context, user
 
 FACT = "The printers only read UTF-16, since their firmware is from 2003"
 

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.errors import ToolRefused
 from proxy.tools.search_messages import SEARCH, SHOWN_CHARS
-from tests.tools.rig import in_memory, make_tool_context, put, user
+from tests.tools.stored_session import in_memory, make_tool_context, put, user
 
 
 async def search(tool_context: Any, arguments: str) -> str:

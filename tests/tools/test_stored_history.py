@@ -12,7 +12,7 @@ from proxy.chat.chain import public_id
 from proxy.store.erasure import EraseMessageRow
 from proxy.store.session_notes import HiddenRoundRow
 from proxy.tools import stored_history
-from tests.tools.rig import (
+from tests.tools.stored_session import (
     CANARY,
     calls,
     gone,

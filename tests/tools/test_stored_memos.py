@@ -6,7 +6,7 @@ from proxy.errors import ToolRefused
 from proxy.notes.memo_matching import Memo
 from proxy.store.session_notes import MEMO_SESSION, MemoRow
 from proxy.tools import stored_memos
-from tests.tools.rig import in_memory, make_tool_context
+from tests.tools.stored_session import in_memory, make_tool_context
 
 MEMO = Memo("m1", "The printers want UTF-16", ("gotcha", "printers"), "s7", 1.0, 2.0, "shop")
 

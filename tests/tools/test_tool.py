@@ -7,7 +7,7 @@ import pytest
 
 from proxy.tools.tool import Tool
 from proxy.tools.tool_context import ToolContext
-from tests.tools.rig import in_memory, make_tool_context
+from tests.tools.stored_session import in_memory, make_tool_context
 
 
 class Takes(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from tests.tools.rig import in_memory, make_tool_context
+from tests.tools.stored_session import in_memory, make_tool_context
 
 
 async def test_nobody_can_make_it_another_sessions_context() -> None:

@@ -64,7 +64,7 @@ async def send(client: UpstreamClient, body: bytes = b"{}", **more: Any) -> Repl
 
 
 async def gathered(reply: Reply) -> tuple[bytes, ProxyError | None]:
-    """What came, and what ended it."""
+    """The bytes that came, and the error that ended them."""
     out = b""
     try:
         async for part in reply.iter_bytes():

@@ -13,7 +13,7 @@ from tests.upstream.conftest import EVENTS, client_of, errors, gathered, send
 
 
 async def timed(reply: Reply, came: list[float]) -> UpstreamTimeout:
-    """When each part came, and the timeout that ended them."""
+    """The time at which each part came, and the timeout that ended them."""
     try:
         async for _ in reply.iter_bytes():
             came += [time.monotonic()]

@@ -258,7 +258,7 @@ def test_a_sized_body_ends_where_it_says() -> None:
 
 
 def test_answers_made_at_random_are_read_as_h11_reads_them_or_refused() -> None:
-    """What h11 refuses is refused here; what is read is read alike."""
+    """Heads that h11 refuses are refused here; all others are read alike."""
     chance = random.Random(5)
     bits = [
         b"HTTP/1.1 200 OK\r\n", b"HTTP/1.0 200 OK\r\n", b"content-length: 5\r\n", b"content-length: 3\r\n",

@@ -18,7 +18,7 @@ from tests.faulty import Script, Upstream, faulty, serving
 
 @dataclass
 class Edge:
-    """Where clients connect, what is behind it, and what it counts."""
+    """The port for clients, the upstream behind it, and its metrics."""
 
     port: int
     upstream: Upstream

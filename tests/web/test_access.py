@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.upstream.headers import CREDENTIAL_HEADERS
-from tests.exchange.asking import LONG, three
+from tests.exchange.helper_setup import LONG, running_with_helper
 from tests.faulty import Request, ask, faulty, post
 from tests.running import Running, heard, running
 from tests.scripted import Scripted
@@ -36,7 +36,7 @@ ROUTES: dict[tuple[str, str], set[str] | str] = {
     ("GET", "/"): {"data"},
     **{key: {"admin", "read"} if call.reads else {"admin"} for key, call in CALLS.items()},
 }
-"""What opens each route. A new one has to be put here, or into `calls.py`, which has those of the admin API."""
+"""The planes that open each route. A new route has to be put here, or into `calls.py` for those of the admin API."""
 
 HEADERS = (b"content-type: application/json",)
 
@@ -129,7 +129,7 @@ async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_
     own = f"x-context-key: {canary}".encode()
     admin = f"x-context-key: {canary}-2".encode()
     keys = [entry(canary, "acme"), entry(canary + "-2", "acme", "admin")]
-    async with three(tmp_path, "A summary.", db=str(tmp_path / "a.sqlite3"), keys=keys) as there:
+    async with running_with_helper(tmp_path, "A summary.", db=str(tmp_path / "a.sqlite3"), keys=keys) as there:
         port = there.proxy.port
         for line in (
             b"authorization: Bearer sk-own",

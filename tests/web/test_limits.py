@@ -172,7 +172,7 @@ async def test_the_body_that_has_been_coming_for_longest_gives_way(
 
 
 def taken(shares: ConnectionLimit, address: str, most: int) -> int:
-    """How many places of so many this address gets."""
+    """Number of connections that this address gets of a limit."""
     count = 0
     while count < most and shares.has_room(address):
         shares.add(address)

@@ -1,4 +1,4 @@
-"""What ends a connection, what does not, and what a connection may make the proxy do; all on real sockets.
+"""Deadlines and limits of connections, and what a connection may make the proxy do; all on real sockets.
 
 The table of requests that front ends and back ends read differently is in tests/faults/test_smuggling.py.
 """
@@ -22,7 +22,7 @@ from tests.running import Running, heard, running
 
 QUICK: dict[str, Any] = {"timeouts": {"header_s": 0.4, "body_s": 0.4}}
 SLACK_S = 2.0
-"""What a deadline may be late by here: a quarter of it, and a machine that has other things to do."""
+"""Seconds by which a deadline may be late here: a quarter of it, and more on a busy machine."""
 
 
 async def echo(request: Request, there: Connection) -> None:
@@ -50,7 +50,7 @@ async def connect(port: int) -> Connection:
 
 
 async def closed(client: Connection, seconds: float) -> bytes:
-    """What is still heard until the other side closes."""
+    """Return the bytes that still come until the other side closes."""
     async with asyncio.timeout(seconds):
         return await client.reader.read()
 

@@ -1,4 +1,4 @@
-"""What the agent has touched, read off its own calls."""
+"""Files and commands of the agent, read from its own calls."""
 
 from __future__ import annotations
 

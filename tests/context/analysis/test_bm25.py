@@ -1,4 +1,4 @@
-"""What texts are about: terms, BM25, who mentions whom later."""
+"""Terms of texts, BM25 scores, and later mentions."""
 
 from __future__ import annotations
 

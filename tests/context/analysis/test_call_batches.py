@@ -1,4 +1,4 @@
-"""What reflection looks at: calls with their results, in batches that keep their names, ranked by the goal."""
+"""Batches of calls with their results, which keep their names and are ranked by the goal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a text holds: names and lines, and where else they stand."""
+"""Names and lines of a text, and the other messages that have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls do to files beside writing them."""
+"""Effects of calls on files other than writing."""
 
 from __future__ import annotations
 

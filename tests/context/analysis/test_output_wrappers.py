@@ -1,4 +1,4 @@
-"""What agents' tools write around an output: the exit code and the state are found, and labels are no content."""
+"""Wrappers that agents' tools write around an output: exit code and state are found, and labels are no content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands are runners, start runners, or may run one many times."""
+"""Commands that are runners, start runners, or may run one many times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command's exit code proves, and what it does."""
+"""The effects of a shell command, and what its exit code proves."""
 
 from __future__ import annotations
 

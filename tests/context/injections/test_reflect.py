@@ -1,4 +1,4 @@
-"""What earlier calls have taught, ranked; the asking for a reflection; the way out when nothing moves."""
+"""Ranked reflections on earlier calls, the request for a reflection, and the recovery prompt when nothing moves."""
 
 from __future__ import annotations
 

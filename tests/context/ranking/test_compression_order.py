@@ -1,4 +1,4 @@
-"""What goes first when there is too much."""
+"""The order in which levels that are too full are compressed."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ EXAMPLE = (system("a"), user("b"), assistant("c"), user("d"), assistant("e"), us
 
 
 def alone(value: Json, weights: ImportanceWeights = DEFAULT_WEIGHTS) -> float:
-    """What a message scores but for recency."""
+    """The score of a message without recency."""
     return make_scorer(weights)(message(value))
 
 

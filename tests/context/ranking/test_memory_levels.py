@@ -184,6 +184,6 @@ def test_patterns_ignore_case_and_none_match_nothing() -> None:
 
 
 def test_the_same_settings_give_the_same_rules() -> None:
-    """What is found by them is remembered with the messages, under the rules themselves."""
+    """Results of the rules are remembered with the messages, by the rules themselves."""
     assert compile_rules(("a",), (), (), (), 1, 2) is compile_rules(("a",), (), (), (), 1, 2)
     assert compile_rules(("a",), (), (), (), 1, 2) != compile_rules(("b",), (), (), (), 1, 2)

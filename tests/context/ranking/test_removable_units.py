@@ -1,4 +1,4 @@
-"""What leaves together, what cannot stay without what, and what stays under a budget."""
+"""Messages that leave together, messages that need others, and the choice under a budget."""
 
 from __future__ import annotations
 

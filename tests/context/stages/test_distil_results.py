@@ -75,7 +75,7 @@ def test_c3_a_result_that_is_shorter_than_its_line_stays() -> None:
 
 
 def answers(made: Plan, *said: Json) -> dict[str, str]:
-    """What a helper said to the asks of a plan, oldest first."""
+    """The helper's answers to the asks of a plan, oldest first."""
     asks = list(reversed(made.asks))
     return {ask.id: json.dumps(one) for ask, one in zip(asks, said, strict=False)}
 

@@ -54,7 +54,7 @@ def planned(values: list[Json]) -> tuple[View, dict[bytes, Edit]]:
 
 
 def texts(view: View) -> dict[int, str]:
-    """What goes out of each result."""
+    """The text of each result as it goes out."""
     found = {}
     for n, message in enumerate(view.messages):
         edit = view.find_edit(n)

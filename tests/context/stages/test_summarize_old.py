@@ -54,7 +54,7 @@ def out(plan: Plan) -> list[tuple[str, str]]:
 
 
 def counted(text: str) -> int:
-    """How many messages the sentences in a text stand for: each call has one result."""
+    """Number of messages that the sentences in a text stand for: each call has one result."""
     found = re.findall(r"Previous (\d+) turns: \d+ user messages, \d+ model responses, (\d+) tool calls", text)
     return sum(int(turns) + int(calls) for turns, calls in found)
 

@@ -1,4 +1,4 @@
-"""Which results are records, and that what stays of one has its labels."""
+"""Detection of results that are records; the kept part of a record has its labels."""
 
 from __future__ import annotations
 

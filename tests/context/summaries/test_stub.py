@@ -1,4 +1,4 @@
-"""What stays of a result: honest, in its order, and what stands nowhere else."""
+"""The parts of a result that stay: true, in their order, and preferably those that stand nowhere else."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_of_a_file_or_a_search_lines_stay_that_report_an_error_and_not_code_that
 def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
     lines: list[str], turns: list[tuple[list[str], ContentKind]]
 ) -> None:
-    """What is remembered of a result is what its text alone says, whatever stood around it when it was first seen."""
+    """Facts remembered of a result depend on its text alone, whatever stood around it when it was first seen."""
     values = [user("a"), assistant(None, "1"), result("1", "\n".join(["head", *lines])), user("b")]
     known = look(values).messages[2]
     for others, content in turns:

@@ -183,7 +183,7 @@ JSON = st.recursive(
 
 
 def managed(read: Callable[[bytes], object], raw: bytes) -> object:
-    """What was read, None where it is not managed."""
+    """The request as it was read; None if it is not managed."""
     try:
         return read(raw)
     except NotManaged:

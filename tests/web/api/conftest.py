@@ -93,7 +93,7 @@ class World:
         return name
 
     def named(self, session: str, note: str | None = None) -> dict[str, str]:
-        """What the placeholders stand for in this session."""
+        """The values of the placeholders in this session."""
         base = f"/api/sessions/{session}"
         exchange = self.ask("GET", base + "/exchanges").json()["items"][0]
         message = self.ask("GET", base + "/messages?role=assistant").json()["items"][0]

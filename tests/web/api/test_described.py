@@ -39,7 +39,7 @@ CHECKS = [
 EXAMPLES = 10
 """An operation; there are some sixty."""
 ENDS = {("DELETE", "/api/sessions/{session}"), ("DELETE", "/api/tenants/{name}")}
-"""What would take away what the others look at."""
+"""Routes that would remove the data of the other calls."""
 
 
 @schemathesis.serializer("application/x-ndjson")

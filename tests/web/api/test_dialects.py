@@ -68,7 +68,7 @@ def make_agent(name: str, proxy: Running) -> Any:
 
 
 def list_bodies(name: str, model: Any) -> list[bytes]:
-    """What upstream got."""
+    """The body that the upstream got."""
     return model.raw if name == "responses" else [request.body for request in model.received]
 
 

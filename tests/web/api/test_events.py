@@ -11,8 +11,8 @@ import pytest
 
 from proxy.events import bus as bus_module
 from proxy.web.api.events import render_frames
+from tests.event_stream_client import EventStreamClient, event_stream
 from tests.faulty import ask, connect, faulty, until
-from tests.hearing import Stream, hearing
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted
 from tests.web.test_auth import entry
@@ -23,7 +23,7 @@ def tell(proxy: Running, kind: str = bus_module.FALLBACK, tenant: str = "t", ses
 
 
 async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> None:
-    async with running("demo") as proxy, hearing(proxy) as stream:
+    async with running("demo") as proxy, event_stream(proxy) as stream:
         for n in range(3):
             tell(proxy, n=n)
         await stream.wait(bus_module.FALLBACK, 3)
@@ -38,14 +38,14 @@ async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> 
 @pytest.mark.parametrize("way", ["header", "query"])
 async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> None:
     async with running("demo") as proxy:
-        async with hearing(proxy) as stream:
+        async with event_stream(proxy) as stream:
             tell(proxy, n=0)
             await stream.wait(bus_module.FALLBACK)
             last = stream.told[0][0]
         for n in (1, 2):
             tell(proxy, n=n)
         more = (f"?after={last}", ()) if way == "query" else ("", (f"Last-Event-ID: {last}",))
-        async with hearing(proxy, more[0], *more[1]) as stream:
+        async with event_stream(proxy, more[0], *more[1]) as stream:
             tell(proxy, n=3)
             assert await stream.wait(bus_module.FALLBACK, 3) == [{"n": 1}, {"n": 2}, {"n": 3}]
             assert stream.of(bus_module.GAP) == []
@@ -53,24 +53,24 @@ async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> 
 
 async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> None:
     async with running("demo", events={"kept": 2}) as proxy:
-        async with hearing(proxy) as stream:
+        async with event_stream(proxy) as stream:
             tell(proxy, n=0)
             await stream.wait(bus_module.FALLBACK)
             last = stream.told[0][0]
         for n in (1, 2, 3):
             tell(proxy, n=n)
-        async with hearing(proxy, f"?after={last}") as stream:
+        async with event_stream(proxy, f"?after={last}") as stream:
             assert await stream.wait(bus_module.FALLBACK, 2) == [{"n": 2}, {"n": 3}]
             assert stream.told[0][:2] == (None, bus_module.GAP)
             assert len(stream.of(bus_module.GAP)) == 1
 
 
 async def test_after_a_restart_ids_go_on_rising_and_what_was_before_is_a_gap() -> None:
-    async with running("demo") as proxy, hearing(proxy) as stream:
+    async with running("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy)
         await stream.wait(bus_module.FALLBACK)
         last = stream.told[0][0]
-    async with running("demo") as proxy, hearing(proxy, f"?after={last}") as stream:
+    async with running("demo") as proxy, event_stream(proxy, f"?after={last}") as stream:
         tell(proxy)
         await stream.wait(bus_module.FALLBACK)
         number = stream.told[-1][0]
@@ -83,14 +83,14 @@ async def test_after_a_restart_ids_go_on_rising_and_what_was_before_is_a_gap() -
 async def test_who_does_not_follow_gets_what_is_here_and_an_end() -> None:
     async with running("demo") as proxy:
         tell(proxy, n=0)
-        async with hearing(proxy, "?follow=false") as stream:
+        async with event_stream(proxy, "?follow=false") as stream:
             await until(lambda: stream.ended)
             assert stream.of(bus_module.FALLBACK) == [{"n": 0}]
 
 
 async def test_only_what_is_asked_for_is_heard() -> None:
     async with running("demo") as proxy:
-        async with hearing(proxy, "?session=a&kind=memo:saved&kind=context:*") as stream:
+        async with event_stream(proxy, "?session=a&kind=memo:saved&kind=context:*") as stream:
             for session in ("a", "b"):
                 for kind in bus_module.EVENT_KINDS:
                     tell(proxy, kind, session=session)
@@ -100,7 +100,7 @@ async def test_only_what_is_asked_for_is_heard() -> None:
                 *(k for k in bus_module.EVENT_KINDS if k[:8] == "context:"),
             }
             assert {told["session"] for _, _, told in stream.told} == {"a"}
-        async with hearing(proxy, "?kind=no:such") as stream:
+        async with event_stream(proxy, "?kind=no:such") as stream:
             assert b" 400 " in stream.head
 
 
@@ -109,9 +109,9 @@ async def test_a_key_hears_of_its_tenant_alone() -> None:
     keys.append(entry("cp-all", "*", "read"))
     async with running("demo", keys=keys) as proxy:
         async with (
-            hearing(proxy, "", "x-context-key: cp-acme-read") as acme,
-            hearing(proxy, "", "x-context-key: cp-all") as everybody,
-            hearing(proxy, "?tenant=other", "x-context-key: cp-all") as chosen,
+            event_stream(proxy, "", "x-context-key: cp-acme-read") as acme,
+            event_stream(proxy, "", "x-context-key: cp-all") as everybody,
+            event_stream(proxy, "?tenant=other", "x-context-key: cp-all") as chosen,
         ):
             for tenant in ("other", "acme"):
                 await Agent(proxy, (f"x-context-key: cp-{tenant}-data".encode(), b"x-context-off: 1")).say("Hello")
@@ -121,14 +121,14 @@ async def test_a_key_hears_of_its_tenant_alone() -> None:
             assert [told["tenant"] for _, _, told in everybody.told] == ["other", "acme"]
             assert [told["tenant"] for _, _, told in chosen.told] == ["other"]
         for key, status in (("cp-acme-data", b" 403 "), ("none", b" 401 ")):
-            async with hearing(proxy, "", f"x-context-key: {key}") as stream:
+            async with event_stream(proxy, "", f"x-context-key: {key}") as stream:
                 assert status in stream.head
-        async with hearing(proxy, "?tenant=other", "x-context-key: cp-acme-admin") as stream:
+        async with event_stream(proxy, "?tenant=other", "x-context-key: cp-acme-admin") as stream:
             assert b" 403 " in stream.head
 
 
 async def test_a_listener_that_is_too_slow_loses_the_oldest_and_is_told_how_many() -> None:
-    async with running("demo", events={"queue": 3}) as proxy, hearing(proxy) as stream:
+    async with running("demo", events={"queue": 3}) as proxy, event_stream(proxy) as stream:
         for n in range(10):  # without a pause: nothing is written meanwhile
             tell(proxy, n=n)
         assert await stream.wait(bus_module.FALLBACK, 3) == [{"n": 7}, {"n": 8}, {"n": 9}]
@@ -152,7 +152,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
         (listener,) = proxy.app.services.event_bus._listeners
         assert listener.waiting_count <= 10
         there.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
-        stream = Stream(there)
+        stream = EventStreamClient(there)
         try:
             lost = (await stream.wait(bus_module.LOST))[0]["lost"]
             await until(lambda: stream.of(bus_module.FALLBACK)[-1]["n"] == n)
@@ -166,7 +166,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
 async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:
     async with (
         running("demo", timeouts={"header_s": 0.1, "body_s": 0.1, "idle_s": 0.1}) as proxy,
-        hearing(proxy) as stream,
+        event_stream(proxy) as stream,
     ):
         await asyncio.sleep(0.6)
         tell(proxy)
@@ -174,8 +174,8 @@ async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:
 
 
 async def test_no_more_listen_than_may() -> None:
-    async with running("demo", events={"listeners": 1}) as proxy, hearing(proxy) as first:
-        async with hearing(proxy) as second:
+    async with running("demo", events={"listeners": 1}) as proxy, event_stream(proxy) as first:
+        async with event_stream(proxy) as second:
             assert b" 429 " in second.head
         tell(proxy)
         await first.wait(bus_module.FALLBACK)
@@ -183,13 +183,13 @@ async def test_no_more_listen_than_may() -> None:
 
 async def test_a_client_that_leaves_is_forgotten_within_500_ms() -> None:
     async with running("demo") as proxy:
-        async with hearing(proxy):
+        async with event_stream(proxy):
             assert proxy.count("event_listeners") == 1
         assert await until(lambda: proxy.count("event_listeners") == 0) < 0.5 * 4
 
 
 async def test_when_the_proxy_is_told_to_stop_streams_end_as_they_should_within_500_ms() -> None:
-    async with running("demo") as proxy, hearing(proxy) as stream:
+    async with running("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy)
         proxy.app.drain()
         assert await until(lambda: stream.ended) < 0.5 * 4
@@ -217,14 +217,14 @@ async def test_the_kinds_are_listed() -> None:
 
 
 async def test_a_name_that_no_encoder_takes_is_told_with_a_question_mark() -> None:
-    async with running("demo") as proxy, hearing(proxy) as stream:
+    async with running("demo") as proxy, event_stream(proxy) as stream:
         tell(proxy, session="a\ud800b")
         await stream.wait(bus_module.FALLBACK)
         assert stream.told[0][2]["session"] == "a?b"
 
 
 async def test_a_request_that_goes_out_as_it_came_is_told_of_with_the_reason() -> None:
-    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy, hearing(proxy) as stream:
+    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy, event_stream(proxy) as stream:
         await Agent(proxy, (b"x-context-session: mine", b"x-context-off: 1")).say("Hello")
         assert await stream.wait(bus_module.FALLBACK) == [{"reason": "off"}]
         assert stream.told[0][2]["session"] == "mine"

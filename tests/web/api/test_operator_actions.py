@@ -23,7 +23,7 @@ BODIES: dict[str, Any] = {
     "groups": 2, "text": "A canary.", "policy": "rolling",
     "content": "The canary of the mine is replaced each Monday, before the shift.",
 }  # fmt: skip
-"""What the fields of bodies are, but for ids."""
+"""The values of the fields of bodies, except for ids."""
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.name)

@@ -47,7 +47,7 @@ addEventListener("securitypolicyviolation", (event) => reports.push(`${event.vio
 
 
 def result(call: str) -> str:
-    """What a call brings: long, and like no other's."""
+    """The result of a call: long, and unlike any other."""
     lines = (f"line {n} of {call}, with words that nobody needs to read twice" for n in range(120))
     return "\n".join([f"Result of {call}", *lines])
 

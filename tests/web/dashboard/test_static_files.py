@@ -90,7 +90,7 @@ MARKUP = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\.srcdoc|createContextualFragment|DOMParser|setHTML|"
     r"\beval\s*\(|new Function|javascript:|parseFromString|\bon[a-z]+\s*=\s*[\"']|<style|style\s*=\s*\"",
 )
-"""What makes markup or code of a text. In a stylesheet's text and in index.html there is none either."""
+"""Functions that make markup or code of a text. The stylesheet and index.html have none either."""
 OTHERS = re.compile(r"https?://(?!www\.w3\.org/2000/svg|proxy\.example)[a-z]")
 
 

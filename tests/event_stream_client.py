@@ -14,7 +14,7 @@ from tests.running import Running
 EVENTS = "/api/events"
 
 
-class Stream:
+class EventStreamClient:
     """A client that hears events. told: (id, kind, JSON) of each so far."""
 
     def __init__(self, there: Connection) -> None:
@@ -53,12 +53,12 @@ class Stream:
 
 
 @asynccontextmanager
-async def hearing(proxy: Running, query: str = "", *lines: str) -> AsyncIterator[Stream]:
+async def event_stream(proxy: Running, query: str = "", *lines: str) -> AsyncIterator[EventStreamClient]:
     """A stream that is heard until the end of the block."""
     there = await connect(proxy.port)
     head = "".join(line + "\r\n" for line in lines)
     await there.send(f"GET {EVENTS}{query} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n".encode())
-    stream = Stream(there)
+    stream = EventStreamClient(there)
     try:
         await until(lambda: bool(stream.head))  # it listens before anything is sent
         yield stream

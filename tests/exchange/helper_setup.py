@@ -18,7 +18,7 @@ SESSION = b"x-context-session: a"
 LONG = "Please read all of it. " * 20
 
 EXTRACT = "What was said first, in short."
-"""What the stage writes where it has no answer."""
+"""The text of the stage while it has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Condense(Stage):
 
 
 @dataclass
-class Three:
+class ProxyWithHelper:
     """The proxy, its model and its helper."""
 
     proxy: Running
@@ -56,12 +56,12 @@ class Three:
     helper: Scripted
 
     def told(self, outcome: str, kind: str = "summary") -> float:
-        """How many questions ended so."""
+        """Number of questions with this outcome."""
         return self.proxy.count("helper_total", kind=kind, outcome=outcome)
 
 
 @asynccontextmanager
-async def three(
+async def running_with_helper(
     folder: Path,
     *answers: Any,
     stage: str = "",
@@ -69,7 +69,7 @@ async def three(
     small: dict[str, Any] | None = None,
     mode: str = "rewrite",
     **tree: Any,
-) -> AsyncIterator[Three]:
+) -> AsyncIterator[ProxyWithHelper]:
     """All three running. answers: the helper's. stage: settings of the stage, as TOML. helper, small: settings of the
     helper and of its upstream."""
     write_policy(folder, stage, mode)
@@ -78,7 +78,7 @@ async def three(
         made = settings(folder, upstream.port, beside.port, {"timeout_s": 5.0, **(helper or {})})
         made["upstreams"]["small"].update(small or {})
         async with running(0, **made, **tree) as proxy:
-            yield Three(proxy, model, second)
+            yield ProxyWithHelper(proxy, model, second)
 
 
 def write_policy(folder: Path, stage: str = "", mode: str = "rewrite") -> None:
@@ -111,16 +111,16 @@ async def restarted(folder: Path, script: Script, helper: Script, limits: dict[s
             yield proxy
 
 
-async def say(there: Three, *texts: str, **more: Any) -> Agent:
+async def say(there: ProxyWithHelper, *texts: str, **more: Any) -> Agent:
     """An agent that says these things one after the other, and lets the helper end each time."""
     agent = Agent(there.proxy, (SESSION,), **more)
     for text in texts:
         await agent.say(text)
-        await idle(there.proxy)
+        await wait_for_helper(there.proxy)
     return agent
 
 
-async def idle(proxy: Running) -> None:
+async def wait_for_helper(proxy: Running) -> None:
     asking = proxy.app.services.helper_queue
     assert asking is not None
     await until(lambda: not len(asking))

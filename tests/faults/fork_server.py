@@ -1,5 +1,5 @@
 """A process that has everything loaded and forks a real `context-proxy serve` as often as it is told: killing a proxy
-a thousand times would otherwise be a thousand times the loading of it. Run as a script; `Nursery` talks to it.
+a thousand times would otherwise be a thousand times the loading of it. Run as a script; `ForkServer` talks to it.
 
 Each line on stdin is the settings of one more proxy as JSON; what comes back is `ready PID PORT` once it answers.
 """
@@ -22,15 +22,15 @@ from proxy.cli.logs import set_up_logging
 from proxy.cli.serve import AnnouncingServer
 from proxy.settings.load import Settings
 
-LOOK_S = 0.002
-"""How often the loop is looked at, once its lag is asked for."""
+SAMPLE_S = 0.002
+"""Seconds between two samples of the loop, once its lag is asked for."""
 
 
-class Ready(AnnouncingServer):
+class ReportingServer(AnnouncingServer):
     """Says where it listens in one line that a program reads."""
 
     latest = -1.0
-    """How late the loop was at most, in seconds, since this was last asked for; nobody has asked yet."""
+    """The greatest lag of the loop in seconds since the last question; None before the first question."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await uvicorn.Server.startup(self, sockets)
@@ -49,16 +49,16 @@ class Ready(AnnouncingServer):
     def _look(self, due: float) -> None:
         loop = asyncio.get_running_loop()
         self.latest = max(self.latest, loop.time() - due)
-        loop.call_later(LOOK_S, self._look, loop.time() + LOOK_S)
+        loop.call_later(SAMPLE_S, self._look, loop.time() + SAMPLE_S)
 
 
 def serve(tree: dict[str, Any]) -> None:
-    """What the command does, but for what it prints."""
+    """Serve as the command does, without its output."""
     settings = Settings.model_validate(tree)
     set_up_logging(settings.log_level, settings.access_log)
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
-        Ready(settings, listener).run(sockets=[listener])
+        ReportingServer(settings, listener).run(sockets=[listener])
 
 
 def main() -> None:
@@ -74,12 +74,12 @@ def main() -> None:
                 os._exit(0)
 
 
-class Nursery:
+class ForkServer:
     """The parent's side. Blocking; the proxies that it made and nobody killed end with `close`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.nursery"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.faults.fork_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._alive: set[int] = set()
 
@@ -99,7 +99,7 @@ class Nursery:
         return await asyncio.to_thread(self.start, **tree)
 
     def tasks(self, pid: int) -> int:
-        """How many tasks its event loop has."""
+        """Number of tasks of its event loop."""
         return int(self._told(pid, signal.SIGUSR1, "tasks"))
 
     def lag(self, pid: int) -> float:

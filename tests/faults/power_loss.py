@@ -108,7 +108,7 @@ def events(trace: Path) -> Iterator[Event]:  # noqa: C901  a case a system call
 
 @dataclass
 class Disk:
-    """What is certain, and what is not yet."""
+    """The bytes that are on disk for certain, and those that are not yet."""
 
     certain: dict[str, bytearray] = field(default_factory=dict)
     floating: list[Change] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A desk in a store that other sessions and tenants share, and messages to put there."""
+"""A tool context on a store that other sessions and tenants share, and messages to store there."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def put(store: Store, messages: Sequence[dict[str, Any]], tenant: str = "t
 
 
 def make_tool_context(store: Store, **changes: Any) -> ToolContext:
-    """The desk of session s1 of tenant t1. Settings are given as `tools={...}` and `memos={...}`."""
+    """The tool context of session s1 of tenant t1. Settings are given as `tools={...}` and `memos={...}`."""
     tree = {name: changes.pop(name) for name in ("tools", "memos") if name in changes}
     made = ToolContext(
         "t1", "s1", "main", True, "", store, Settings.model_validate(tree), Metrics(), now=lambda: 1_700_000_000.0
@@ -123,12 +123,12 @@ async def in_memory() -> AsyncIterator[InMemoryStore]:
 
 
 async def ask(context: ToolContext, name: str, **arguments: Any) -> str:
-    """What the model gets for a call."""
+    """Run a call; return the result that the model gets."""
     return await run_tool_call(Call(name, json.dumps(arguments)), context)
 
 
 def error(text: str) -> str:
-    """What a result says was wrong."""
+    """The error text of a result."""
     found = json.loads(text)
     assert list(found) == ["error"], found
     return str(found["error"])

@@ -12,7 +12,7 @@ from proxy.store.in_memory import InMemoryStore
 from proxy.web.app import ContextProxy
 
 
-class Awkward(InMemoryStore):
+class FailingStore(InMemoryStore):
     """reads, writes: whether they work. hold: writes are done, but nobody is told until `release` is called."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Awkward(InMemoryStore):
         return await super()._fetch(text, args)
 
 
-def put_in(store: Awkward) -> Callable[[ContextProxy], None]:
+def use_store(store: FailingStore) -> Callable[[ContextProxy], None]:
     """Lets an app work with this store; for `running(before=...)`."""
 
     def before(app: ContextProxy) -> None:
