@@ -400,15 +400,15 @@ RUNNERS = (
     Runner(
         "docker",
         failed=(
-            r"ERROR: failed to (?:solve|build)", r"failed to solve: ",
+            r"ERROR: failed to (?:solve|build)", r"failed to solve: ", r"dependency failed to start: ",
             r"The command '.*' returned a non-zero code: [1-9]",
             r"(?:docker: )?Error response from daemon", r"Cannot connect to the Docker daemon",
             r"(?:error )?Error: .*(?:did not complete|pull access denied)",
             r"\u2718 (?:Container|Image|Network|Volume|Service) \S+ +\S",
         ),
         last=(r"Successfully (?:built|tagged) \S+",),
-        detail=((r"(?:ERROR: )?failed to (?:solve|build)", 0), (r"(?:docker: )?Error response from daemon", 0),
-                (r"The command '.*' returned", 0)),
+        detail=((r"(?:ERROR: |dependency )?failed to (?:solve|build|start)", 0),
+                (r"(?:docker: )?Error response from daemon", 0), (r"The command '.*' returned", 0)),
     ),
     Runner(
         "kubectl, ansible",
