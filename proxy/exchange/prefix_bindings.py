@@ -221,19 +221,20 @@ def make_whole(turn: Turn) -> tuple[bytes, tuple[str, ...]]:
         return body, ()
     body = bound_reasoning.leave_out_refused(turn, body)
     try:
-        own = trace_body(turn, body).bindings
+        own = trace_body(turn, turn.original).bindings
+        left = trace_body(turn, body).bindings  # the first of them has lost the reasoning in front of it
     except UNREADABLE:
         return body, ()
-    known, names = turn.located.branch.live_session.bindings, {hash_token(token): token for token in own}
+    known, names = turn.located.branch.live_session.bindings, {hash_token(token): token for token in left}
     found = {
         token: Binding(row.system_tools, row.chain, names.get(row.predecessor, "gone") if row.predecessor else "")
         for name, token in names.items()
         if (row := known.get(name)) is not None
     }
-    broken = _find_ours(turn, find_broken(own, found), own)
+    broken = _find_ours(turn, find_broken(left, found), own)
     if not broken or turn.dialect.drops_broken:
         return body, ()
-    return _strip(turn, body, tuple(own), find_run(tuple(own), broken)) or (body, ())
+    return _strip(turn, body, tuple(left), find_run(tuple(left), broken)) or (body, ())
 
 
 # After an answer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from proxy.exchange.prefix_bindings import find_run
 from tests.dialect_agents import MessagesAgent, ResponsesAgent, ThinkingAgent
-from tests.faulty import Connection, Request, faulty
+from tests.faulty import Connection, Request, Script, faulty
 from tests.running import Running, running
 from tests.scripted import reply
 from tests.strict_messages import StrictMessages
@@ -303,21 +304,27 @@ def _bring(wire: str, agent: Agent, message: Json) -> None:
         agent.messages.append({"role": "user", "content": "Go on."})
 
 
-@WIRES
-async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(wire: str) -> None:
-    """The client's own bytes go out then, without the reasoning that was made behind edits."""
-    model = make(wire)
-    is_strange = False
+def refuse_edits(model: StrictMessages, find_agent: Callable[[], Agent | None]) -> Script:
+    """An upstream that refuses edited prompts as long as there is an agent, for a reason that is nobody's business."""
 
-    async def strange(request: Request, there: Connection) -> None:
-        own = request.body.count(b"function_7(") == json.dumps(agent.messages).count("function_7(")
-        if is_strange and not own:
+    async def answer(request: Request, there: Connection) -> None:
+        agent = find_agent()
+        if agent is not None and request.body.count(b"function_7(") < json.dumps(agent.messages).count("function_7("):
             model.received.append(request)
             text = b'{"type":"error","error":{"type":"invalid_request_error","message":"I do not like this"}}'
             await reply(there, b"400 Bad Request", text, b"content-type: application/json")
             return
         await model(request, there)
 
+    return answer
+
+
+@WIRES
+async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(wire: str) -> None:
+    """The client's own bytes go out then, without the reasoning that was made behind edits."""
+    model = make(wire)
+    is_strange = False
+    strange = refuse_edits(model, lambda: agent if is_strange else None)
     async with faulty(strange) as upstream, running(upstream.port, policy="thrifty") as proxy:
         agent = begin(wire, proxy)
         agent.messages.append({"role": "user", "content": "Find the fault."})
@@ -329,6 +336,29 @@ async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(w
             assert agent.heard[-1].header("x-context-fallback") == (None if n else "upstream_reject")
             _bring(wire, agent, message)
     assert model.refusals == []
+
+
+@WIRES
+async def test_the_first_reasoning_behind_what_was_left_out_is_known_to_be_made_behind_edits(wire: str) -> None:
+    """The client's bytes have another reasoning in front of it than what goes out; that is no change of the client."""
+    model = make(wire)
+    is_strange = False
+    strange = refuse_edits(model, lambda: agent if is_strange else None)
+    async with faulty(strange) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = begin(wire, proxy)
+        agent.messages.append({"role": "user", "content": "Find the fault."})
+        for _ in range(STEPS):
+            _bring(wire, agent, await agent.ask())
+        at = next(n for n, one in enumerate(agent.messages) if one["content"] == "Find the fault.")
+        agent.messages[at] = {"role": "user", "content": "Find the error."}
+        for _ in range(2):
+            _bring(wire, agent, await agent.ask())
+        refused = [*model.refusals]
+        assert refused, "the client's own change has cost the reasoning before it"
+        is_strange = True
+        await agent.ask()
+        assert agent.heard[-1].header("x-context-fallback") == "upstream_reject"
+    assert model.refusals == refused
 
 
 async def test_responses_leaves_broken_reasoning_out_itself_and_the_price_is_counted() -> None:
