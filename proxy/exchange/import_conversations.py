@@ -24,7 +24,7 @@ from proxy.exchange.services import Services
 from proxy.exchange.turn import Enriched, Turn
 from proxy.sessions import locate
 from proxy.sessions.hidden_rounds import SplicedRequest
-from proxy.store.base import ExchangeStatus
+from proxy.store.base import ExchangeRecord, ExchangeStatus
 from proxy.stream.assemble import AssembledAnswer
 
 NOTE = "imported"
@@ -32,6 +32,11 @@ NOTE = "imported"
 MODEL = "imported"
 """The model of a conversation that does not name one."""
 POLICY = "passthrough"
+
+
+def is_imported(exchange: ExchangeRecord) -> bool:
+    """True for an exchange that stands for an imported conversation: no request came, and no sum has it."""
+    return exchange.note == NOTE
 
 
 @dataclass(frozen=True, slots=True)

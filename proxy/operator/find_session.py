@@ -119,7 +119,10 @@ async def _copy_branch(services: Services, record: SessionRecord, name: str, key
         *place, record.explicit, nodes, stored=True, stored_decisions=await read_decisions(services.store, *place)
     )
     live = services.live_sessions.find_session(*place)
-    found = live.branches.get(name) if live is not None else None
+    # Another replica may have moved it on since this one has seen it.
+    found = (
+        await services.live_sessions.refresh_branch(live, name) if live is not None and name in live.branches else None
+    )
     if found is None:
         found = await services.live_sessions.load_branch(live_session, name)
     if found is None:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from proxy.exchange import lookups
 from proxy.exchange.exchange_rows import SentTexts
+from proxy.exchange.import_conversations import is_imported
 from proxy.exchange.services import Services
 from proxy.operator import find_session
 from proxy.operator.session_stats import SessionTotals, count_sent_tokens
@@ -249,7 +250,9 @@ def build_timeline(
     its branches that are side calls."""
     made, sums = build_points(services, exchanges)
     periods: dict[tuple[int, str, str], PeriodFigures] = {}
-    for point in made:
+    for one, point in zip(exchanges, made, strict=True):
+        if is_imported(one):
+            continue
         at = int(point.started_at // PERIOD_S) * PERIOD_S
         periods.setdefault((at, point.policy, point.model), PeriodFigures(at)).add(point)
     last = next((one for one in reversed(exchanges) if one.branch not in side_calls), exchanges[-1])

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.exchange.import_conversations import import_conversation, read_conversation
 from proxy.operator import savings, session_stats
+from proxy.operator.timeline import TimelineCache
 from tests.operator.agent import talking
 
 
@@ -37,6 +39,18 @@ async def test_requests_that_failed_are_counted_apart() -> None:
         made = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
     assert (before.failed, made.failed, made.without_usage, made.unpriced) == (0, before.requests, 0, 0)
     assert before.requests > 0
+
+
+async def test_an_imported_conversation_is_no_request() -> None:
+    async with talking("passthrough") as talk:
+        before = await savings.sum_savings(talk.parts, talk.tenant, 0.0)
+        old = [b'{"role":"user","content":"One."}', b'{"role":"assistant","content":"First."}']
+        await import_conversation(talk.parts, talk.tenant, read_conversation("old", old))
+        assert await savings.sum_savings(talk.parts, talk.tenant, 0.0) == before
+        items = await talk.parts.store.list_sessions(talk.tenant)
+        told = await TimelineCache().find_timeline(talk.parts, next(one for one in items if one.session == "old"))
+        assert told is not None
+        assert told.periods == [], "the page Money adds up periods"
 
 
 async def test_more_sessions_than_are_added_up_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.notes.state_block import build_prompt as ask_for_state
+from proxy.operator import session_stats
 from tests.faulty import faulty
 from tests.postgres import execute
 from tests.replicas.fleet import fleet
@@ -64,6 +65,25 @@ async def test_three_replicas_send_what_one_process_sends(database: str, policy:
     alone = await by_one(policy, stream=stream)
     for n, (one, three) in enumerate(zip(alone, model.received, strict=True)):
         assert one == three, n
+
+
+async def test_each_replica_shows_what_another_has_edited(database: str) -> None:
+    model = Model()
+    async with faulty(model) as upstream:
+        tree = {**TREE, "db": database, "policy": "thrifty"}
+        async with running(upstream.port, **tree) as one, running(upstream.port, **tree) as other:
+            client = Client(1, stream=False, named=True)
+            for _ in range(2):
+                await client.turn(one.port)
+            for _ in range(TURNS):
+                await client.turn(other.port)
+            ((tenant, session),) = await execute(database, "SELECT tenant, session FROM sessions")
+            first, second = [
+                await session_stats.compute_stats(proxy.app.services, str(tenant), str(session))
+                for proxy in (one, other)
+            ]
+    assert second.shortened > 0
+    assert (first.shortened, first.sent) == (second.shortened, second.sent)
 
 
 async def test_requests_that_several_replicas_answer_at_once_agree_on_their_edits(database: str) -> None:

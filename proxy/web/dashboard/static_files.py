@@ -85,7 +85,8 @@ def create_dashboard(settings: Settings) -> App:
         if scope["method"] not in ("GET", "HEAD"):
             await _send_answer(send, 405, [*PAGE_HEADERS, (b"allow", b"GET, HEAD")])
         elif path == ROOT_PATH.rstrip("/"):
-            await _send_answer(send, 308, [*PAGE_HEADERS, (b"location", ROOT_PATH.encode())])
+            # Relative: a reverse proxy may serve this below a path of its own.
+            await _send_answer(send, 308, [*PAGE_HEADERS, (b"location", b"dashboard/")])
         else:
             name = path.removeprefix(ROOT_PATH) or START_PAGE
             if name in there.contents:

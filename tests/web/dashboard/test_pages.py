@@ -347,6 +347,22 @@ def test_the_arms_of_an_experiment_are_compared_and_unknown_is_said(browser: Bro
             screen.well()
 
 
+def test_a_reverse_proxy_may_give_the_dashboard_a_path(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path) as empty, looking(browser, empty) as screen:
+        asked: list[str] = []
+
+        def strip(route: Route) -> None:
+            asked.append(route.request.url)
+            route.continue_(url=route.request.url.replace("/context/", "/"))
+
+        screen.page.route("**/context/**", strip)
+        root = f"http://127.0.0.1:{empty.proxy.port}/context"
+        screen.page.goto(f"{root}/dashboard/")
+        screen.page.wait_for_selector(f".code:has-text('OPENAI_BASE_URL={root}/v1')")
+        assert f"{root}/api/me" in asked
+        screen.well()
+
+
 def test_an_empty_store_says_how_to_point_an_agent_at_it(browser: Browser, tmp_path: Path) -> None:
     with stage(tmp_path, keys=False) as empty, looking(browser, empty, key="") as screen:
         screen.go("#/", "h2:text-is('Nothing yet')")

@@ -58,7 +58,7 @@ def test_the_policy_lets_nothing_in_but_our_own_files() -> None:
 def test_the_start_page_and_what_is_not_there(proxy: Running) -> None:
     assert ask(proxy, "/dashboard/")[2] == DashboardFiles().contents["index.html"]
     status, headers, _ = ask(proxy, "/dashboard")
-    assert (status, headers["location"]) == (308, "/dashboard/")
+    assert (status, headers["location"]) == (308, "dashboard/"), "also below the path of a reverse proxy"
     for path in ("/dashboard/none.js", "/dashboard/../web/app.py", "/dashboard/%2e%2e/app.py", "/dashboard/files.py"):
         status, headers, body = ask(proxy, path)
         assert status in (401, 404), path

@@ -2,6 +2,9 @@
 
 const STORED = "context-proxy-key";
 
+/** The proxy's address, without a slash at its end. Behind a reverse proxy it may have a path. */
+export const ROOT = new URL("..", location.href).href.replace(/\/$/, "");
+
 /** An error of a call. status: 0 if the proxy did not answer. */
 export class Problem extends Error {
   constructor(status, message, hint = "") {
@@ -30,7 +33,7 @@ async function send(method, path, body, signal) {
   let answer;
   try {
     const text = body === undefined ? undefined : JSON.stringify(body);
-    answer = await fetch(`/api${path}`, { method, headers, body: text, signal, credentials: "omit", cache: "no-store" });
+    answer = await fetch(`${ROOT}/api${path}`, { method, headers, body: text, signal, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     for (const listener of told) listener(false);

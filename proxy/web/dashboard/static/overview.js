@@ -1,5 +1,5 @@
 // The first page: what was saved, whether the proxy is well, one chart, and the sessions.
-import { ask, query } from "./api.js";
+import { ROOT, ask, query } from "./api.js";
 import { chart, running } from "./chart.js";
 import { h, swap } from "./dom.js";
 import { counted, dollars, milliseconds, percent, saved, short, whole } from "./format.js";
@@ -109,12 +109,12 @@ function hint({ total }, proxy) {
 
 /** The next steps if nothing has been said yet. */
 function welcome() {
-  const base = `${location.origin}/v1`;
+  const base = `${ROOT}/v1`;
   return [
     h("section", { class: "panel" }, h("h2", {}, "Nothing yet"), h("p", {}, "Point an agent at this proxy, and its conversations appear here by themselves."),
       h("pre", { class: "code" }, `export OPENAI_BASE_URL=${base}`),
       h("p", {}, "Any client of the OpenAI API will do: it keeps its own key and its own model names. Claude Code takes the address without a path:"),
-      h("pre", { class: "code" }, `export ANTHROPIC_BASE_URL=${location.origin}`),
+      h("pre", { class: "code" }, `export ANTHROPIC_BASE_URL=${ROOT}`),
       h("p", {}, "To see it with recorded sessions first:"),
       h("pre", { class: "code" }, "context-proxy serve --sample --port 8090"),
       h("p", {}, "To try it by hand:"),

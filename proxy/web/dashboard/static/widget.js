@@ -10,7 +10,7 @@
 (() => {
   const NAME = "context-manager-widget";
   const SECONDS = 3;
-  const source = document.currentScript ? new URL(document.currentScript.src).origin : location.origin;
+  const source = document.currentScript ? new URL("../", document.currentScript.src).href : `${location.origin}/`;
   const number = new Intl.NumberFormat("en");
 
   const STYLE = `
@@ -127,7 +127,8 @@
       const headers = this.getAttribute("key") ? { "x-context-key": this.getAttribute("key") } : {};
       if (method === "POST") headers["content-type"] = "application/json";
       const tenant = this.getAttribute("tenant") || (path.includes("/sessions/") && !this.getAttribute("session") && this._found);
-      const address = new URL(`/api${path}`, this.getAttribute("proxy") || source);
+      const given = this.getAttribute("proxy");
+      const address = given ? new URL(`/api${path}`, given) : new URL(`api${path}`, source);
       if (tenant) address.searchParams.set("tenant", tenant);
       let answer;
       try {
