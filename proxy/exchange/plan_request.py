@@ -362,8 +362,9 @@ def _write_prompt(services: Services, turn: Turn, plan: Plan, *, is_stopped: boo
         turn = splice_rounds.strip_tools(turn)
     if plan.edits:
         turn = splice_rounds.offer_pending_tools(services, turn, plan)
-    is_refused = is_stopped or turn.model_key in services.usage_refused
-    usage_added = turn.request.stream and not (turn.request.usage_wanted or is_refused)
+    usage_added = turn.request.stream and not (
+        turn.request.usage_wanted or is_stopped or turn.model_key in services.usage_refused
+    )
     try:
         body = write_request(turn.enriched.spliced.request, plan.messages, request_usage=usage_added)
     except ValueError:  # stream_options is no object: upstream will report it, in its own words
