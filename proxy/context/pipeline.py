@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from proxy.chat import chain
+from proxy.chat.group import join_steps
 from proxy.chat.message import Request
 from proxy.chat.tokens import PER_MESSAGE
 from proxy.context import (
@@ -68,7 +69,7 @@ def rewrite(
     if state.decisions is not None:
         policy = operator_edits.apply_to_policy(policy, state.decisions)
     seen = view.build_view(request, state, policy, model, now, inputs)
-    ended = _find_expired_edits(seen, policy)
+    ended = _find_expired_edits(seen, policy) | _find_edits_of_kept_messages(seen)
     if state.decisions is not None:
         ended |= operator_edits.find_revoked_edits(seen.edits, state.decisions)
     if ended:
@@ -272,6 +273,21 @@ def _find_expired_edits(seen: View, policy: Policy) -> set[bytes]:
     held = {k for k, e in seen.edits.items() if e.stage in made}
     plain = replace(seen, edits={k: e for k, e in seen.edits.items() if k not in held})
     return held - {seen.keys[p.index] for p in schedule.collect(plain, _list_immediate_stages(policy))}
+
+
+def _find_edits_of_kept_messages(seen: View) -> set[bytes]:
+    """Keys of edits that take the newest step or the last user message, which every plan keeps.
+
+    Such an edit was made when the message was an older one: the client has gone back to it, or asks again.
+    """
+    if not seen.edits:
+        return set()
+    newest, prompt = len(seen.messages) - 1, seen.history.last_user_index
+    kept = [n for n in (newest, prompt) if n >= 0 and (edit := seen.find_edit(n)) is not None and edit.action == "gone"]
+    if newest in kept:
+        step = join_steps(seen.request, seen.steps)[-1]
+        kept += range(step.start, step.end)
+    return {seen.keys[n] for n in kept if seen.keys[n] in seen.edits}
 
 
 def _find_stage_name(stage: Stage) -> str:

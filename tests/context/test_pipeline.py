@@ -317,6 +317,15 @@ def test_a_plan_that_breaks_a_rule_is_refused_and_the_original_goes_out() -> Non
     assert made.marks == tuple(m.form for m in messages(*TALK))
 
 
+def test_a_client_that_goes_back_gets_the_newest_step_and_its_prompt_whole() -> None:
+    """They left when they were old: without them the plan would be refused, and the original is over the budget."""
+    session = remember(*(edit(n, "gone") for n in (2, 3, 4, 6, 7, 8)))
+    for frozen in (False, True):
+        made, out = plan(policy(), session, frozen=frozen)
+        assert (made.refusal, out) == (None, without(2, 3, 4))
+        assert {*made.edits} == {KEYS[n] for n in (2, 3, 4)}
+
+
 def test_a_plan_that_cannot_be_written_is_refused() -> None:
     made, out = plan(policy(propose(7, text="said"), schedule="always"))
     assert (made.refusal, out) == ("render", TALK)
