@@ -191,7 +191,10 @@ class SqliteStore(QueuedStore, StoreReads):
         except BaseException as error:
             await self.close()
             if isinstance(error, (sqlite3.Error, OSError)):
-                raise StoreRefused(f"the database {self.path} cannot be opened: {describe_cause(error)}.") from error
+                raise StoreRefused(
+                    f"the database {self.path} cannot be opened: {describe_cause(error)}.",
+                    hint=sqlite_files.PLACE_HINT if isinstance(error, OSError) else "",
+                ) from error
             raise
         sqlite_files.make_private(self.path)
         log.info("store open: SQLite %s%s", sqlite3.sqlite_version, wal_reset.describe_bug_briefly())

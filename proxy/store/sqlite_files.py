@@ -23,6 +23,7 @@ from proxy.errors import StoreRefused
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 _OTHERS = 0o077
+PLACE_HINT = "Give a path in a folder that this user may write to."
 
 
 def build_uri(path: Path) -> str:
@@ -56,7 +57,7 @@ def prepare_files(path: Path) -> None:
     except OSError as error:
         raise StoreRefused(
             f"the database {path} cannot be opened for writing: {error.strerror}.",
-            hint="Give a path in a folder that this user may write to.",
+            hint=PLACE_HINT,
         ) from error
 
 

@@ -59,8 +59,9 @@ async def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused):
         await opened(tmp_path)
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreRefused):
+    with pytest.raises(StoreRefused) as caught:
         await opened(tmp_path / "file" / "db")
+    assert "Give a path" in caught.value.hint
 
 
 async def test_a_damaged_file_is_refused_and_only_set_aside_where_that_was_asked_for(tmp_path: Path) -> None:
