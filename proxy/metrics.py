@@ -233,7 +233,7 @@ class Metrics:
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self.refused_requests_total = self._counter(
-            "refused_requests_total", (), "Requests told to come back because `limits.requests` were under way."
+            "refused_requests_total", (), "Requests refused with 503 because `limits.requests` were being answered."
         )
         self.plans_stopped_total = self._counter(
             "plans_stopped_total", (), "Plans that were stopped on their way: over limits.plan_ms, or nobody waits."
@@ -241,7 +241,7 @@ class Metrics:
         self.refused_connections_total = self._counter(
             "refused_connections_total",
             ("why",),
-            "Connections ended: `silent`, `half_open`, `crowded`, or what was told (400, 408, 431).",
+            "Connections ended: `silent`, `half_open`, `crowded`, or the status of the answer (400, 408, 431).",
         )
         self.retired_total = self._counter(
             "retired_total", (), "Sessions and branches that `store.retention_days` has removed."
@@ -317,7 +317,7 @@ class Metrics:
         )
 
     def _add_event_metrics(self) -> None:
-        self.events_total = self._counter("events_total", ("kind",), "Events told, whoever listened.")
+        self.events_total = self._counter("events_total", ("kind",), "Events published, with or without a listener.")
         self.events_lost_total = self._counter(
             "events_lost_total", (), "Events that a listener lost because it was too slow."
         )

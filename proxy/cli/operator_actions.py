@@ -50,7 +50,7 @@ from proxy.operator.response_models import (
 GROUPS: Final = {
     "context": make_group("The next prompt of a session: show it, and say what is in it."),
     "groups": make_group("Groups of a session, a user prompt with all that it caused each: list, show."),
-    "state": make_group("The state that the next prompt is told: show it, set it, edit it."),
+    "state": make_group("The state in the next prompt: show it, set it, edit it."),
     "scratchpad": make_group("A session's scratchpad: show it, set it, edit it."),
     "notes": make_group("An operator's notes in force: list them, withdraw one (`add` makes one)."),
     "feedback": make_group("What users thought of the iterations: give it, list it."),

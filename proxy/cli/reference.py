@@ -204,8 +204,12 @@ LIMITS = (
     LimitRow("questions to the helper", f"`helper.queue`, {MAX_PROMPT_CHARS >> 20} MiB", "done without, counted"),
     LimitRow("a helper's answers in memory", f"{MAX_HELPER_ANSWERS:,} a session", "read back from the store"),
     LimitRow("dollars for helpers", "`helper.dollars_a_day`", "done without, counted"),
-    LimitRow("events in memory", "`events.kept`, some 16 KB each at most", "whoever comes back is told of a gap"),
-    LimitRow("events that wait for a listener or a webhook", "`events.queue`", "the oldest are lost, counted and told"),
+    LimitRow(
+        "events in memory", "`events.kept`, some 16 KB each at most", "a listener that reconnects is told of a gap"
+    ),
+    LimitRow(
+        "events that wait for a listener or a webhook", "`events.queue`", "the oldest are lost, counted and reported"
+    ),
     LimitRow("listeners", "`events.listeners`", "429, or the newest one of a key that has more ends"),
     LimitRow("tries of a webhook", "`webhooks[].tries`", "given up, counted"),
 )

@@ -108,7 +108,7 @@ def _count_rows(name: str, number: int) -> str:
 
 
 def _print_session(found: Any) -> None:
-    named = "named by the client" if found["explicit"] else "told by its messages"
+    named = "named by the client" if found["explicit"] else "recognised by its messages"
     settings = ", ".join(f"{k} = {v}" for k, v in found["settings"].items())
     rows = ", ".join(_count_rows(name, number) for name, number in found["rows"].items() if number)
     print_pairs(

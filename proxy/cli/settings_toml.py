@@ -46,7 +46,7 @@ KEY_EXAMPLE = {"name": "laptop", "sha256": "0" * 64, "tenant": "acme", "plane": 
 
 WEBHOOKS_HEADER = """\
 
-# Who is told of events, by a signed POST each (docs/guide/events.md). One entry a receiver.
+# Receivers of events, by a signed POST each (docs/guide/events.md). One entry a receiver.
 # [[webhooks]]
 """
 

@@ -321,7 +321,7 @@ def describe_savings(found: Any) -> list[str]:
         )
     rest = [
         (found["unpriced"], "no price is known for " + ", ".join(found["unpriced_models"])),
-        (found["without_usage"], "the answer told no usage"),
+        (found["without_usage"], "the answer reported no usage"),
         (found["open_requests"], "the answer has not ended"),
     ]
     lines += [f"Dollars are unknown for {count:,} of the requests: {why}." for count, why in rest if count]

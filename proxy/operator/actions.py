@@ -315,7 +315,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "rebuild", rebuild_state.rebuild, ("branch",), CHANGE | INBAND, "POST", "/rebuild", "operator",
         "Have the state written again from the current prompt. The helper writes it, or the upstream with its own"
         " key; else it comes with the next request.",
-        ("context rebuild",), body=BranchBody, inband=InbandForm("/context rebuild", "have the state written anew"),
+        ("context rebuild",), body=BranchBody, inband=InbandForm("/context rebuild", "have the state written again"),
     ),
     _make_decision(
         edit_messages.drop, "context drop", "Take groups or messages out of the prompt; they stay in the store.",

@@ -41,7 +41,7 @@ class Savings(Struct):
     unpriced: int = 0
     """Requests whose model has no price. No sum of dollars has them."""
     without_usage: int = 0
-    """Requests whose answer told no usage. No sum of dollars has them."""
+    """Requests whose answer reported no usage. They are in no sum of dollars."""
     failed: int = 0
     """Requests that got no answer, or an error without usage. No sum of dollars has them."""
     unpriced_models: list[str] = field(default_factory=list)

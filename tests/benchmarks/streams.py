@@ -76,17 +76,20 @@ def measure(servers: Sequence[Server], case: tuple[int, str, int, int], scope: S
     spent: dict[str, list[float]] = {server.name: [] for server in servers}
     first: dict[str, list[list[float]]] = {server.name: [] for server in servers}
     remarks: Counter[str] = Counter()
+    asked = 0
     for number in range(-1 if clients > 1 and not scope.quick else 0, scope.rounds):
         sent = make_bodies(size, gap, clients, each, f"s{size // 1000}{pace[0]}{clients}x{number + 1}")
         for server in rotate_order(servers, number):
             took, answers = run_round(server, sent, gap, spent)
             first[server.name].append(took)
-            remarks = check_answers(answers) if server.name not in (BARE, DIRECT) else remarks
+            if server.name not in (BARE, DIRECT):
+                remarks += check_answers(answers)
+                asked += len(answers)
     name = f"{size // 1000} KB, {pace}"
     known: Row = {"clients": clients, "size": size, "pace": pace}
     spent = {name: values[-scope.rounds :] for name, values in spent.items() if name != DIRECT}
     rows = compare_servers({**known, "case": name, "what": "processor", "streams": each * clients}, "ms", spent)
-    rows[-1] |= {"told": dict(remarks), "asked": each * clients}
+    rows[-1] |= {"told": dict(remarks), "asked": asked}
     first = {name: values[-scope.rounds :] for name, values in first.items()}
     return rows + (compare_first_tokens(name, known, first) if pace == "spaced" and clients > 1 else [])
 
