@@ -23,6 +23,8 @@ PER_MEDIUM = 800
 
 MAX_REMEMBERED_TOOLS = 256
 """Number of tools arrays with a remembered size."""
+MAX_TOOLS_BYTES = 8 << 20
+"""Bytes of all remembered tools arrays of one counter."""
 
 
 _CLASSES = "lUdsntp.234"
@@ -145,13 +147,15 @@ class TokenCounter:
         message.derived_values.setdefault(self, tokens)
 
     def count_tools(self, tools: bytes | None) -> int:
-        """Tokens of the tools array. Most requests of an agent carry it unchanged, so up to 256 arrays are
-        remembered."""
+        """Tokens of the tools array. Most requests of an agent carry it unchanged, so up to 256 arrays are remembered,
+        within `MAX_TOOLS_BYTES`."""
         if not tools:
             return 0
         found = self._heads.get(tools)
         if found is None:
-            if len(self._heads) >= MAX_REMEMBERED_TOOLS:
+            found = self.count_text(tools.decode("utf-8", "replace"))
+            if len(self._heads) >= MAX_REMEMBERED_TOOLS or sum(map(len, self._heads)) + len(tools) > MAX_TOOLS_BYTES:
                 self._heads.clear()
-            found = self._heads[tools] = self.count_text(tools.decode("utf-8", "replace"))
+            if len(tools) <= MAX_TOOLS_BYTES:
+                self._heads[tools] = found
         return found

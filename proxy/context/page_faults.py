@@ -27,6 +27,8 @@ RETURN_AGE = 4
 """Requests after which a return to a result counts as needing it again. Results go stale at that age."""
 SAME_TEXT_OVERLAP = 0.5
 """Share of a new result's lines that the earlier result had, from which the same text was fetched again."""
+MAX_SORT_CHARS = 128
+"""Characters of a tool's name by which its results are counted. Providers allow 64 or 128, a client may send more."""
 MAX_KEY_CHARS = 60
 """Characters above which an argument is a text and not a lookup key."""
 PRIOR_RATES: Mapping[ContentKind, float] = {"view": 1 / 1_000, "other": 1 / 10_000}
@@ -94,7 +96,8 @@ def find_result_lookups(view: View) -> ResultLookups:
 
 
 def _add_lookup(found: ResultLookups, n: int, call: Call, source: ResultSource, calling: int) -> None:
-    sort = call.name if source.action in ("other", "recalls") else f"{call.name} {source.action}"
+    name = call.name[:MAX_SORT_CHARS]
+    sort = name if source.action in ("other", "recalls") else f"{name} {source.action}"
     keys = find_call_keys(call)
     found.by_result[n] = ResultLookup(sort, calling, source.canonical_call)
     for key in keys:

@@ -25,7 +25,7 @@ from proxy.exchange.item_references import ITEM_PREFIX, remember_items, resolve_
 from proxy.exchange.rebuild_prompt import rebuild_request
 from proxy.exchange.refusals import peek_refusal, remember_model
 from proxy.exchange.services import Headers, Incoming, ModelKey, ResponseWriter, Services
-from proxy.exchange.turn import Turn
+from proxy.exchange.turn import Turn, make_model_key
 from proxy.sessions.locate import decode_headers, derive_tenant
 from proxy.sessions.provider_chains import NOTHING_KNOWN, Chain, KnownHistory
 from proxy.store.base import Row
@@ -256,7 +256,7 @@ def read_model_name(body: bytes) -> str:
 def _find_model_key(services: Services, incoming: Incoming) -> ModelKey:
     model = read_model_name(incoming.body)
     tenant = find_tenant(services, incoming.headers, incoming.tenant)
-    return tenant, services.client.select_target(model or None).name, model
+    return make_model_key(tenant, services.client.select_target(model or None).name, model)
 
 
 async def learn_refusal(services: Services, incoming: Incoming, reply: Reply) -> bool:

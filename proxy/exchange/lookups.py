@@ -31,7 +31,7 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import embeddings, exchange_rows
 from proxy.exchange.dialect import COMPLETIONS, Dialect
 from proxy.exchange.header_warnings import YES
-from proxy.exchange.services import Headers, LearnedWindow, ModelKey, Services
+from proxy.exchange.services import MAX_MODEL_CHARS, Headers, LearnedWindow, ModelKey, Services
 from proxy.exchange.turn import Turn
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
@@ -74,6 +74,8 @@ def find_policy(
 def look_up_model(services: Services, name: str) -> Model:
     """The entry of the model. Patterns are tried once for each name; clients choose the names, so 1,000 are
     remembered."""
+    if len(name) > MAX_MODEL_CHARS:
+        return find_model(services.models, name)
     found = services.models_by_name.get(name)
     if found is None:
         if len(services.models_by_name) >= MAX_NAMES:
@@ -443,9 +445,9 @@ MAX_RATIO = 2.0
 factor was not named because of this prompt."""
 
 
-def find_window(services: Services, tenant: str, upstream: str, model: str) -> int | None:
+def find_window(services: Services, key: ModelKey) -> int | None:
     """The window that an upstream has named to a tenant for a model, in tokens of our count; None where it has not."""
-    found = services.learned_windows.get((tenant, upstream, model))
+    found = services.learned_windows.get(key)
     if found is None or services.now() - found.seen_at > WINDOW_TTL_S:
         return None
     return int(found.tokens / found.ratio)
@@ -472,7 +474,7 @@ def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
     sent = max(1, turn.prompt.sent_tokens)
     now, key = services.now(), turn.model_key
     if found.window_tokens is None:
-        known = find_window(services, *key)
+        known = find_window(services, key)
         if known is None or known > sent:  # so many tokens are too many; the real limit is not reported
             _remember(services.learned_windows, key, LearnedWindow(sent, now - WINDOW_TTL_S + GUESSED_WINDOW_TTL_S))
         return True
@@ -485,9 +487,7 @@ def learn_window(services: Services, turn: Turn, body: bytes) -> bool:
         log.info(
             "upstream %s names a window of %d tokens for %r", turn.upstream, found.window_tokens, turn.request.model
         )
-    services.store.put_deferred(
-        [ContextWindowRow(turn.tenant, NO_SESSION, turn.upstream, turn.request.model, found.window_tokens, now)]
-    )
+    services.store.put_deferred([ContextWindowRow(key[0], NO_SESSION, *key[1:], found.window_tokens, now)])
     return True
 
 

@@ -28,7 +28,9 @@ from proxy.upstream.client import UpstreamClient
 
 Headers = list[tuple[bytes, bytes]]
 ModelKey = tuple[str, str, str]
-"""(tenant, upstream, model)"""
+"""(tenant, upstream, model); see `turn.make_model_key`."""
+MAX_MODEL_CHARS = 256
+"""Characters of a model's name that are remembered. Clients choose the names, which may have megabytes."""
 
 WORKERS = 2
 """Worker threads in which long requests are read and planned. More threads would not be faster, since Python runs one
@@ -165,9 +167,9 @@ class Services:
     """Chat requests that are being answered."""
     idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
     """Branches that wait to be compressed ahead of their next request; the oldest first."""
-    conversations_with_edits: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
-    """(tenant, names of the client's tools) of conversations that came to edits, for `sessions.tool_offer`; the last
-    1,000."""
+    conversations_with_edits: dict[tuple[str, bytes], None] = field(default_factory=dict)
+    """(tenant, hash of the names of the client's tools) of conversations that came to edits, for
+    `sessions.tool_offer`; the last 1,000."""
     histories: HistoryMemory = field(default_factory=HistoryMemory)
     """Histories that a request may name (`chains`)."""
     items: ItemMemory = field(default_factory=ItemMemory)

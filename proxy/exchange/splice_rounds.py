@@ -5,6 +5,7 @@ Branches that offer no tools have no hidden rounds either, and no cost for both.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 
 from proxy.context.branch_state import count_losses
@@ -101,9 +102,10 @@ async def _load_rounds(services: Services, turn: Turn) -> RoundsByTip:
     return live_session.hidden_rounds
 
 
-def _find_conversation_kind(turn: Turn) -> tuple[str, tuple[str, ...]]:
-    """Key of one kind of conversations: the tenant, and the names of the client's tools."""
-    return turn.tenant, tuple(sorted(turn.request.tool_names))
+def _find_conversation_kind(turn: Turn) -> tuple[str, bytes]:
+    """Key of one kind of conversations: the tenant, and a hash of the names of the client's tools."""
+    names = "\0".join(sorted(turn.request.tool_names)).encode("utf-8", "surrogatepass")
+    return turn.tenant, hashlib.blake2b(names, digest_size=16).digest()
 
 
 def offer_pending_tools(services: Services, turn: Turn, plan: Plan) -> Turn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from asyncio import Future
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from proxy.context.policy import Policy
 from proxy.dialects.base import NO_MARKS, Binding, BindingTrace, ClientMarks, WireRequest
 from proxy.dialects.usage import Usage
 from proxy.exchange.dialect import COMPLETIONS, Dialect, find_sources, is_bound, list_uncleared
-from proxy.exchange.services import ModelKey
+from proxy.exchange.services import MAX_MODEL_CHARS, ModelKey
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
 from proxy.sessions.locate import Located
@@ -115,6 +116,13 @@ class PendingRows:
         return taken
 
 
+def make_model_key(tenant: str, upstream: str, model: str) -> ModelKey:
+    """The key of a model. A long name is represented by its hash."""
+    if len(model) > MAX_MODEL_CHARS:
+        model = "h-" + hashlib.blake2b(model.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return tenant, upstream, model
+
+
 class Turn(msgspec.Struct, frozen=True, eq=False):
     """One request on its way: its branch, its lookups, its prompt, and the rounds of its answer.
 
@@ -174,7 +182,7 @@ class Turn(msgspec.Struct, frozen=True, eq=False):
     @property
     def model_key(self) -> ModelKey:
         """The key of what the upstream has said about the model."""
-        return self.tenant, self.upstream, self.request.model
+        return make_model_key(self.tenant, self.upstream, self.request.model)
 
     @property
     def is_preview(self) -> bool:

@@ -160,7 +160,7 @@ def sum_exchanges(services: Services, exchanges: Iterable[ExchangeRecord]) -> Se
 
 def _build_stats(services: Services, selected: SelectedBranch, preview: Preview, sums: SessionTotals) -> SessionStats:
     turn, plan = preview.turn, preview.turn.prompt.plan
-    limit = turn.enriched.policy.find_limit(turn.model, lookups.find_window(services, *turn.model_key))
+    limit = turn.enriched.policy.find_limit(turn.model, lookups.find_window(services, turn.model_key))
     sent = turn.prompt.sent_tokens
     edits = {} if turn.prompt.observed else preview.edits
     gone = sum(edit.action == "gone" for edit in edits.values())

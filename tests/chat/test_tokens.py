@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.tokens import (
     MAX_REMEMBERED_TOOLS,
+    MAX_TOOLS_BYTES,
     PER_CALL,
     PER_MEDIUM,
     PER_MESSAGE,
@@ -154,3 +155,8 @@ def test_the_tools_array_is_counted_once_and_few_are_remembered() -> None:
         assert token_counter.count_tools(b"%d" % n) == len(str(n))
     assert len(token_counter._heads) <= MAX_REMEMBERED_TOOLS
     assert token_counter.count_tools(b"\xff") == 1
+    for n in range(3):
+        assert token_counter.count_tools(b"%d" % n + bytes(MAX_TOOLS_BYTES // 2)) == 1 + MAX_TOOLS_BYTES // 2
+    assert sum(map(len, token_counter._heads)) <= MAX_TOOLS_BYTES
+    token_counter.count_tools(bytes(2 * MAX_TOOLS_BYTES))
+    assert sum(map(len, token_counter._heads)) <= MAX_TOOLS_BYTES

@@ -45,6 +45,15 @@ def test_a_cut_result_that_is_fetched_again_by_the_same_call_is_a_page_fault() -
     assert [(one.kind, one.earlier_index, sort) for one, sort in found] == [("repeat", 2, "get_customer looks")]
 
 
+def test_results_are_counted_by_the_beginning_of_a_long_name() -> None:
+    """The counts of a tenant stay in memory, and a client chooses the names of its tools."""
+    name = "get_" + "x" * 100_000
+    made = [FIRST[0], *lookup(name, 1, customer="C1001"), *chatter(3), *lookup(name, 2, customer="C1001")]
+    ((fault, sort),) = page_faults.find_new_faults(with_cut(made), 0)
+    assert fault.earlier_index == 2
+    assert len(sort) < 200
+
+
 def test_a_result_that_stands_whole_and_is_fetched_again_is_none() -> None:
     assert page_faults.find_new_faults(look([*FIRST, *lookup("get_customer", 2, customer="C1001")]), 0) == []
 

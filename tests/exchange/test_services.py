@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from proxy.exchange.services import Incoming, ResponseWriter
+from proxy.exchange.services import MAX_MODEL_CHARS, Incoming, ResponseWriter
+from proxy.exchange.turn import make_model_key
 from proxy.web.app import create_app
 from proxy.web.chat import AsgiResponse
-from tests.running import settings_for
+from tests.faulty import faulty
+from tests.running import running, settings_for
+from tests.scripted import Scripted
 
 
 def test_the_parts_of_an_exchange_are_made_once_and_share_one_store() -> None:
@@ -54,3 +58,28 @@ async def test_the_way_back_to_a_client_is_what_asgi_wants() -> None:
 def test_a_request_is_what_came() -> None:
     came = Incoming("POST", "/v1/chat/completions", b"a=1", [(b"host", b"x")], b"{}", None)
     assert (came.path, came.query, came.session) == ("/v1/chat/completions", b"a=1", None)
+
+
+def test_models_with_long_names_are_told_apart_by_short_keys() -> None:
+    assert make_model_key("t", "u", "gpt-5") == ("t", "u", "gpt-5")
+    keys = {make_model_key("t", "u", "m" * 1_000_000 + end) for end in ("a", "b")}
+    assert len(keys) == 2
+    assert all(len(name) < MAX_MODEL_CHARS for _, _, name in keys)
+
+
+async def test_long_names_of_models_and_tools_are_not_remembered() -> None:
+    """The number of what is remembered is bounded, and clients choose the names: 1,000 of them took gigabytes."""
+    long = "x" * 100_000
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
+    for n in range(12):
+        text = "\n".join(f"line {line} of {n}" for line in range(400))
+        called = {"id": f"c{n}", "type": "function", "function": {"name": "bash", "arguments": json.dumps({"path": n})}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [called]})
+        messages.append({"role": "tool", "tool_call_id": f"c{n}", "content": text})
+    tools = [{"type": "function", "function": {"name": long, "parameters": {}}}]
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty-bold") as proxy:
+        assert (await proxy.post({"model": long, "messages": messages, "tools": tools})).status == 200
+        services = proxy.app.services
+        assert len(services.conversations_with_edits) == 1
+        remembered = repr((services.models_by_name, services.conversations_with_edits, services.breakpoint_support))
+    assert len(remembered) < len(long)
