@@ -71,6 +71,10 @@ class GrowingRequest(WireRequest, Protocol):
     def prefix_end(self) -> int:
         """The end of the part that the next body of the history is expected to begin with; 0 if none is expected."""
 
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of the values beside the history, as far as the request keeps copies of them."""
+
 
 W = TypeVar("W", bound=GrowingRequest)
 WireReader = Callable[[bytes, SizeLimits | None, W | None], W]

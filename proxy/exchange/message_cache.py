@@ -263,19 +263,24 @@ def _count_message_bytes(raw: bytes) -> int:
 
 
 def _count_prefix_bytes(prefix_cache: PrefixCache) -> int:
-    """Bytes of memory that a beginning takes with its messages, estimated. The bodies that bindings of reasoning keep
+    """Bytes of memory that a beginning takes with its messages, estimated.
+
+    The body stays whole, with the tools that may stand behind the messages. The bodies that bindings of reasoning keep
     are those of the request before, which are as long."""
     memo = prefix_cache.memo_values.get(PREFIXES)
     kept = memo.sent_bytes if memo is not None else 0
-    return len(prefix_cache.body_prefix) * (COPIES + 1) + OVERHEAD * len(prefix_cache.messages) + kept
+    whole = memoryview(prefix_cache.body_prefix.obj).nbytes
+    return whole + len(prefix_cache.body_prefix) * COPIES + OVERHEAD * len(prefix_cache.messages) + kept
 
 
 def _count_wire_bytes(request: GrowingRequest) -> int:
-    """Bytes of memory that a request of another wire format takes in addition to its canonical messages, estimated: its
-    body, and the bodies that went upstream. One of these will be written; there are as many as for the request
-    before."""
+    """Bytes of memory that a request of another wire format takes in addition to its canonical messages, estimated.
+
+    These are its body, what was copied from it, and the bodies that went upstream. One of these will be written. There
+    are as many as for the request before."""
     kept = request.memo.sent_bytes if request.memo is not None else 0
-    return request.prefix_end + max(request.prefix_end, kept) + WIRE_OVERHEAD * len(request.bound)
+    whole = len(request.body)
+    return whole + request.frame_bytes + max(whole, kept) + WIRE_OVERHEAD * len(request.bound)
 
 
 def _cut_sample(text: memoryview) -> bytes:

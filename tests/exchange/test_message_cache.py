@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from proxy.chat.json_spans import SizeLimits
+from proxy.dialects.base import WireReader
 from proxy.dialects.known_prefix import PREFIXES, TRACED, HistoryMemo, KnownPrefix, PrefixMemo
 from proxy.dialects.messages.request import MessagesRequest, read_messages_request
+from proxy.dialects.responses.request import read_wire_request
 from proxy.dialects.written_history import WrittenHistory
 from proxy.errors import NotManaged
 from proxy.exchange.message_cache import (
@@ -264,6 +266,28 @@ def test_every_body_that_stays_for_another_wire_format_is_counted() -> None:
     memo = read(32).memo
     keep_body(memo.sent, marked := written.replace(b"x", b"y"))
     assert measure_growth(33) == pytest.approx(step + len(marked), abs=1000)
+
+
+TOOLS = [{"name": "look", "description": "y" * 200_000}]
+
+
+def test_what_stands_behind_the_messages_stays_with_the_body_and_is_counted() -> None:
+    cache = MessageCache(1 << 24)
+    text = json.dumps(json.loads(body(30)) | {"tools": TOOLS}).encode()
+    cache.get_request(body(30))
+    plain = cache.size
+    cache.get_request(text)
+    assert cache.size - 2 * plain == pytest.approx(len(text) - len(body(30)), abs=100)
+
+
+@pytest.mark.parametrize(("name", "copies"), [("messages", 4), ("responses", 2)])
+def test_what_stands_behind_the_messages_of_another_wire_format_is_counted(name: str, copies: int) -> None:
+    cache, said = MessageCache(1 << 24), json.loads(body(30))["messages"]
+    history = {"messages": said} if name == "messages" else {"input": said}
+    read: WireReader[Any] = read_messages_request if name == "messages" else read_wire_request
+    text = json.dumps({"model": "m", "max_tokens": 9, **history, "tools": TOOLS}).encode()
+    cache.read_wire_with_prefix(name, text, None, read)
+    assert cache.size >= copies * 200_000  # the body, copies of its tools, and the body that will be written
 
 
 def test_two_branches_may_read_at_once() -> None:

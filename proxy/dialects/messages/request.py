@@ -87,6 +87,12 @@ class MessagesRequest:
         """The end of the last message that is expected to stay."""
         return self.places[self.stable - 1][1] if self.stable else 0
 
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of `frame`."""
+        frame = self.frame
+        return sum(len(value) for value in (*frame.raw, frame.head, frame.tail) if value is not None)
+
     def write(self, messages: Sequence[OutgoingMessage], *, tools: bytes = b"") -> bytes:
         """The wire body with these messages. Raises ValueError for a change that may not be made (`write`)."""
         return write_body(

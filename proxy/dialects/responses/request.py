@@ -79,6 +79,11 @@ class ResponsesRequest:
         return self.elements[-1][1] if self.elements else 0
 
     @property
+    def frame_bytes(self) -> int:
+        """0: nothing is copied."""
+        return 0
+
+    @property
     def canonical(self) -> list[bytes]:
         """The messages of `chat_body`."""
         return [one.canonical for one in self.messages]
