@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -319,18 +319,26 @@ def refuse_edits(model: StrictMessages, find_agent: Callable[[], Agent | None]) 
     return answer
 
 
-@WIRES
-async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(wire: str) -> None:
-    """The client's own bytes go out then, without the reasoning that was made behind edits."""
+@asynccontextmanager
+async def working_agent(wire: str) -> AsyncIterator[tuple[StrictMessages, Agent, Callable[[], None]]]:
+    """A model, an agent whose first piece of work has edits, and a function: from its call on the upstream refuses the
+    edited prompts."""
     model = make(wire)
-    is_strange = False
-    strange = refuse_edits(model, lambda: agent if is_strange else None)
-    async with faulty(strange) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    refused: list[Agent] = []
+    script = refuse_edits(model, lambda: refused[0] if refused else None)
+    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
         agent = begin(wire, proxy)
         agent.messages.append({"role": "user", "content": "Find the fault."})
         for _ in range(STEPS):
             _bring(wire, agent, await agent.ask())
-        is_strange = True
+        yield model, agent, lambda: refused.append(agent)
+
+
+@WIRES
+async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(wire: str) -> None:
+    """The client's own bytes go out then, without the reasoning that was made behind edits."""
+    async with working_agent(wire) as (model, agent, refuse):
+        refuse()
         for n in range(6):
             message = await agent.ask()
             assert agent.heard[-1].header("x-context-fallback") == (None if n else "upstream_reject")
@@ -341,21 +349,14 @@ async def test_a_plan_that_is_refused_for_another_reason_costs_no_conversation(w
 @WIRES
 async def test_the_first_reasoning_behind_what_was_left_out_is_known_to_be_made_behind_edits(wire: str) -> None:
     """The client's bytes have another reasoning in front of it than what goes out; that is no change of the client."""
-    model = make(wire)
-    is_strange = False
-    strange = refuse_edits(model, lambda: agent if is_strange else None)
-    async with faulty(strange) as upstream, running(upstream.port, policy="thrifty") as proxy:
-        agent = begin(wire, proxy)
-        agent.messages.append({"role": "user", "content": "Find the fault."})
-        for _ in range(STEPS):
-            _bring(wire, agent, await agent.ask())
+    async with working_agent(wire) as (model, agent, refuse):
         at = next(n for n, one in enumerate(agent.messages) if one["content"] == "Find the fault.")
         agent.messages[at] = {"role": "user", "content": "Find the error."}
         for _ in range(2):
             _bring(wire, agent, await agent.ask())
         refused = [*model.refusals]
         assert refused, "the client's own change has cost the reasoning before it"
-        is_strange = True
+        refuse()
         await agent.ask()
         assert agent.heard[-1].header("x-context-fallback") == "upstream_reject"
     assert model.refusals == refused
